@@ -40,6 +40,7 @@ class Client(Services):
         max_steps: int = 0,
         request_id: str = "",
         stream_tokens: bool = True,
+        send_message_as_text: bool = True,
         back_off: BackOff | None = None,
         tools: Sequence[Callable[..., Any]] = (),
     ) -> AsyncGenerator[RunEvent, None]:
@@ -60,6 +61,8 @@ class Client(Services):
             max_steps: Most model calls; 0 for the server's default.
             request_id: Names the message; one that was sent before gives the events of its run.
             stream_tokens: Yield text as it comes, not only whole messages.
+            send_message_as_text: Yield what the tool ``send_message`` sends as the agent's text,
+                not as calls and returns.
             back_off: How a lost connection is taken up again.
             tools: Functions that this program runs; see `ClientTools`. The agent needs tools of
                 their names that are the client's; see `upsert_tool`.
@@ -78,6 +81,7 @@ class Client(Services):
             messages=[message],
             max_steps=max_steps,
             stream_tokens=stream_tokens,
+            send_message_as_text=send_message_as_text,
         )
         runs = self._runs_of(request, ClientTools(tools), back_off)
         async with aclosing(runs) as events:
@@ -124,6 +128,8 @@ class Client(Services):
     async def _runs_of(
         self, request: Request, own: ClientTools, back_off: BackOff | None
     ) -> AsyncGenerator[RunEvent, None]:
+        asked_form = request.HasField("send_message_as_text")
+        as_text = request.send_message_as_text if asked_form else None
         for _ in range(MOST_ANSWERS):
             asked: message_pb2.ApprovalRequestPart | None = None
             async with aclosing(self.follow(request, back_off)) as events:
@@ -137,6 +143,7 @@ class Client(Services):
                 approval_id=asked.approval_id,
                 decisions=await own.decide(asked),
                 max_steps=request.max_steps,
+                send_message_as_text=as_text,
             )
 
     async def follow(

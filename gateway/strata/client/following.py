@@ -144,6 +144,7 @@ class RunFollower:
                     run_id=self.run_id,
                     after_sequence=self.sequence,
                     stream_tokens=self._wants_tokens,
+                    send_message_as_text=self._as_text,
                 )
             )
             async for followed in stream:
@@ -166,6 +167,11 @@ class RunFollower:
         if isinstance(self._request, pb.RespondToApprovalRequest):
             return self._runs.RespondToApproval(self._request)
         return self._runs.SendMessage(self._request)
+
+    @property
+    def _as_text(self) -> bool:
+        asked = self._request.HasField("send_message_as_text")
+        return not asked or self._request.send_message_as_text
 
     @property
     def _wants_tokens(self) -> bool:

@@ -12,6 +12,7 @@ from strata.api.gateway.v1 import (
     schedule_service_pb2_grpc,
     webhook_service_pb2_grpc,
 )
+from strata.api.recall.v1 import message_service_pb2
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
 from strata.gateway.auth.domain import Hasher
 from strata.gateway.auth.of_runs import RunAuthenticator
@@ -70,6 +71,10 @@ NAME = "gateway"
 _WEBHOOK_ANSWER_BYTES = 1024
 _DELETE_AGENT = "/strata.api.agent_loop.v1.AgentService/DeleteAgent"
 _DELETE_GROUP = "/strata.api.agent_loop.v1.GroupService/DeleteGroup"
+_LIST_MESSAGES = "/strata.api.recall.v1.MessageService/ListMessages"
+_SENT_AS_TEXT = message_service_pb2.ListMessagesRequest(
+    send_message_as_text=True
+).SerializeToString()
 
 
 async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
@@ -249,6 +254,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                         _DELETE_AGENT: agent_deleted,
                         _DELETE_GROUP: runs.cancel_runs_of_deleted_group,
                     },
+                    {_LIST_MESSAGES: _SENT_AS_TEXT},
                 )
                 for room, services in PROXIED_SERVICES.items()
                 for each in services

@@ -42,6 +42,7 @@ def proxied_service(
     channel: grpc.aio.Channel,
     after: Mapping[str, AfterCall] | None = None,
     after_success: Mapping[str, AfterSuccess] | None = None,
+    defaults: Mapping[str, bytes] | None = None,
 ) -> Service:
     """Returns a service of the gateway that forwards to a room.
 
@@ -51,12 +52,19 @@ def proxied_service(
         after: Path of a method (``/package.Service/Method``) to what is to be done
             behind each call of it.
         after_success: Path of a unary method to what is to be done behind each call that succeeds.
+        defaults: Path of a unary method to a serialised request, whose fields hold where the
+            request of a client sets no others.
     """
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in descriptor.methods:
         path = f"/{descriptor.full_name}/{method.name}"
         handlers[path] = _handler(
-            method, path, channel, (after or {}).get(path), (after_success or {}).get(path)
+            method,
+            path,
+            channel,
+            (after or {}).get(path),
+            (after_success or {}).get(path),
+            (defaults or {}).get(path, b""),
         )
     return Service(descriptor.full_name, _add, _Handlers(handlers))
 
@@ -81,6 +89,7 @@ def _handler(
     channel: grpc.aio.Channel,
     after: AfterCall | None,
     after_success: AfterSuccess | None,
+    default: bytes,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     shape = (method.client_streaming, method.server_streaming)
     # Without serialisers the callables take and give bytes.
@@ -112,7 +121,7 @@ def _handler(
                 grpc.stream_stream_rpc_method_handler,
                 _StreamStream,
             )
-    forwarding = forward(path, call, after, after_success)
+    forwarding = forward(path, call, after, after_success, default)
     handler: grpc.RpcMethodHandler[Any, Any] = make(forwarding.handle, None, None)
     return handler
 
@@ -126,7 +135,9 @@ class _Forward(ABC):
         start: _MultiCallable,
         after: AfterCall | None,
         after_success: AfterSuccess | None,
+        default: bytes,
     ) -> None:
+        self._default = default
         self._path = path
         self._start = start
         self._after = after
@@ -236,7 +247,8 @@ async def _relay_trailing(call: Any, context: Any) -> None:
 
 class _UnaryUnary(_Forward):
     async def handle(self, request: bytes, context: Any) -> bytes:
-        call = self._start(request)
+        # Of a field that is there twice the last one counts.
+        call = self._start(self._default + request)
         try:
             response: bytes = await call
             await _relay_trailing(call, context)

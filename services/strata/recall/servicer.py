@@ -24,6 +24,7 @@ from strata.recall.search import MessageSearch
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.ids import check_id
+from strata.shared.replies import as_text
 
 Context = Any
 MAX_PAGE_SIZE = 500
@@ -75,9 +76,10 @@ class MessageServicer(message_grpc.MessageServiceServicer):
             wanted, page_limit(request.page_size, maximum=MAX_PAGE_SIZE), cursor
         )
         token = encode_page_token(scope, page.next_cursor) if page.next_cursor else ""
-        return message_pb.ListMessagesResponse(
-            messages=convert.messages_to_proto(page.messages), next_page_token=token
-        )
+        messages = convert.messages_to_proto(page.messages)
+        if request.send_message_as_text:
+            messages = [shown for one in messages if (shown := as_text(one)) is not None]
+        return message_pb.ListMessagesResponse(messages=messages, next_page_token=token)
 
     async def SearchMessages(
         self, request: message_pb.SearchMessagesRequest, context: Context

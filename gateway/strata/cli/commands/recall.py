@@ -111,13 +111,19 @@ def list_messages(
     pinned: Annotated[
         bool, typer.Option("--pinned", help="Only pinned ones, of all conversations.")
     ] = False,
+    calls: Annotated[
+        bool,
+        typer.Option("--calls", help="Show send_message as calls, not as the agent's text."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the messages of a conversation: the last ones, in the order in which they came."""
 
     async def read(client: Client) -> pb.ListMessagesResponse:
         order = pb.LIST_ORDER_OLDEST_FIRST if oldest else pb.LIST_ORDER_NEWEST_FIRST
-        request = pb.ListMessagesRequest(order=order, pinned_only=pinned)
+        request = pb.ListMessagesRequest(
+            order=order, pinned_only=pinned, send_message_as_text=not calls
+        )
         if pinned and not conversation:
             request.agent_id = await client.agent_id(agent)
         else:

@@ -120,13 +120,45 @@ class Subscription:
 
 
 @dataclass(slots=True)
+class _Call:
+    """A call of the message under way."""
+
+    id: str
+    name: str
+    arguments: TextBuffer = field(default_factory=TextBuffer)
+
+
+@dataclass(slots=True)
 class _Text:
     """The text of the message under way, as far as it was shown."""
 
     message_id: str = ""
     text: TextBuffer = field(default_factory=TextBuffer)
     reasoning: TextBuffer = field(default_factory=TextBuffer)
+    calls: dict[int, _Call] = field(default_factory=dict)
     member: run_event_pb2.EventMember | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.text or self.reasoning or self.calls)
+
+    def snapshot(self) -> run_event_pb2.TextSnapshot:
+        """Returns all of it."""
+        return run_event_pb2.TextSnapshot(
+            message_id=self.message_id,
+            text=self.text.text,
+            reasoning=self.reasoning.text,
+            tool_calls=(
+                run_event_pb2.ToolCallDelta(
+                    message_id=self.message_id,
+                    index=index,
+                    tool_call_id=call.id,
+                    name=call.name,
+                    arguments=call.arguments.text,
+                )
+                for index, call in self.calls.items()
+            ),
+        )
 
     def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
         if kind in _DELTAS:
@@ -138,6 +170,11 @@ class _Text:
             case "reasoning_delta":
                 self._continue(event.reasoning_delta.message_id)
                 self.reasoning.add(event.reasoning_delta.text)
+            case "tool_call_delta":
+                delta = event.tool_call_delta
+                self._continue(delta.message_id)
+                call = self.calls.setdefault(delta.index, _Call(delta.tool_call_id, delta.name))
+                call.arguments.add(delta.arguments)
             case "step_started" | "step_restarted" | "message_stored" | "run_finished":
                 self._continue("")
             case _:
@@ -148,6 +185,7 @@ class _Text:
             self.message_id = message_id
             self.text.clear()
             self.reasoning.clear()
+            self.calls.clear()
 
 
 class LiveRun:
@@ -388,7 +426,7 @@ class LiveRun:
         subscription = Subscription(after, tokens=tokens)
         for size, event in self._recent:
             subscription.put(event, size)
-        if tokens and (self._text.text or self._text.reasoning):
+        if tokens and self._text:
             snapshot = self._snapshot()
             subscription.put(snapshot, snapshot.ByteSize())
         self._subscriptions.add(subscription)
@@ -401,13 +439,7 @@ class LiveRun:
 
     def _snapshot(self) -> run_event_pb2.RunEvent:
         under_way = self._text
-        event = RunEvent(
-            text_snapshot=run_event_pb2.TextSnapshot(
-                message_id=under_way.message_id,
-                text=under_way.text.text,
-                reasoning=under_way.reasoning.text,
-            )
-        )
+        event = RunEvent(text_snapshot=under_way.snapshot())
         if under_way.member is not None:
             event.member.CopyFrom(under_way.member)
         self._stamp(event, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -32,6 +33,7 @@ from strata.gateway.runs.domain import (
 from strata.gateway.runs.explaining import Explanation
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.prices import ModelPrice
+from strata.gateway.runs.sent_text import SentText
 from strata.gateway.runs.states import RunState
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
@@ -88,9 +90,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         accepted = await self._accept(request, RunKind.FOREGROUND)
         await context.send_initial_metadata(((RUN_ID_HEADER, accepted.run.id),))
         tokens = not request.HasField("stream_tokens") or request.stream_tokens
-        async for event in self._follower.follow(
-            accepted.run.project_id, accepted.run.id, 0, tokens=tokens
-        ):
+        async for event in self._shown(request, accepted.run.id, 0, tokens=tokens):
             yield pb.SendMessageResponse(event=event)
 
     async def StartRun(self, request: pb.StartRunRequest, context: Any) -> pb.StartRunResponse:
@@ -104,9 +104,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         """Accepts the run that goes on with an answer, and streams it."""
         accepted = await self._answer(request)
         await context.send_initial_metadata(((RUN_ID_HEADER, accepted.run.id),))
-        async for event in self._follower.follow(
-            accepted.run.project_id, accepted.run.id, 0, tokens=True
-        ):
+        async for event in self._shown(request, accepted.run.id, 0, tokens=True):
             yield pb.RespondToApprovalResponse(event=event)
 
     async def ListApprovals(
@@ -140,10 +138,25 @@ class RunServicer(pb_grpc.RunServiceServicer):
         if request.after_sequence < 0:
             raise _wrong("after_sequence", "must not be negative")
         tokens = not request.HasField("stream_tokens") or request.stream_tokens
-        async for event in self._follower.follow(
-            current_project(), run_id, request.after_sequence, tokens=tokens
-        ):
+        async for event in self._shown(request, run_id, request.after_sequence, tokens=tokens):
             yield pb.StreamRunResponse(event=event)
+
+    async def _shown(
+        self,
+        request: pb.SendMessageRequest | pb.RespondToApprovalRequest | pb.StreamRunRequest,
+        run_id: str,
+        after: int,
+        *,
+        tokens: bool,
+    ) -> AsyncIterator[run_event_pb2.RunEvent]:
+        """Follows a run of the calling project in the form that the client asks for."""
+        events = self._follower.follow(current_project(), run_id, after, tokens=tokens)
+        as_text = not request.HasField("send_message_as_text") or request.send_message_as_text
+        form = SentText() if as_text else None
+        async with aclosing(events):
+            async for event in events:
+                for shown in (event,) if form is None else form.shown(event):
+                    yield shown
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         """Returns a run."""

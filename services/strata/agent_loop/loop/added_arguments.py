@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strata.agent_loop.domain.tools import Tool
-from strata.agent_loop.models.action import StringDecoder
 from strata.agent_loop.models.domain import PromptPart, ToolCall, ToolSchema
 from strata.agent_loop.models.proofs import is_thought
+from strata.shared.json_stream import StringDecoder, key_name
 from strata.shared.json_text import JsonTextError, encodable, parse_json
 
 THINKING = "thinking"
@@ -143,16 +143,6 @@ def _shown(call: ToolCall, thoughts: bool, thought: str) -> ToolCall:
     return replace(call, arguments=json.dumps(whole, ensure_ascii=False, indent=2))
 
 
-def _unescaped(key: str) -> str:
-    """Returns the name that a quoted key stands for; what cannot be read, as it is."""
-    if "\\" not in key:
-        return key[1:-1]
-    try:
-        return str(parse_json(key))
-    except JsonTextError:
-        return key[1:-1]
-
-
 class ArgumentsStream:
     """Takes added arguments out of the arguments of one call while the model writes them.
 
@@ -212,7 +202,7 @@ class ArgumentsStream:
     def _before_value(self, char: str) -> None:
         if char == ":" or char.isspace():
             return
-        name = _unescaped(self._key)
+        name = key_name(self._key)
         self._dropped = name in self._names
         self._thought = StringDecoder() if self._dropped and name == THINKING else None
         if not self._dropped:

@@ -7,15 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from strata.shared.json_stream import StringDecoder
 from strata.shared.json_text import JsonTextError, is_deeper, parse_json
 
 _HEAD = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"tool"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*')
 _HEAD_CHARS = 10_000
 _MESSAGE = re.compile(r'\{\s*"message"\s*:\s*"')
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
-_HIGH = range(0xD800, 0xDC00)
-_LOW = range(0xDC00, 0xE000)
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,68 +66,6 @@ class MessageStream:
             return ""
         self._decoder = StringDecoder()
         return self._decoder.feed(self._buffer[start.end() :])
-
-
-class StringDecoder:
-    """Decodes the inside of a JSON string that arrives in pieces, up to its closing quote.
-
-    Half an escape is held back until the rest has come. A surrogate without its other half
-    becomes the replacement character.
-    """
-
-    def __init__(self) -> None:
-        self._pending = ""
-        self._high: int | None = None
-        self.closed = False
-
-    def feed(self, piece: str) -> str:
-        """Adds a piece and returns what it decodes to."""
-        decoded: list[str] = []
-        text = self._pending + piece
-        self._pending = ""
-        at = 0
-        while at < len(text) and not self.closed:
-            if text[at] == '"':
-                self.closed = True
-                self._flush(decoded)
-                break
-            if text[at] != "\\":
-                self._flush(decoded)
-                decoded.append(text[at])
-                at += 1
-                continue
-            length = 6 if text[at + 1 : at + 2] == "u" else 2
-            if at + length > len(text):
-                self._pending = text[at:]
-                break
-            self._escape(text[at + 1 : at + length], decoded)
-            at += length
-        return "".join(decoded)
-
-    def _escape(self, escape: str, decoded: list[str]) -> None:
-        if escape[0] != "u":
-            self._flush(decoded)
-            decoded.append(_ESCAPES.get(escape, escape))
-            return
-        try:
-            unit = int(escape[1:], 16)
-        except ValueError:
-            unit = ord(_REPLACEMENT)
-        if self._high is not None and unit in _LOW:
-            pair = 0x10000 + ((self._high - 0xD800) << 10) + (unit - 0xDC00)
-            self._high = None
-            decoded.append(chr(pair))
-            return
-        self._flush(decoded)
-        if unit in _HIGH:
-            self._high = unit
-        else:
-            decoded.append(_REPLACEMENT if unit in _LOW else chr(unit))
-
-    def _flush(self, decoded: list[str]) -> None:
-        if self._high is not None:
-            self._high = None
-            decoded.append(_REPLACEMENT)
 
 
 def parse(text: str) -> Action | None:

@@ -200,6 +200,8 @@ class AgentTools:
             agent_id=agent_id,
             messages=[message],
             stream_tokens=False,
+            # `words_of` tells words from thoughts by the calls.
+            send_message_as_text=False,
         )
         answer = _Answer()
         arrived = away = False

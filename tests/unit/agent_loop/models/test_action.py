@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_json import nested
-from strata.agent_loop.models.action import Action, MessageStream, StringDecoder, parse
+from strata.agent_loop.models.action import Action, MessageStream, parse
+from strata.shared.json_stream import StringDecoder
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -268,29 +268,38 @@ Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class TextSnapshot(_message.Message):
-    """For a client that resumed in mid-reply: all text so far of the message under way. Not stored."""
+    """All text so far of the message under way, in place of what was streamed of it: for a client that
+    resumed in mid-reply, and where text turns out to be a thought beside a call of send_message that
+    is shown as text. Not stored.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """Id of the message that is being written."""
     text: _builtins.str
     """The text from the beginning."""
     reasoning: _builtins.str
     """The reasoning from the beginning."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
+        """The calls that have begun, each with its arguments from the beginning."""
+
     def __init__(
         self,
         *,
         message_id: _builtins.str = ...,
         text: _builtins.str = ...,
         reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCallDelta] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "reasoning", b"reasoning", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "reasoning", b"reasoning", "text", b"text", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -806,7 +815,8 @@ class RunEvent(_message.Message):
     TURN_FINISHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Position in the run's log, from 1, without gaps. An event that has one was
-    stored before anybody saw it. 0 for events that are not stored: deltas and
+    stored before anybody saw it. A stream that shows calls of send_message as text leaves out
+    their events, and so has gaps. 0 for events that are not stored: deltas and
     snapshots.
     """
     run_id: _builtins.str

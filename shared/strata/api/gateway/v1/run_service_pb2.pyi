@@ -270,6 +270,7 @@ class SendMessageRequest(_message.Message):
     STREAM_TOKENS_FIELD_NUMBER: _builtins.int
     ON_APPROVAL_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    SEND_MESSAGE_AS_TEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run; empty means a new run each time."""
     agent_id: _builtins.str
@@ -290,6 +291,13 @@ class SendMessageRequest(_message.Message):
     """The group whose members answer, instead of an agent. max_steps is then that of each turn
     of a member.
     """
+    send_message_as_text: _builtins.bool
+    """Whether what the tool send_message sends is shown as the text of the agent; unset means true.
+    Its argument then comes as text deltas while the model writes it, the message is stored with
+    a text in place of the call and with the text beside the call as reasoning, and neither the
+    start nor the return of a call that succeeded is shown. A call that needs approval is seen
+    in the request for it alone. False to get the calls as they are.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """The messages, at least one."""
@@ -306,13 +314,19 @@ class SendMessageRequest(_message.Message):
         stream_tokens: _builtins.bool | None = ...,
         on_approval: Global___OnApproval.ValueType = ...,
         group_id: _builtins.str = ...,
+        send_message_as_text: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "_stream_tokens", b"_stream_tokens", "send_message_as_text", b"send_message_as_text", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "send_message_as_text", b"send_message_as_text", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__send_message_as_text: _TypeAlias = _typing.Literal["send_message_as_text"]  # noqa: Y015
+    _WhichOneofArgType__send_message_as_text: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text"]  # noqa: Y015
     _WhichOneofReturnType__stream_tokens: _TypeAlias = _typing.Literal["stream_tokens"]  # noqa: Y015
     _WhichOneofArgType__stream_tokens: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__send_message_as_text) -> _WhichOneofReturnType__send_message_as_text | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stream_tokens) -> _WhichOneofReturnType__stream_tokens | None: ...
 
 Global___SendMessageRequest: _TypeAlias = SendMessageRequest  # noqa: Y015
@@ -441,25 +455,34 @@ class StreamRunRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     STREAM_TOKENS_FIELD_NUMBER: _builtins.int
+    SEND_MESSAGE_AS_TEXT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     after_sequence: _builtins.int
     """Only events after this sequence; 0 means all."""
     stream_tokens: _builtins.bool
     """False to get no token deltas; unset means true."""
+    send_message_as_text: _builtins.bool
+    """Whether what send_message sends is shown as text, see SendMessageRequest; unset means true."""
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         after_sequence: _builtins.int = ...,
         stream_tokens: _builtins.bool | None = ...,
+        send_message_as_text: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "_stream_tokens", b"_stream_tokens", "send_message_as_text", b"send_message_as_text", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "after_sequence", b"after_sequence", "run_id", b"run_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "_stream_tokens", b"_stream_tokens", "after_sequence", b"after_sequence", "run_id", b"run_id", "send_message_as_text", b"send_message_as_text", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__send_message_as_text: _TypeAlias = _typing.Literal["send_message_as_text"]  # noqa: Y015
+    _WhichOneofArgType__send_message_as_text: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text"]  # noqa: Y015
     _WhichOneofReturnType__stream_tokens: _TypeAlias = _typing.Literal["stream_tokens"]  # noqa: Y015
     _WhichOneofArgType__stream_tokens: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__send_message_as_text) -> _WhichOneofReturnType__send_message_as_text | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stream_tokens) -> _WhichOneofReturnType__stream_tokens | None: ...
 
 Global___StreamRunRequest: _TypeAlias = StreamRunRequest  # noqa: Y015
@@ -662,12 +685,15 @@ class RespondToApprovalRequest(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     MAX_STEPS_FIELD_NUMBER: _builtins.int
+    SEND_MESSAGE_AS_TEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run."""
     approval_id: _builtins.str
     """The request."""
     max_steps: _builtins.int
     """Most model calls; 0 means 50, at most 200."""
+    send_message_as_text: _builtins.bool
+    """Whether what send_message sends is shown as text, see SendMessageRequest; unset means true."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]:
         """One decision per call that needs one; not about calls that only wait."""
@@ -679,12 +705,15 @@ class RespondToApprovalRequest(_message.Message):
         approval_id: _builtins.str = ...,
         decisions: _abc.Iterable[_message_pb2.ApprovalDecision] | None = ...,
         max_steps: _builtins.int = ...,
+        send_message_as_text: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "send_message_as_text", b"send_message_as_text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "decisions", b"decisions", "max_steps", b"max_steps", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "approval_id", b"approval_id", "decisions", b"decisions", "max_steps", b"max_steps", "request_id", b"request_id", "send_message_as_text", b"send_message_as_text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__send_message_as_text: _TypeAlias = _typing.Literal["send_message_as_text"]  # noqa: Y015
+    _WhichOneofArgType__send_message_as_text: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__send_message_as_text) -> _WhichOneofReturnType__send_message_as_text | None: ...
 
 Global___RespondToApprovalRequest: _TypeAlias = RespondToApprovalRequest  # noqa: Y015
 

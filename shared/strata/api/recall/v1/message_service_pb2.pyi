@@ -165,6 +165,7 @@ class ListMessagesRequest(_message.Message):
     PINNED_ONLY_FIELD_NUMBER: _builtins.int
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
     TO_SEQUENCE_FIELD_NUMBER: _builtins.int
+    SEND_MESSAGE_AS_TEXT_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
     """The conversation to list, of a fork also what was said before it; or"""
     agent_id: _builtins.str
@@ -193,6 +194,11 @@ class ListMessagesRequest(_message.Message):
     """
     to_sequence: _builtins.int
     """Only messages with this sequence or an earlier one. Needs conversation_id."""
+    send_message_as_text: _builtins.bool
+    """Whether what the tool send_message sends is shown as the text of the agent, see
+    SendMessageRequest of the gateway; unset means true at the gateway, and false between services.
+    A page may then hold fewer messages than page_size: the return of such a call is left out.
+    """
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]:
         """Only these roles; empty means all."""
@@ -212,13 +218,19 @@ class ListMessagesRequest(_message.Message):
         pinned_only: _builtins.bool = ...,
         from_sequence: _builtins.int = ...,
         to_sequence: _builtins.int | None = ...,
+        send_message_as_text: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_to_sequence", b"_to_sequence", "to_sequence", b"to_sequence"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "_to_sequence", b"_to_sequence", "send_message_as_text", b"send_message_as_text", "to_sequence", b"to_sequence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_sequence", b"_to_sequence", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "from_message_id", b"from_message_id", "from_sequence", b"from_sequence", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "pinned_only", b"pinned_only", "roles", b"roles", "run_id", b"run_id", "to_message_id", b"to_message_id", "to_sequence", b"to_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text", "_to_sequence", b"_to_sequence", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "from_message_id", b"from_message_id", "from_sequence", b"from_sequence", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "pinned_only", b"pinned_only", "roles", b"roles", "run_id", b"run_id", "send_message_as_text", b"send_message_as_text", "to_message_id", b"to_message_id", "to_sequence", b"to_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__send_message_as_text: _TypeAlias = _typing.Literal["send_message_as_text"]  # noqa: Y015
+    _WhichOneofArgType__send_message_as_text: _TypeAlias = _typing.Literal["_send_message_as_text", b"_send_message_as_text"]  # noqa: Y015
     _WhichOneofReturnType__to_sequence: _TypeAlias = _typing.Literal["to_sequence"]  # noqa: Y015
     _WhichOneofArgType__to_sequence: _TypeAlias = _typing.Literal["_to_sequence", b"_to_sequence"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__send_message_as_text) -> _WhichOneofReturnType__send_message_as_text | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__to_sequence) -> _WhichOneofReturnType__to_sequence | None: ...
 
 Global___ListMessagesRequest: _TypeAlias = ListMessagesRequest  # noqa: Y015
