@@ -9,14 +9,14 @@ from strata.shared.json_text import JsonTextError, parse_json
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
 _HIGH = range(0xD800, 0xDC00)
 _LOW = range(0xDC00, 0xE000)
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_REPLACEMENT = "?"  # as in `encodable_text`
 
 
 class StringDecoder:
     """Decodes the inside of a JSON string that arrives in pieces, up to its closing quote.
 
     Half an escape is held back until the rest has come. A surrogate without its other half
-    becomes the replacement character.
+    becomes a question mark, as in what is stored.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.api.common.v1 import message_pb2 as pb
-from strata.shared.replies import words_of
+from strata.shared.replies import BETWEEN_TEXTS, as_text, words_of
 
 
 def text(words: str) -> pb.Part:
@@ -37,3 +37,67 @@ def call(name: str, arguments: str, *, heartbeat: bool | None = None) -> pb.Part
 def test_what_an_assistant_message_says(parts: list[pb.Part], words: list[str]) -> None:
     assert words_of(pb.Message(role=pb.ROLE_ASSISTANT, parts=parts)) == words
     assert words_of(pb.Message(role=pb.ROLE_USER, parts=parts)) == []
+    assert as_text(pb.Message(role=pb.ROLE_USER, parts=parts)) == pb.Message(
+        role=pb.ROLE_USER, parts=parts
+    )
+
+
+def thought(words: str) -> pb.Part:
+    return pb.Part(reasoning=pb.ReasoningPart(text=words))
+
+
+def returned(name: str, status: pb.ToolStatus) -> pb.Part:
+    part = pb.ToolReturnPart(tool_call_id="c", name=name, status=status, content="{}")
+    return pb.Part(tool_return=part)
+
+
+HELLO = call("send_message", '{"message": "Hello"}')
+GREP = call("grep_files", "{}")
+V2_GREP = call("grep_files", "{}", heartbeat=True)
+BAD = call("send_message", "{")
+
+
+@pytest.mark.parametrize(
+    ("parts", "shown"),
+    [
+        ([text("Hello")], [text("Hello")]),
+        ([HELLO], [text("Hello")]),
+        ([thought("Hm."), HELLO], [thought("Hm."), text("Hello")]),
+        ([text("She is back."), HELLO], [thought("She is back."), text("Hello")]),
+        ([text("Let me look."), GREP], [text("Let me look."), GREP]),
+        ([text("I look."), V2_GREP], [thought("I look."), V2_GREP]),
+        ([HELLO, GREP, HELLO], [text("Hello"), GREP, text(f"{BETWEEN_TEXTS}Hello")]),
+        ([text("Hello"), BAD], [text("Hello"), BAD]),
+        ([call("send_message", '{"message": "\\ud83d"}')], [text("?")]),
+    ],
+)
+def test_message_with_what_it_sends_as_text(parts: list[pb.Part], shown: list[pb.Part]) -> None:
+    message = pb.Message(role=pb.ROLE_ASSISTANT, id="m", parts=parts)
+    result = as_text(message)
+    assert result == pb.Message(role=pb.ROLE_ASSISTANT, id="m", parts=shown)
+    assert (result is message) is (parts == shown)
+    assert list(message.parts) == parts
+    # What the agent says is the same in both forms.
+    assert not words_of(message) or "".join(words_of(result)).replace(BETWEEN_TEXTS, "") == "".join(
+        words_of(message)
+    )
+
+
+def test_returns_of_what_was_sent_are_left_out() -> None:
+    sent = returned("send_message", pb.TOOL_STATUS_OK)
+    failed = returned("send_message", pb.TOOL_STATUS_FAILED)
+    other = returned("grep_files", pb.TOOL_STATUS_OK)
+
+    def shown(*parts: pb.Part) -> pb.Message | None:
+        return as_text(pb.Message(role=pb.ROLE_TOOL, id="m", parts=parts))
+
+    assert shown(sent) is None
+    for kept in (failed, other):
+        assert (
+            shown(sent, kept) == shown(kept) == pb.Message(role=pb.ROLE_TOOL, id="m", parts=[kept])
+        )
+
+
+def test_call_in_a_request_for_approval_is_not_shown_as_sent() -> None:
+    message = pb.Message(role=pb.ROLE_APPROVAL, parts=[HELLO])
+    assert as_text(message) is message

@@ -1,0 +1,117 @@
+"""What send_message sends is the agent's text: live, resumed, and in lists of messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from doubles.script import Call, Reply
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from world import Ran, Stream, World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LONG = 'He said: "hello"\n\\ ü 😀 ' * 40
+
+
+def sends(message: str, **more: Any) -> Reply:
+    return Reply(calls=(Call("send_message", {"message": message}),), **more)
+
+
+async def v2_agent(world: World) -> agent_pb.Agent:
+    return await world.make_agent("openai/test-model", type=agent_pb.AGENT_TYPE_MEMGPT_V2)
+
+
+async def followed(world: World, run_id: str, after: int = 0, **fields: Any) -> Ran:
+    request = run_pb.StreamRunRequest(run_id=run_id, after_sequence=after, **fields)
+    return await Stream(world.runs.StreamRun(request)).rest()
+
+
+async def listed(world: World, agent: agent_pb.Agent, **fields: Any) -> list[message_pb2.Message]:
+    request = message_pb.ListMessagesRequest(
+        conversation_id=agent.default_conversation_id, page_size=500, **fields
+    )
+    return list((await world.messages.ListMessages(request)).messages)
+
+
+def names_of(messages: list[message_pb2.Message]) -> set[str]:
+    """The tools that messages call, or have returns of."""
+    parts = [part for message in messages for part in message.parts]
+    return {part.tool_call.name for part in parts if part.HasField("tool_call")} | {
+        part.tool_return.name for part in parts if part.HasField("tool_return")
+    }
+
+
+async def test_sent_text_is_streamed_stored_and_listed_as_text(world: World) -> None:
+    agent = await v2_agent(world)
+    world.model.script(sends(LONG, text="She is back."))
+    ran = await world.send(agent, "Hello?")
+    reply = ran.messages[-1]
+    [text] = [part.text.text for part in reply.parts if part.HasField("text")]
+    thoughts = [part.reasoning.text for part in reply.parts if part.HasField("reasoning")]
+    assert (text, thoughts) == (LONG, ["She is back."])
+    assert names_of(ran.messages) == set()
+    assert not {"tool_started", "tool_finished", "tool_call_delta"} & set(ran.kinds)
+    # The text beside the call came first, and was taken back.
+    snapshot = next(e.text_snapshot for e in ran.events if e.HasField("text_snapshot"))
+    assert (snapshot.text, snapshot.reasoning) == ("", "She is back.")
+    deltas = [event.text_delta.text for event in ran.events if event.HasField("text_delta")]
+    assert "".join(deltas) == "She is back." + LONG
+    assert len(deltas) > 5
+
+    for after in range(ran.stored_events[-1].sequence):
+        resumed = await followed(world, ran.run_id, after)
+        assert resumed.events == [e for e in ran.stored_events if e.sequence > after]
+    newest = await listed(world, agent)
+    assert newest[-1] == reply
+    assert names_of(newest) == set()
+
+
+async def test_client_may_ask_for_the_calls_as_they_are(world: World) -> None:
+    agent = await v2_agent(world)
+    world.model.script(sends("Hello."))
+    ran = await world.send(agent, "Hello?", send_message_as_text=False)
+    assert {"tool_started", "tool_finished", "tool_call_delta"} <= set(ran.kinds)
+    assert [e.sequence for e in ran.stored_events] == [*range(1, len(ran.stored_events) + 1)]
+    again = await followed(world, ran.run_id, send_message_as_text=False)
+    assert again.stored_events == ran.stored_events
+    calls = await listed(world, agent, send_message_as_text=False)
+    texts = await listed(world, agent)
+    assert names_of(calls) == {"send_message"}
+    assert calls[-1].role == message_pb2.ROLE_TOOL
+    assert texts[-1].parts[-1].text.text == "Hello."
+    # The call and the return of the first messages of the agent are folded as well.
+    assert len(calls) == len(texts) + 2
+    assert calls[-2].id == texts[-1].id
+
+
+async def test_client_that_resumes_in_mid_text_gets_what_was_sent_so_far(world: World) -> None:
+    agent = await v2_agent(world)
+    gate = asyncio.Event()
+    world.model.script(sends(LONG, held=gate, piece=100))
+    first = world.begin(agent, "Hello?")
+    await first.until("text_delta")
+    started = max(event.sequence for event in first.events)
+    request = run_pb.StreamRunRequest(run_id=first.run_id, after_sequence=started)
+    second = Stream(world.runs.StreamRun(request))
+    snapshot = (await second.until("text_snapshot")).text_snapshot
+    gate.set()
+    ran, late = await first.rest(), await second.rest()
+    assert snapshot.text
+    assert snapshot.text + late.streamed == ran.streamed == LONG
+    assert late.stored_events == [e for e in ran.stored_events if e.sequence > started]
+
+
+async def test_call_that_fails_is_shown_with_its_error(world: World) -> None:
+    agent = await v2_agent(world)
+    bad = Reply(calls=(Call("send_message", {"text": "Hello."}),))
+    world.model.script(bad, sends("Now."))
+    ran = await world.send(agent, "Hello?")
+    [failed] = [e.tool_finished.tool_return for e in ran.events if e.HasField("tool_finished")]
+    assert (failed.name, failed.status) == ("send_message", message_pb2.TOOL_STATUS_FAILED)
+    assert ran.messages[-1].parts[-1].text.text == "Now."
