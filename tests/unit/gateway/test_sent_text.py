@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strata.api.common.v1 import message_pb2 as pb
 from strata.api.common.v1 import run_event_pb2 as ev
 from strata.api.common.v1.run_event_pb2 import RunEvent
-from strata.gateway.runs.live import _Text
 from strata.gateway.runs.sent_text import SentText
+from strata.gateway.runs.text_under_way import TextUnderWay
 from strata.shared.replies import as_text
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -122,7 +122,7 @@ def test_streamed_text_is_the_stored_text_also_for_a_client_that_resumes(
     assert stored is not None
     assert (live.text, live.reasoning, live.calls) == parts_of(stored)
 
-    under_way, late_form, late = _Text(), SentText(), Client()
+    under_way, late_form, late = TextUnderWay(), SentText(), Client()
     for event in events[:cut]:
         under_way.note(event, event.WhichOneof("event"))
     if under_way:

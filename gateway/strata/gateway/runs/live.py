@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
 from strata.api.agent_loop.v1 import turn_service_pb2
@@ -34,10 +34,10 @@ from strata.gateway.runs.domain import (
 from strata.gateway.runs.memory_agents import TendedTurn
 from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
+from strata.gateway.runs.text_under_way import DELTAS, TextUnderWay
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
 from strata.shared.settings import MIB
-from strata.shared.text_buffer import TextBuffer
 
 RunEvent = run_event_pb2.RunEvent
 
@@ -57,7 +57,6 @@ _RECENT_BYTES = MIB
 _SUBSCRIBER_EVENTS = 1024
 _SUBSCRIBER_BYTES = 8 * MIB
 
-_DELTAS = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
 _NOT_STORED = "The run ended before this reply was stored."
 
 _log = get_logger(__name__)
@@ -89,7 +88,7 @@ class Subscription:
             event: The event.
             size: Its bytes.
         """
-        if self._closed or (not self._tokens and event.WhichOneof("event") in _DELTAS):
+        if self._closed or (not self._tokens and event.WhichOneof("event") in DELTAS):
             return
         if 0 < event.sequence <= self._after:
             return
@@ -117,75 +116,6 @@ class Subscription:
                 return
             self._changed.clear()
             await self._changed.wait()
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call of the message under way."""
-
-    id: str
-    name: str
-    arguments: TextBuffer = field(default_factory=TextBuffer)
-
-
-@dataclass(slots=True)
-class _Text:
-    """The text of the message under way, as far as it was shown."""
-
-    message_id: str = ""
-    text: TextBuffer = field(default_factory=TextBuffer)
-    reasoning: TextBuffer = field(default_factory=TextBuffer)
-    calls: dict[int, _Call] = field(default_factory=dict)
-    member: run_event_pb2.EventMember | None = None
-
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self.text or self.reasoning or self.calls)
-
-    def snapshot(self) -> run_event_pb2.TextSnapshot:
-        """Returns all of it."""
-        return run_event_pb2.TextSnapshot(
-            message_id=self.message_id,
-            text=self.text.text,
-            reasoning=self.reasoning.text,
-            tool_calls=(
-                run_event_pb2.ToolCallDelta(
-                    message_id=self.message_id,
-                    index=index,
-                    tool_call_id=call.id,
-                    name=call.name,
-                    arguments=call.arguments.text,
-                )
-                for index, call in self.calls.items()
-            ),
-        )
-
-    def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        if kind in _DELTAS:
-            self.member = event.member if event.HasField("member") else None
-        match kind:
-            case "text_delta":
-                self._continue(event.text_delta.message_id)
-                self.text.add(event.text_delta.text)
-            case "reasoning_delta":
-                self._continue(event.reasoning_delta.message_id)
-                self.reasoning.add(event.reasoning_delta.text)
-            case "tool_call_delta":
-                delta = event.tool_call_delta
-                self._continue(delta.message_id)
-                call = self.calls.setdefault(delta.index, _Call(delta.tool_call_id, delta.name))
-                call.arguments.add(delta.arguments)
-            case "step_started" | "step_restarted" | "message_stored" | "run_finished":
-                self._continue("")
-            case _:
-                pass
-
-    def _continue(self, message_id: str) -> None:
-        if message_id != self.message_id or not message_id:
-            self.message_id = message_id
-            self.text.clear()
-            self.reasoning.clear()
-            self.calls.clear()
 
 
 class LiveRun:
@@ -224,7 +154,7 @@ class LiveRun:
         self._payload = dispatch.payload
         self._kind = run.kind
         self._tended: TendedTurn | None = None
-        self._text = _Text()
+        self._text = TextUnderWay()
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Task[None] | None = None
@@ -465,7 +395,7 @@ class LiveRun:
         )
 
     def _add(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        if kind in _DELTAS:
+        if kind in DELTAS:
             self._progress.note(event, kind)
             self._model_calls.note_piece(self._elapsed_ms)
             self._stamp(event, 0)
@@ -514,7 +444,7 @@ class LiveRun:
         kind = event.WhichOneof("event")
         self._text.note(event, kind)
         size = event.ByteSize()
-        if kind not in _DELTAS:
+        if kind not in DELTAS:
             self._keep(event, size)
         for subscription in tuple(self._subscriptions):
             subscription.put(event, size)
