@@ -46,7 +46,7 @@ def thought(words: str) -> pb.Part:
     return pb.Part(reasoning=pb.ReasoningPart(text=words))
 
 
-def returned(name: str, status: pb.ToolStatus) -> pb.Part:
+def returned(name: str, status: pb.ToolStatus.ValueType) -> pb.Part:
     part = pb.ToolReturnPart(tool_call_id="c", name=name, status=status, content="{}")
     return pb.Part(tool_return=part)
 
