@@ -93,7 +93,7 @@ async def test_a_key_alone_configures_nothing_since_there_is_no_common_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "secret-key")
-    assert not AgentLoopSettings().registry().endpoint_of("azure/") is not None
+    assert AgentLoopSettings().registry().endpoint_of("azure/") is None
 
 
 def test_an_endpoint_without_an_address_is_refused_with_an_example() -> None:
