@@ -295,8 +295,8 @@ class SendMessageRequest(_message.Message):
     """Whether what the tool send_message sends is shown as the text of the agent; unset means true.
     Its argument then comes as text deltas while the model writes it, the message is stored with
     a text in place of the call and with the text beside the call as reasoning, and neither the
-    start nor the return of a call that succeeded is shown. A call that needs approval is seen
-    in the request for it alone. False to get the calls as they are.
+    start nor the return of a call that succeeded is shown. The return of a call
+    that failed or was denied is shown. False to get the calls as they are.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
