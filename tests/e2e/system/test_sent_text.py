@@ -10,8 +10,10 @@ import pytest
 from doubles.script import Call, Reply
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import tool_pb2 as tool_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.shared.replies import words_of
 from world import Ran, Stream, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -23,8 +25,9 @@ def sends(message: str, **more: Any) -> Reply:
     return Reply(calls=(Call("send_message", {"message": message}),), **more)
 
 
-async def v2_agent(world: World) -> agent_pb.Agent:
-    return await world.make_agent("openai/test-model", type=agent_pb.AGENT_TYPE_MEMGPT_V2)
+async def v2_agent(world: World, **fields: Any) -> agent_pb.Agent:
+    kind = agent_pb.AGENT_TYPE_MEMGPT_V2
+    return await world.make_agent("openai/test-model", type=kind, **fields)
 
 
 async def followed(world: World, run_id: str, after: int = 0, **fields: Any) -> Ran:
@@ -115,3 +118,22 @@ async def test_call_that_fails_is_shown_with_its_error(world: World) -> None:
     [failed] = [e.tool_finished.tool_return for e in ran.events if e.HasField("tool_finished")]
     assert (failed.name, failed.status) == ("send_message", message_pb2.TOOL_STATUS_FAILED)
     assert ran.messages[-1].parts[-1].text.text == "Now."
+
+
+async def test_call_that_needed_approval_is_text_once_it_was_sent(world: World) -> None:
+    gate = tool_pb.ToolRule(type=tool_pb.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="send_message")
+    agent = await v2_agent(world, tool_rules=[gate])
+    world.model.script(sends("Hello."))
+    ran = await world.send(agent, "Hello?")
+    assert names_of(ran.messages) == set()
+    asked = ran.messages[-1].parts[-1].approval_request
+    assert [call.name for call in asked.tool_calls] == ["send_message"]
+    decision = message_pb2.ApprovalDecision(
+        tool_call_id=asked.tool_calls[0].tool_call_id, approve=True
+    )
+    request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=[decision])
+    answered = await Stream(world.runs.RespondToApproval(request)).rest()
+    said = [text for message in answered.messages for text in words_of(message)]
+    assert said == ["Hello."]
+    assert not {"tool_started", "tool_finished"} & set(answered.kinds)
+    assert [text for one in await listed(world, agent) for text in words_of(one)][-1] == "Hello."
