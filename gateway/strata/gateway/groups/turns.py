@@ -92,7 +92,8 @@ class _GroupRun:
         if self.stop.is_set():
             return
         try:
-            await asyncio.wait_for(self._cancel.wait(), self._remaining)
+            async with asyncio.timeout(self._remaining):
+                await self._cancel.wait()
         except TimeoutError:
             self.late = True
         self.stop.set()
