@@ -57,9 +57,8 @@ def fit_arguments(
         problem = explain(given) if explain is not None else None
         if problem is not None:
             raise ArgumentsError(problem)
-        problems = _first(
-            map(describe_violation, ArgumentsValidator(parameters).iter_errors(given))
-        )
+        errors = ArgumentsValidator(parameters).iter_errors(given)
+        problems = _first(map(describe_violation, errors))
     if problems:
         raise ArgumentsError(f"{INVALID} {name}: {'; '.join(problems)}.")
     return given

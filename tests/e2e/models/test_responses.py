@@ -16,6 +16,7 @@ from strata.agent_loop.domain.tools import Seen
 from strata.agent_loop.models.domain import (
     ChatMessage,
     FinishReason,
+    JsonReply,
     ModelRequest,
     ReasoningPart,
 )

@@ -39,7 +39,12 @@ from strata.agent_loop.loop.gauge import (
 )
 from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
 from strata.agent_loop.loop.prompt import WorkingWindow
-from strata.agent_loop.loop.replies_in_json import HeldPieces, checked, repair_of
+from strata.agent_loop.loop.replies_in_json import (
+    CheckedReply,
+    HeldPieces,
+    checked,
+    repair_of,
+)
 from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request, view_of
 from strata.agent_loop.models.domain import (
     ChatMessage,
@@ -167,8 +172,9 @@ class Asker:
         is asked for again, once. If the model cannot answer for a reason that is its provider's,
         the next model of the chain is asked, with a request that fits its own window; it also
         answers in the steps that follow. A reply that does not satisfy the response format is
-        corrected once, see `replies_in_json`. If the step fails after pieces of a reply were relayed,
-        a `StepRestarted` withdraws them: the user has seen only what is stored, or knows better.
+        corrected once, see `replies_in_json`. If the step fails after pieces of a reply were
+        relayed, a `StepRestarted` withdraws them: the user has seen only what is stored, or knows
+        better.
 
         Raises:
             StepFailedError: There is no reply to be had.
@@ -285,12 +291,7 @@ class Asker:
                 if not result.problem:
                     await attempt.release(result.reply)
                     return result.reply
-                if reply.finish_reason is FinishReason.LENGTH:
-                    raise cut_json_reply()
-                if repair:
-                    raise invalid_reply(result.problem)
-                repair = tuple(repair_of(reply, result.problem))
-                await self._restart(name, f"{_NOT_AS_ASKED}: {result.problem}.")
+                repair = await self._repair(name, result, repaired=bool(repair))
                 continue
             if reply.finish_reason is FinishReason.LENGTH:
                 raise cut_before_text()
@@ -298,6 +299,17 @@ class Asker:
             if empties > 1:
                 raise empty_reply()
             await self._restart(name, "The model gave an empty reply.")
+
+    async def _repair(
+        self, name: StepName, result: CheckedReply, *, repaired: bool
+    ) -> tuple[ChatMessage, ...]:
+        """Returns what asks the model to correct its reply; ends the step after the first time."""
+        if result.reply.finish_reason is FinishReason.LENGTH:
+            raise cut_json_reply()
+        if repaired:
+            raise invalid_reply(result.problem)
+        await self._restart(name, f"{_NOT_AS_ASKED}: {result.problem}.")
+        return tuple(repair_of(result.reply, result.problem))
 
     async def count(self, usage: Usage, message_id: str, handle: str) -> None:
         """Takes in what a call of a model cost.

@@ -19,7 +19,8 @@ from strata.agent_loop.models.domain import (
     ToolChoiceMode,
 )
 from strata.agent_loop.models.proofs import is_marked
-from strata.agent_loop.models.reply_forms import ReplyForm, ReplyForms, with_instruction
+from strata.agent_loop.models.quirks import ReplyForm
+from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
 from strata.agent_loop.models.wire import (
     CONTINUE,
     OPENING,

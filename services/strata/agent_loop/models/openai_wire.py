@@ -24,8 +24,8 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.plain_schema import to_plain
 from strata.agent_loop.models.proofs import mark, note_for
-from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
-from strata.agent_loop.models.reply_forms import ReplyForm, ReplyForms, with_instruction
+from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks, ReplyForm
+from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
 from strata.agent_loop.models.schema import to_strict
 from strata.agent_loop.models.wire import (
     CONTINUE,

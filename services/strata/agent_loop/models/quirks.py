@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
-from strata.agent_loop.models.reply_forms import ReplyForm
+
+class ReplyForm(IntEnum):
+    """A way to ask for JSON, the weakest first."""
+
+    PROMPT = 0
+    """The prompt asks for it; the provider enforces nothing."""
+    OBJECT = 1
+    """The provider enforces JSON; the prompt has the schema."""
+    SCHEMA = 2
+    """The provider is given the schema as it is."""
+    STRICT = 3
+    """The provider is given the schema in its strict form and enforces all of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from strata.agent_loop.models.domain import ChatMessage, JsonReply
+from strata.agent_loop.models.quirks import ReplyForm
 from strata.agent_loop.models.wire import leading_system
 from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
@@ -29,19 +29,6 @@ _FORMAT = re.compile(
 )
 # Schemas come from clients; a bound is kept so that they do not pile up.
 _MAX_LEARNT = 1000
-
-
-class ReplyForm(IntEnum):
-    """A way to ask for JSON, the weakest first."""
-
-    PROMPT = 0
-    """The prompt asks for it; the provider enforces nothing."""
-    OBJECT = 1
-    """The provider enforces JSON; the prompt has the schema."""
-    SCHEMA = 2
-    """The provider is given the schema as it is."""
-    STRICT = 3
-    """The provider is given the schema in its strict form and enforces all of it."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,8 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.openai_wire import reply_form, says_unsupported, schema_format
 from strata.agent_loop.models.proofs import mark, note_for
-from strata.agent_loop.models.reply_forms import ReplyForm, ReplyForms, instruction_for
+from strata.agent_loop.models.quirks import ReplyForm
+from strata.agent_loop.models.reply_forms import ReplyForms, instruction_for
 from strata.agent_loop.models.schema import to_strict
 from strata.agent_loop.models.wire import CONTINUE, leading_system, legal_arguments, repair
 from strata.shared.blank_text import is_blank

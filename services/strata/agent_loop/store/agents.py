@@ -64,7 +64,8 @@ _INSERT = text(
                CAST(:tool_rules AS jsonb), CAST(:tags AS text[]),
                :timezone, CAST(:metadata AS jsonb), CAST(:compaction AS jsonb),
                CAST(:packaging AS jsonb), CAST(:message_buffer_autoclear AS boolean),
-               CAST(:response_format AS jsonb), CAST(:max_files_open AS integer), CAST(:per_file_view_window_char_limit AS integer),
+               CAST(:response_format AS jsonb), CAST(:max_files_open AS integer),
+               CAST(:per_file_view_window_char_limit AS integer),
                CAST(:memory_agent_id AS text), CAST(:sleeptime_frequency AS integer),
                CAST(:tends_agent_id AS text)
         WHERE NOT EXISTS (SELECT FROM known)

@@ -6,8 +6,7 @@ While they think and tools are offered, every earlier reply must have its reason
 from __future__ import annotations
 
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks
-from strata.agent_loop.models.reply_forms import ReplyForm
+from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 PRESET = Preset(
     name="deepseek",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks
-from strata.agent_loop.models.reply_forms import ReplyForm
+from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 PRESET = Preset(
     name="groq",
