@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+
+from google.protobuf.message import Message
 
 from strata.api.common.v1.response_format_pb2 import JsonSchemaFormat, ResponseFormat
 from strata.shared.errors import FieldViolation
@@ -14,24 +15,20 @@ _FIELD = "response_format"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class _Request(Protocol):
-    """A message with a field ``response_format``."""
+def response_format_violations(request: Message) -> list[FieldViolation]:
+    """Says what is wrong with the ``response_format`` of a request; nothing if it has none.
 
-    @property
-    def response_format(self) -> ResponseFormat: ...
-
-    def HasField(self, field_name: str) -> bool: ...  # noqa: N802
-
-
-def response_format_violations(request: _Request) -> list[FieldViolation]:
-    """Says what is wrong with the ``response_format`` of a request; nothing if it has none."""
+    Args:
+        request: A message with that field.
+    """
     if not request.HasField(_FIELD):
         return []
-    match request.response_format.WhichOneof("format"):
+    wire: ResponseFormat = getattr(request, _FIELD)
+    match wire.WhichOneof("format"):
         case None:
             return [FieldViolation(_FIELD, "must be one of text, json_object and json_schema")]
         case "json_schema":
-            return _schema_violations(request.response_format.json_schema)
+            return _schema_violations(wire.json_schema)
         case _:
             return []
 

@@ -20,6 +20,7 @@ from strata.agent_loop.models.domain import (
     JsonReply,
     ModelEvent,
     ModelReply,
+    Part,
     Role,
     TextDelta,
     TextPart,
@@ -150,7 +151,8 @@ def _checked_text(text: str, asked: JsonReply) -> tuple[str, str]:
 
 def _with_text(reply: ModelReply, text: str) -> ModelReply:
     """Returns a reply with this text in the place of its first one, and without the others."""
-    content, placed = [], False
+    content: list[Part] = []
+    placed = False
     for part in reply.content:
         if not isinstance(part, TextPart):
             content.append(part)
