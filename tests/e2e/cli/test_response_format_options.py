@@ -1,4 +1,4 @@
-"""``--response-format`` of ``strata agents create`` and ``update``, and of ``strata runs start``."""
+"""``--response-format`` of ``strata agents create`` and ``update``."""
 
 from __future__ import annotations
 
