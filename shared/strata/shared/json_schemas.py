@@ -16,7 +16,7 @@ from strata.shared.tool_arguments import ArgumentsValidator, describe_violation
 
 MAX_CHARS = 64_000
 _TOO_DEEP = f"is nested deeper than {MAX_JSON_DEPTH} levels"
-_MOST_NODES = 2_000
+MAX_SCHEMAS = 2_000
 _DEEPEST = 24
 _MAPS = ("properties", "dependentSchemas")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -35,11 +35,15 @@ class GivenSchemaError(Exception):
     """A schema that cannot be used; says why."""
 
 
-def read_schema(text: str) -> dict[str, Any]:
+def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]:
     """Returns the schema of an object, such as the arguments of a tool, from its JSON.
 
     References to its own ``$defs`` are written out. An object that does not say so takes no other
     members.
+
+    Args:
+        text: The JSON.
+        most_schemas: Schemas that it may have in all, once references are written out.
 
     Raises:
         GivenSchemaError: It is no such schema.
@@ -59,7 +63,7 @@ def read_schema(text: str) -> dict[str, Any]:
         raise GivenSchemaError(problem)
     definitions = {**_map(schema, "definitions"), **_map(schema, "$defs")}
     schema.pop("$schema", None)
-    whole = _Inliner(definitions).inline(schema, (), 0)
+    whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
     try:
         Draft202012Validator.check_schema(whole)
     except (SchemaError, RecursionError) as error:
@@ -76,8 +80,9 @@ def read_schema(text: str) -> dict[str, Any]:
 
 
 class _Inliner:
-    def __init__(self, definitions: Mapping[str, Any]) -> None:
+    def __init__(self, definitions: Mapping[str, Any], most_schemas: int) -> None:
         self._definitions = definitions
+        self._most = most_schemas
         self._nodes = 0
 
     def inline(self, schema: Any, within: tuple[str, ...], depth: int) -> Any:
@@ -86,7 +91,7 @@ class _Inliner:
         if not isinstance(schema, dict):
             return schema
         self._nodes += 1
-        if self._nodes > _MOST_NODES or depth > _DEEPEST:
+        if self._nodes > self._most or depth > _DEEPEST:
             raise GivenSchemaError("is too large for a model to read")
         refused = sorted(_REFUSED.intersection(schema))
         if refused:
@@ -154,8 +159,8 @@ def unstorable(value: Any) -> str:
     return ""
 
 
-_MOST_STEPS = 300_000
-"""What a check may cost: about a second. A step is a keyword, or four of its values."""
+_MOST_STEPS = 100_000
+"""What a check may cost: a third of a second. A step is a keyword, or four of its values."""
 
 _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -11,8 +13,20 @@ from strata.shared.errors import FieldViolation
 from strata.shared.json_schemas import GivenSchemaError, read_schema
 
 MAX_DESCRIPTION = 1_000
+_MAX_SCHEMAS = 500
+"""Fewer than tools may have: each message can bring some, and reading one takes up to 0.3 ms."""
 _FIELD = "response_format"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@lru_cache(maxsize=128)
+def read_reply_schema(text: str) -> dict[str, Any]:
+    """Returns the schema of a reply, see `read_schema`; not to be changed.
+
+    Raises:
+        GivenSchemaError: It cannot be used.
+    """
+    return read_schema(text, most_schemas=_MAX_SCHEMAS)
 
 
 def response_format_violations(request: Message) -> list[FieldViolation]:
@@ -43,7 +57,7 @@ def _schema_violations(wire: JsonSchemaFormat) -> list[FieldViolation]:
         problem = f"must have at most {MAX_DESCRIPTION} characters, no NUL among them"
         violations.append(FieldViolation(f"{place}.description", problem))
     try:
-        read_schema(wire.schema_json)
+        read_reply_schema(wire.schema_json)
     except GivenSchemaError as error:
         violations.append(FieldViolation(f"{place}.schema_json", str(error)))
     return violations

@@ -81,7 +81,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "base of references": ({"$id": "https://example.org", "type": "object"}, "not supported"),
     "deep": (nested(40), "too large"),
     "wide": (
-        {"type": "object", "properties": {f"p{n}": {} for n in range(3000)}},
+        {"type": "object", "properties": {f"p{n}": {} for n in range(600)}},
         "too large",
     ),
     "no object": ({"type": "array", "items": {}}, "must describe an object"),
@@ -164,9 +164,9 @@ def test_values_of_an_enumeration_count() -> None:
 
 def test_long_but_plain_reply_is_checked() -> None:
     schema = read_schema(json.dumps({"properties": {"rows": {"type": "array", "items": PERSON}}}))
-    rows = [{"name": f"n{n}", "age": n} for n in range(10_000)]
+    rows = [{"name": f"n{n}", "age": n} for n in range(5_000)]
     assert not first_violation(schema, {"rows": rows})
-    assert first_violation(schema, {"rows": [*rows, {}]}) == "missing 'name' in 'rows[10000]'"
+    assert first_violation(schema, {"rows": [*rows, {}]}) == "missing 'name' in 'rows[5000]'"
 
 
 def test_schema_error_is_a_given_schema_error() -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.models.domain import JsonReply
-from strata.shared.json_schemas import read_schema
+from strata.shared.response_formats import read_reply_schema
 
 
 class ResponseFormatType(StrEnum):
@@ -51,7 +51,7 @@ class ResponseFormat:
             case ResponseFormatType.JSON_OBJECT:
                 return JsonReply()
             case ResponseFormatType.JSON_SCHEMA:
-                schema = read_schema(self.schema_json)
+                schema = read_reply_schema(self.schema_json)
                 return JsonReply(schema, self.name, self.description, self.strict)
 
 
