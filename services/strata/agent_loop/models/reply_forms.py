@@ -59,7 +59,8 @@ class ReplyForms:
             return False
         if len(self._strongest) >= _MAX_LEARNT:
             self._strongest.clear()
-        self._strongest[_digest(reply)] = ReplyForm(refused - 1)
+        # Another request may have found out more meanwhile.
+        self._strongest[_digest(reply)] = self.of(reply, ReplyForm(refused - 1))
         return True
 
 
