@@ -53,7 +53,9 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
     try:
         schema = parse_json(text)
     except JsonTextError as error:
-        raise GivenSchemaError(f"is no JSON: {error}") from None
+        # The parser's words about the place read like those of a compiler.
+        problem = str(error).partition(": line ")[0]
+        raise GivenSchemaError(f"is no JSON: {problem}") from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
         raise GivenSchemaError("must be a JSON schema: an object with properties")
     if schema.get("type", "object") != "object":
