@@ -493,8 +493,13 @@ async def test_models_are_listed_with_endpoints_and_default(world: World) -> Non
     listed = await world.models.ListModels(model_pb.ListModelsRequest())
 
     names = ["blind", "claude", "listing", "studio", "test"]
-    assert [model.handle for model in listed.models] == [f"{name}/test-model" for name in names]
-    assert [model.is_default for model in listed.models] == [False, False, False, False, True]
+    handles = [
+        "blind/test-model",
+        "claude/claude-sonnet-5",
+        *(f"{n}/test-model" for n in names[1:]),
+    ]
+    assert [model.handle for model in listed.models] == handles
+    assert [model.is_default for model in listed.models] == [*[False] * 5, True]
     assert [each.name for each in listed.endpoints] == [
         "test",
         "claude",

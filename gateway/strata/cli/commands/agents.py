@@ -63,6 +63,7 @@ from strata.cli.output import (
     safe,
     when,
 )
+from strata.cli.response_formats import ResponseFormatOption, named_format, response_format
 from strata.shared.agent_types import TYPES_WITHOUT_BLOCKS, AgentType
 
 app = typer.Typer(
@@ -197,6 +198,7 @@ def create_agent(
     user_messages: UserMessagesOption = None,
     location: LocationOption = None,
     autoclear: AutoclearOption = None,
+    reply_format: ResponseFormatOption = None,
     sleeptime: SleeptimeOption = None,
     sleeptime_frequency: FrequencyOption = None,
     compaction_mode: CompactionModeOption = None,
@@ -246,6 +248,7 @@ def create_agent(
         compaction=compaction.over() if compaction else None,
         packaging=_packaging(pb.MessagePackaging(), user_messages, location),
         message_buffer_autoclear=bool(autoclear),
+        response_format=response_format(reply_format),
         enable_sleeptime=bool(sleeptime),
         sleeptime_agent_frequency=sleeptime_frequency or 0,
     )
@@ -279,6 +282,7 @@ def update_agent(
     user_messages: UserMessagesOption = None,
     location: LocationOption = None,
     autoclear: AutoclearOption = None,
+    reply_format: ResponseFormatOption = None,
     sleeptime: SleeptimeOption = None,
     sleeptime_frequency: FrequencyOption = None,
     compaction_mode: CompactionModeOption = None,
@@ -315,6 +319,7 @@ def update_agent(
         user_messages,
         location,
         autoclear,
+        reply_format,
         sleeptime,
         sleeptime_frequency,
     )
@@ -327,6 +332,7 @@ def update_agent(
         system=prompt,
         timezone=timezone,
         message_buffer_autoclear=autoclear,
+        response_format=response_format(reply_format),
         enable_sleeptime=sleeptime,
         sleeptime_agent_frequency=sleeptime_frequency,
     )
@@ -408,6 +414,7 @@ def _print_agent(agent: pb.Agent, status: Sequence[MemoryStatus] = (), *, as_jso
             ("user messages", "packed" if agent.packaging.pack_user_messages else ""),
             ("location", agent.packaging.location),
             ("window", "cleared before each run" if agent.message_buffer_autoclear else ""),
+            ("replies", named_format(agent.response_format)),
             ("compaction", _compaction(agent.compaction)),
             ("conversation", agent.default_conversation_id),
             *status_fields(agent, status),

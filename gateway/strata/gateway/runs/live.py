@@ -18,8 +18,9 @@ from datetime import datetime
 
 from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
+from strata.gateway.runs.approvals import AskedApproval
 from strata.gateway.runs.convert import stop_of, taint_of, usage_of, usage_to_pb
-from strata.gateway.runs.convert_approvals import answered_in_vain
+from strata.gateway.runs.convert_approvals import answered_in_vain, with_response_format
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,
@@ -339,7 +340,7 @@ class LiveRun:
                 failure,
                 usage_of(finished.usage),
                 finished.step_count,
-                self._progress.asked if waits else None,
+                self._asked() if waits else None,
                 taint_of(finished.taint),
                 tended=None if waits else self._ended_turn(),
                 reads_transcript=self._kind is RunKind.SLEEPTIME,
@@ -456,6 +457,10 @@ class LiveRun:
         self._unstored.append(stored)
         self._unstored_bytes += len(stored.payload)
         self._held.append(event)
+
+    def _asked(self) -> AskedApproval | None:
+        asked = self._progress.asked
+        return None if asked is None else with_response_format(asked, self._payload)
 
     def _elapsed_ms(self) -> int:
         return max(int((self._clock.monotonic() - self._accepted_at) * 1000), 0)

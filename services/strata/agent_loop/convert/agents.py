@@ -18,6 +18,10 @@ from strata.agent_loop.convert.agent_options import (
     packaging_to_proto,
     packaging_violations,
 )
+from strata.agent_loop.convert.response_formats import (
+    response_format_from_proto,
+    response_format_to_proto,
+)
 from strata.agent_loop.convert.runs import input_from_proto
 from strata.agent_loop.convert.tool_rules import (
     rule_violations,
@@ -54,6 +58,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.errors import FieldViolation, UnimplementedError
 from strata.shared.ids import check_id, new_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.response_formats import response_format_violations
 
 MAX_INITIAL_MESSAGES = 64
 _MAX_FILES = 1_000
@@ -109,6 +114,7 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
         compaction=compaction_from_proto(request.compaction),
         packaging=packaging_from_proto(request.packaging),
         message_buffer_autoclear=request.message_buffer_autoclear or traits.autoclears,
+        response_format=response_format_from_proto(request.response_format),
         sleeptime_frequency=(
             (request.sleeptime_agent_frequency or DEFAULT_FREQUENCY)
             if request.enable_sleeptime
@@ -166,6 +172,11 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
         message_buffer_autoclear=(
             request.message_buffer_autoclear
             if request.HasField("message_buffer_autoclear")
+            else None
+        ),
+        response_format=(
+            response_format_from_proto(request.response_format)
+            if request.HasField("response_format")
             else None
         ),
         max_files_open=request.max_files_open if request.HasField("max_files_open") else None,
@@ -243,6 +254,7 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
         compaction=compaction_to_proto(agent.compaction),
         packaging=packaging_to_proto(agent.packaging),
         message_buffer_autoclear=agent.message_buffer_autoclear,
+        response_format=response_format_to_proto(agent.response_format),
         enable_sleeptime=bool(agent.memory_agent_id),
         memory_agent_id=agent.memory_agent_id,
         sleeptime_agent_frequency=agent.sleeptime_frequency,
@@ -284,6 +296,7 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
             checks.pair_violations("metadata", request.metadata),
             compaction_violations(request.compaction),
             packaging_violations(request.packaging),
+            response_format_violations(request),
             _file_violations(request),
         ]
     )
@@ -331,6 +344,7 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
             checks.pair_violations("metadata", request.metadata),
             compaction_violations(request.compaction),
             packaging_violations(request.packaging),
+            response_format_violations(request),
             _file_violations(request),
         ]
     )

@@ -15,6 +15,7 @@ from strata.agent_loop.convert.messages import (
     tool_return_to_proto,
     usage_to_proto,
 )
+from strata.agent_loop.convert.response_formats import response_format_from_proto
 from strata.agent_loop.domain.events import (
     ApprovalRequested,
     MessageStored,
@@ -49,6 +50,7 @@ from strata.api.common.v1 import run_event_pb2 as pb
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.response_formats import response_format_violations
 
 _INPUT_ROLES = {
     message_pb2.ROLE_UNSPECIFIED: MessageRole.USER,
@@ -78,6 +80,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
     if request.HasField("transcript") and (request.messages or request.HasField("approval")):
         violations.append(FieldViolation("transcript", "must be sent alone"))
     violations.extend(content_violations("messages", request.messages))
+    violations.extend(response_format_violations(request))
     refuse(violations)
     inputs = [
         input_from_proto(wire, f"messages[{index}]", violations)
@@ -102,6 +105,11 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         senders=tuple(request.senders),
         group_id=request.group_id,
         record_only=request.record_only,
+        response_format=(
+            response_format_from_proto(request.response_format)
+            if request.HasField("response_format")
+            else None
+        ),
     )
 
 

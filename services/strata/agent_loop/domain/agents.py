@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.response_formats import TEXT_FORMAT, ResponseFormat
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import AbortedError
@@ -141,6 +142,7 @@ class Agent:
             window, see `domain.file_limits`.
         per_file_view_window_char_limit: Characters of a file that are shown; 0 likewise.
         message_buffer_autoclear: Each run begins with an empty window.
+        response_format: What its replies must be, unless a run asks for another format.
         memory_agent_id: The agent that tends its memory; empty for none.
         sleeptime_frequency: Its memory agent runs after the first turn of a conversation and
             then after every so many; 0 without a memory agent.
@@ -165,6 +167,7 @@ class Agent:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     packaging: MessagePackaging = field(default_factory=MessagePackaging)
     message_buffer_autoclear: bool = False
+    response_format: ResponseFormat = TEXT_FORMAT
     memory_agent_id: str = ""
     sleeptime_frequency: int = 0
     tends_agent_id: str = ""
@@ -233,6 +236,7 @@ class AgentPatch:
     compaction: CompactionSettings | None = None
     packaging: MessagePackaging | None = None
     message_buffer_autoclear: bool | None = None
+    response_format: ResponseFormat | None = None
     max_files_open: int | None = None
     per_file_view_window_char_limit: int | None = None
     enable_sleeptime: bool | None = None
@@ -291,6 +295,7 @@ _PATCHED = (
     "compaction",
     "packaging",
     "message_buffer_autoclear",
+    "response_format",
     "max_files_open",
     "per_file_view_window_char_limit",
     "memory_agent_id",

@@ -138,6 +138,7 @@ class Steps:
             close_files=self._close_files,
             load=functools.partial(load_images, recall=ports.recall),
             stream_tokens=request.stream_tokens,
+            json_replies=rules.json_replies,
         )
 
     @property

@@ -49,11 +49,12 @@ from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, Memor
 from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.loop.steps import Steps
 from strata.agent_loop.loop.transcripts import transcript_input
-from strata.agent_loop.models.domain import ImagePart, Usage
+from strata.agent_loop.models.domain import ImagePart, JsonReply, Usage
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.prompts.system_message import ArchivalStats
-from strata.shared.errors import NotFoundError, StrataError
+from strata.shared.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.ids import new_id
+from strata.shared.json_schemas import GivenSchemaError
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import FILE_TOOLS
 
@@ -300,7 +301,17 @@ class Turn:
     def _rules(self, agent: Agent, begun: BegunTurn) -> TurnRules:
         earlier = continued_run(begun.window.messages, self._request.approval)
         before = [m for m in begun.window.messages if earlier and m.run_id == earlier]
-        return TurnRules(agent, (*before, *begun.committed_messages))
+        return TurnRules(agent, (*before, *begun.committed_messages), self._json_reply(agent))
+
+    def _json_reply(self, agent: Agent) -> JsonReply | None:
+        asked = self._request.response_format or agent.response_format
+        try:
+            return asked.json_reply
+        except GivenSchemaError as error:
+            # An older release has accepted it.
+            raise InvalidArgumentError(
+                f"The schema of the response format cannot be used: it {error}."
+            ) from error
 
     def _make_steps(
         self,

@@ -42,7 +42,8 @@ _VALUES = """name = :name, description = :description, system = :system,
     tool_rules = CAST(:tool_rules AS jsonb), tags = CAST(:tags AS text[]),
     timezone = :timezone, metadata = CAST(:metadata AS jsonb),
     compaction = CAST(:compaction AS jsonb), packaging = CAST(:packaging AS jsonb),
-    message_buffer_autoclear = :message_buffer_autoclear, max_files_open = :max_files_open,
+    message_buffer_autoclear = :message_buffer_autoclear,
+    response_format = CAST(:response_format AS jsonb), max_files_open = :max_files_open,
     per_file_view_window_char_limit = :per_file_view_window_char_limit,
     memory_agent_id = :memory_agent_id, sleeptime_frequency = :sleeptime_frequency"""
 
@@ -55,14 +56,16 @@ _INSERT = text(
         INSERT INTO agent_loop.agents (
             project_id, id, name, state, request_id, payload_hash, type, description, system,
             model, tools, tool_rules, tags, timezone, metadata, compaction, packaging,
-            message_buffer_autoclear, max_files_open, per_file_view_window_char_limit,
+            message_buffer_autoclear, response_format, max_files_open,
+            per_file_view_window_char_limit,
             memory_agent_id, sleeptime_frequency, tends_agent_id)
         SELECT :project, :id, :name, 'creating', :request, :payload_hash, :type, :description,
                :system, CAST(:model AS jsonb), CAST(:tools AS text[]),
                CAST(:tool_rules AS jsonb), CAST(:tags AS text[]),
                :timezone, CAST(:metadata AS jsonb), CAST(:compaction AS jsonb),
                CAST(:packaging AS jsonb), CAST(:message_buffer_autoclear AS boolean),
-               CAST(:max_files_open AS integer), CAST(:per_file_view_window_char_limit AS integer),
+               CAST(:response_format AS jsonb), CAST(:max_files_open AS integer),
+               CAST(:per_file_view_window_char_limit AS integer),
                CAST(:memory_agent_id AS text), CAST(:sleeptime_frequency AS integer),
                CAST(:tends_agent_id AS text)
         WHERE NOT EXISTS (SELECT FROM known)

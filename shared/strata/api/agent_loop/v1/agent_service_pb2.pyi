@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.common.v1 import tool_pb2 as _tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as _block_service_pb2
 import builtins as _builtins
@@ -296,6 +297,7 @@ class Agent(_message.Message):
     MEMORY_AGENT_ID_FIELD_NUMBER: _builtins.int
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
     TENDS_AGENT_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "agent-" and a time-sortable UUID."""
     name: _builtins.str
@@ -373,6 +375,10 @@ class Agent(_message.Message):
     def packaging(self) -> Global___MessagePackaging:
         """How the messages of the user are shown to the model."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What its replies must be, unless a message asks for another format; unset means any text."""
+
     def __init__(
         self,
         *,
@@ -400,10 +406,11 @@ class Agent(_message.Message):
         memory_agent_id: _builtins.str = ...,
         sleeptime_agent_frequency: _builtins.int = ...,
         tends_agent_id: _builtins.str = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "model", b"model", "packaging", b"packaging", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "model", b"model", "packaging", b"packaging", "response_format", b"response_format", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "id", b"id", "max_files_open", b"max_files_open", "memory_agent_id", b"memory_agent_id", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "revision", b"revision", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "tends_agent_id", b"tends_agent_id", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "id", b"id", "max_files_open", b"max_files_open", "memory_agent_id", b"memory_agent_id", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "revision", b"revision", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "tends_agent_id", b"tends_agent_id", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,6 +492,7 @@ class CreateAgentRequest(_message.Message):
     PACKAGING_FIELD_NUMBER: _builtins.int
     WITHOUT_INITIAL_MESSAGES_FIELD_NUMBER: _builtins.int
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     name: _builtins.str
@@ -578,6 +586,10 @@ class CreateAgentRequest(_message.Message):
     def packaging(self) -> Global___MessagePackaging:
         """How the messages of the user are shown to the model; unset shows the text itself."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What its replies must be; unset means any text."""
+
     def __init__(
         self,
         *,
@@ -607,10 +619,11 @@ class CreateAgentRequest(_message.Message):
         packaging: Global___MessagePackaging | None = ...,
         without_initial_messages: _builtins.bool = ...,
         sleeptime_agent_frequency: _builtins.int = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "compaction", b"compaction", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "model", b"model", "packaging", b"packaging", "system", b"system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "compaction", b"compaction", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "model", b"model", "packaging", b"packaging", "response_format", b"response_format", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "system_prompt_key", b"system_prompt_key", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks", "without_initial_messages", b"without_initial_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "system_prompt_key", b"system_prompt_key", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks", "without_initial_messages", b"without_initial_messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_base_tool_rules: _TypeAlias = _typing.Literal["include_base_tool_rules"]  # noqa: Y015
     _WhichOneofArgType__include_base_tool_rules: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules"]  # noqa: Y015
@@ -817,6 +830,7 @@ class UpdateAgentRequest(_message.Message):
     MESSAGE_BUFFER_AUTOCLEAR_FIELD_NUMBER: _builtins.int
     ENABLE_SLEEPTIME_FIELD_NUMBER: _builtins.int
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     agent_id: _builtins.str
@@ -873,6 +887,10 @@ class UpdateAgentRequest(_message.Message):
     def packaging(self) -> Global___MessagePackaging:
         """New settings of how the messages of the user are shown."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What its replies must be from now on; text for any."""
+
     def __init__(
         self,
         *,
@@ -896,10 +914,11 @@ class UpdateAgentRequest(_message.Message):
         message_buffer_autoclear: _builtins.bool | None = ...,
         enable_sleeptime: _builtins.bool | None = ...,
         sleeptime_agent_frequency: _builtins.int | None = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "expected_revision", b"expected_revision", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "set_tool_rules", b"set_tool_rules", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "expected_revision", b"expected_revision", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "set_tool_rules", b"set_tool_rules", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

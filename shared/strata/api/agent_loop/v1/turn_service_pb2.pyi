@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from strata.api.agent_loop.v1 import group_service_pb2 as _group_service_pb2
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.common.v1 import run_event_pb2 as _run_event_pb2
 from strata.api.common.v1 import usage_pb2 as _usage_pb2
 import builtins as _builtins
@@ -45,6 +46,7 @@ class ExecuteRunRequest(_message.Message):
     SENDERS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     attempt: _builtins.int
@@ -101,6 +103,10 @@ class ExecuteRunRequest(_message.Message):
     def transcript(self) -> Global___TranscriptRange:
         """What a memory agent has to read, instead of messages."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the reply must be; unset means as the agent says."""
+
     def __init__(
         self,
         *,
@@ -120,10 +126,11 @@ class ExecuteRunRequest(_message.Message):
         senders: _abc.Iterable[_builtins.str] | None = ...,
         group: _group_service_pb2.Group | None = ...,
         transcript: Global___TranscriptRange | None = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "group", b"group", "remaining_time", b"remaining_time", "transcript", b"transcript"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "group", b"group", "remaining_time", b"remaining_time", "response_format", b"response_format", "transcript", b"transcript"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
