@@ -73,10 +73,15 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
             "system_prompt_key",
             # They need enable_sleeptime, or contradict initial_messages.
             *("sleeptime_agent_frequency", "without_initial_messages"),
+            # They belong to voice agents.
+            *("max_message_buffer_length", "min_message_buffer_length"),
         }
     ),
     "UpdateAgentRequest": frozenset(
-        {"model", "compaction", "tool_rules", "set_tool_rules", "tools"}
+        {
+            *("model", "compaction", "tool_rules", "set_tool_rules", "tools"),
+            *("max_message_buffer_length", "min_message_buffer_length"),
+        }
     ),
     "EditBlockRequest": frozenset({"origin"}),
     "NewPassage": frozenset({"origin", "embedding"}),

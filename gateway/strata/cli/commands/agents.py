@@ -18,6 +18,8 @@ from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands.agents_context import compact_conversation, show_context
 from strata.cli.commands.agents_memory import (
     FrequencyOption,
+    MaxBufferOption,
+    MinBufferOption,
     SleeptimeOption,
     run_memory_agent,
     status_fields,
@@ -201,6 +203,8 @@ def create_agent(
     reply_format: ResponseFormatOption = None,
     sleeptime: SleeptimeOption = None,
     sleeptime_frequency: FrequencyOption = None,
+    max_buffer: MaxBufferOption = None,
+    min_buffer: MinBufferOption = None,
     compaction_mode: CompactionModeOption = None,
     compaction_share: CompactionShareOption = None,
     compaction_model: CompactionModelOption = None,
@@ -251,6 +255,8 @@ def create_agent(
         response_format=response_format(reply_format),
         enable_sleeptime=bool(sleeptime),
         sleeptime_agent_frequency=sleeptime_frequency or 0,
+        max_message_buffer_length=max_buffer or 0,
+        min_message_buffer_length=min_buffer or 0,
     )
 
     async def create(client: Client) -> pb.Agent:
@@ -285,6 +291,8 @@ def update_agent(
     reply_format: ResponseFormatOption = None,
     sleeptime: SleeptimeOption = None,
     sleeptime_frequency: FrequencyOption = None,
+    max_buffer: MaxBufferOption = None,
+    min_buffer: MinBufferOption = None,
     compaction_mode: CompactionModeOption = None,
     compaction_share: CompactionShareOption = None,
     compaction_model: CompactionModelOption = None,
@@ -322,6 +330,8 @@ def update_agent(
         reply_format,
         sleeptime,
         sleeptime_frequency,
+        max_buffer,
+        min_buffer,
     )
     if not any(changes) and all(value is None for value in values):
         raise UsageError("Nothing to change: give at least one option.")
@@ -335,6 +345,8 @@ def update_agent(
         response_format=response_format(reply_format),
         enable_sleeptime=sleeptime,
         sleeptime_agent_frequency=sleeptime_frequency,
+        max_message_buffer_length=max_buffer,
+        min_message_buffer_length=min_buffer,
     )
 
     async def update(client: Client) -> pb.Agent:

@@ -519,8 +519,7 @@ class Dispatcher:
                     elif response.HasField("request"):
                         live.note_request(response.request)
                     elif response.HasField("tended"):
-                        tended = response.tended
-                        live.note_tended(tended.memory_agent_id, tended.frequency)
+                        live.note_tended(response.tended)
                     elif response.event.HasField("run_finished"):
                         return response.event.run_finished
                     else:

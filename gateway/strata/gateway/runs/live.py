@@ -32,7 +32,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
-from strata.gateway.runs.memory_agents import TendedTurn
+from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn
 from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
 from strata.shared.clock import Clock
@@ -293,9 +293,15 @@ class LiveRun:
         )
         self._model_calls.note_request(request.message_id, request.model, self._elapsed_ms())
 
-    def note_tended(self, memory_agent_id: str, frequency: int) -> None:
-        """Takes in that the agent of the run has a memory agent."""
-        self._tended = TendedTurn(memory_agent_id, frequency)
+    def note_tended(self, tended: turn_service_pb2.TendedTurn) -> None:
+        """Takes in that the agent of the run has a memory agent, and what it can archive."""
+        buffer = None
+        if tended.HasField("message_buffer"):
+            wire = tended.message_buffer
+            buffer = MessageBuffer(
+                wire.after_sequence, wire.until_sequence, wire.until_message_id, wire.full
+            )
+        self._tended = TendedTurn(tended.memory_agent_id, tended.frequency, buffer=buffer)
 
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool

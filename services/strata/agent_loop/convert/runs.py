@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 
 from strata.agent_loop.convert.checks import refuse
@@ -152,6 +153,8 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
         tended = turn_pb.TendedTurn(
             memory_agent_id=event.memory_agent_id, frequency=event.frequency
         )
+        if event.buffer is not None:
+            tended.message_buffer.CopyFrom(turn_pb.MessageBuffer(**asdict(event.buffer)))
         return turn_pb.ExecuteRunResponse(tended=tended)
     return turn_pb.ExecuteRunResponse(event=event_to_proto(event, run_id, now))
 

@@ -140,6 +140,19 @@ def invalid_reply(problem: str) -> StepFailedError:
     )
 
 
+def nothing_archived() -> StepFailedError:
+    """Returns how the run of a voice memory agent ends that has not stored its older lines."""
+    return StepFailedError(
+        StopReason.INVALID_LLM_RESPONSE,
+        RunFailure(
+            Reason.MODEL_UNAVAILABLE,
+            "The run ended before store_memories had stored the older lines of the conversation."
+            " They stay in the window of the voice agent and are read again.",
+            retryable=True,
+        ),
+    )
+
+
 def cut_json_reply() -> StepFailedError:
     """Returns how a reply ends the run that was cut before its JSON was complete."""
     return StepFailedError(

@@ -181,6 +181,10 @@ class TurnRules:
         self._last = _last_visible(messages) or self._last
         self._heartbeats |= heartbeats_of(messages)
 
+    def has_returned(self, name: str, output: str) -> bool:
+        """Says whether a call of a tool in this run has returned this text."""
+        return Called(name, output) in self._history
+
     def _due(self, toolset: ToolSet, allowance: Allowance) -> tuple[str, ...]:
         """Returns required tools that the model tried to end the turn without.
 

@@ -45,7 +45,9 @@ _VALUES = """name = :name, description = :description, system = :system,
     message_buffer_autoclear = :message_buffer_autoclear,
     response_format = CAST(:response_format AS jsonb), max_files_open = :max_files_open,
     per_file_view_window_char_limit = :per_file_view_window_char_limit,
-    memory_agent_id = :memory_agent_id, sleeptime_frequency = :sleeptime_frequency"""
+    memory_agent_id = :memory_agent_id, sleeptime_frequency = :sleeptime_frequency,
+    max_message_buffer_length = :max_message_buffer_length,
+    min_message_buffer_length = :min_message_buffer_length"""
 
 _INSERT = text(
     f"""
@@ -57,8 +59,8 @@ _INSERT = text(
             project_id, id, name, state, request_id, payload_hash, type, description, system,
             model, tools, tool_rules, tags, timezone, metadata, compaction, packaging,
             message_buffer_autoclear, response_format, max_files_open,
-            per_file_view_window_char_limit,
-            memory_agent_id, sleeptime_frequency, tends_agent_id)
+            per_file_view_window_char_limit, memory_agent_id, sleeptime_frequency,
+            tends_agent_id, max_message_buffer_length, min_message_buffer_length)
         SELECT :project, :id, :name, 'creating', :request, :payload_hash, :type, :description,
                :system, CAST(:model AS jsonb), CAST(:tools AS text[]),
                CAST(:tool_rules AS jsonb), CAST(:tags AS text[]),
@@ -67,7 +69,8 @@ _INSERT = text(
                CAST(:response_format AS jsonb), CAST(:max_files_open AS integer),
                CAST(:per_file_view_window_char_limit AS integer),
                CAST(:memory_agent_id AS text), CAST(:sleeptime_frequency AS integer),
-               CAST(:tends_agent_id AS text)
+               CAST(:tends_agent_id AS text), CAST(:max_message_buffer_length AS integer),
+               CAST(:min_message_buffer_length AS integer)
         WHERE NOT EXISTS (SELECT FROM known)
         RETURNING {STORED_COLUMNS}
     ), conversation AS (

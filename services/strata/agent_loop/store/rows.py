@@ -18,6 +18,7 @@ from strata.agent_loop.domain.agents import (
     StoredAgent,
 )
 from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.message_buffer import BufferLengths
 from strata.agent_loop.domain.response_formats import (
     response_format_from_json,
     response_format_to_json,
@@ -29,6 +30,7 @@ AGENT_COLUMNS = (
     "id, name, type, description, system, model, tools, tool_rules, tags, timezone, metadata,"
     " compaction, packaging, message_buffer_autoclear, response_format, max_files_open,"
     " per_file_view_window_char_limit, memory_agent_id, sleeptime_frequency, tends_agent_id,"
+    " max_message_buffer_length, min_message_buffer_length,"
     " revision, create_time, update_time"
 )
 STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"
@@ -58,6 +60,8 @@ def agent_parameters(agent: Agent) -> dict[str, Any]:
         "memory_agent_id": agent.memory_agent_id,
         "sleeptime_frequency": agent.sleeptime_frequency,
         "tends_agent_id": agent.tends_agent_id,
+        "max_message_buffer_length": agent.buffer.longest if agent.buffer else 0,
+        "min_message_buffer_length": agent.buffer.shortest if agent.buffer else 0,
     }
 
 
@@ -85,10 +89,16 @@ def to_agent(row: Mapping[str, Any]) -> Agent:
         memory_agent_id=row.get("memory_agent_id", ""),
         sleeptime_frequency=row.get("sleeptime_frequency", 0),
         tends_agent_id=row.get("tends_agent_id", ""),
+        buffer=_buffer(row),
         revision=row["revision"],
         create_time=_moment(row["create_time"]),
         update_time=_moment(row["update_time"]),
     )
+
+
+def _buffer(row: Mapping[str, Any]) -> BufferLengths | None:
+    longest = row.get("max_message_buffer_length", 0)
+    return BufferLengths(longest, row["min_message_buffer_length"]) if longest else None
 
 
 def to_keys(row: Mapping[str, Any]) -> tuple[SealedKey, ...]:
