@@ -145,7 +145,7 @@ def nothing_archived() -> StepFailedError:
     return StepFailedError(
         StopReason.INVALID_LLM_RESPONSE,
         RunFailure(
-            Reason.MODEL_UNAVAILABLE,
+            Reason.MODEL_REPLY_INVALID,
             "The run ended before store_memories had stored the older lines of the conversation."
             " They stay in the window of the voice agent and are read again.",
             retryable=True,
