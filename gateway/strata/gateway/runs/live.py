@@ -18,8 +18,9 @@ from datetime import datetime
 
 from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
+from strata.gateway.runs.approvals import AskedApproval
 from strata.gateway.runs.convert import stop_of, taint_of, usage_of, usage_to_pb
-from strata.gateway.runs.convert_approvals import answered_in_vain
+from strata.gateway.runs.convert_approvals import answered_in_vain, with_response_format
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,
@@ -31,7 +32,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
-from strata.gateway.runs.memory_agents import TendedTurn
+from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn
 from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
 from strata.gateway.runs.text_under_way import DELTAS, TextUnderWay
@@ -260,9 +261,15 @@ class LiveRun:
         )
         self._model_calls.note_request(request.message_id, request.model, self._elapsed_ms())
 
-    def note_tended(self, memory_agent_id: str, frequency: int) -> None:
-        """Takes in that the agent of the run has a memory agent."""
-        self._tended = TendedTurn(memory_agent_id, frequency)
+    def note_tended(self, tended: turn_service_pb2.TendedTurn) -> None:
+        """Takes in that the agent of the run has a memory agent, and what it can archive."""
+        buffer = None
+        if tended.HasField("message_buffer"):
+            wire = tended.message_buffer
+            buffer = MessageBuffer(
+                wire.after_sequence, wire.until_sequence, wire.until_message_id, wire.full
+            )
+        self._tended = TendedTurn(tended.memory_agent_id, tended.frequency, buffer=buffer)
 
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool
@@ -307,7 +314,7 @@ class LiveRun:
                 failure,
                 usage_of(finished.usage),
                 finished.step_count,
-                self._progress.asked if waits else None,
+                self._asked() if waits else None,
                 taint_of(finished.taint),
                 tended=None if waits else self._ended_turn(),
                 reads_transcript=self._kind is RunKind.SLEEPTIME,
@@ -418,6 +425,10 @@ class LiveRun:
         self._unstored.append(stored)
         self._unstored_bytes += len(stored.payload)
         self._held.append(event)
+
+    def _asked(self) -> AskedApproval | None:
+        asked = self._progress.asked
+        return None if asked is None else with_response_format(asked, self._payload)
 
     def _elapsed_ms(self) -> int:
         return max(int((self._clock.monotonic() - self._accepted_at) * 1000), 0)

@@ -34,23 +34,33 @@ def transcript_input(messages: Sequence[Message], read: TranscriptRange) -> Mess
             read where they were said.
         read: The range.
     """
-    shown = [
+    shown = shown_of(messages, read)
+    lines = fitting([line for message in shown for line in lines_of(message)])
+    text = f"{REMINDER}\n\nMessages:\n" + "\n".join(lines)
+    return MessageInput(MessageRole.USER, (TextPart(text),), taint=taint_of_messages(shown))
+
+
+def shown_of(messages: Sequence[Message], read: TranscriptRange) -> list[Message]:
+    """Returns the messages that a memory agent reads."""
+    return [
         message
         for message in messages
         if message.conversation_id == read.conversation_id
         and message.role in READ_ROLES
         and not (message.copied or message.hidden)
     ]
-    lines = [line for message in shown for line in _lines(message)]
-    # Long messages are cut so that all of them are read.
+
+
+def fitting(lines: list[str]) -> list[str]:
+    """Returns lines that are short enough together; long ones are cut so that all are read."""
+    if sum(map(len, lines)) <= _MOST_CHARS:
+        return lines
     share = max(_LEAST_OF_ONE, _MOST_CHARS // max(len(lines), 1))
-    if sum(map(len, lines)) > _MOST_CHARS:
-        lines = [_cut(line, share) for line in lines]
-    text = f"{REMINDER}\n\nMessages:\n" + "\n".join(lines)
-    return MessageInput(MessageRole.USER, (TextPart(text),), taint=taint_of_messages(shown))
+    return [_cut(line, share) for line in lines]
 
 
-def _lines(message: Message) -> Iterator[str]:
+def lines_of(message: Message) -> Iterator[str]:
+    """Returns the lines of a message; what follows in a text after a line break is indented."""
     match message.role:
         case MessageRole.USER:
             speaker = f"user ({_one_line(message.name)})" if message.name else "user"

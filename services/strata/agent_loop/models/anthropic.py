@@ -47,6 +47,7 @@ from strata.agent_loop.models.errors import (
 )
 from strata.agent_loop.models.ids import usable_call_id
 from strata.agent_loop.models.refusals import RefusalMemory, Refusals, log_refusal
+from strata.agent_loop.models.reply_forms import ReplyForms
 from strata.agent_loop.models.streaming import (
     ReplySize,
     RetryPolicy,
@@ -186,6 +187,7 @@ class AnthropicChatModel:
         self._redactor = redactor or key_redactor(client.api_key or "", str(client.base_url))
         self._headers = _older_key(client) if headers is None else dict(headers)
         self._refusals = refusals or RefusalMemory()
+        self._reply_forms = ReplyForms()
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
@@ -213,14 +215,23 @@ class AnthropicChatModel:
         self, request: ModelRequest, limits: StreamLimits
     ) -> AsyncStream[RawMessageStreamEvent]:
         refusals = self._refusals.learnt(self._settings, Refusals)
+        reply, forms = request.response_format, self._reply_forms
         while True:
-            body = anthropic_wire.build(request, self._settings, refusals)
+            form = anthropic_wire.reply_form(request, self._settings, forms)
+            body = anthropic_wire.build(request, self._settings, forms, refusals)
             try:
                 return await limits.wait(self._send(body))
             except (AnthropicError, httpx2.HTTPError) as error:
                 known = to_model_error(error)
-                if not self._leave_out(known, refusals, body):
-                    raise known from error
+                if self._leave_out(known, refusals, body):
+                    continue
+                if (
+                    reply is not None
+                    and known.kind is ModelErrorKind.BAD_REQUEST
+                    and forms.weaken(reply, form, "", known.message)
+                ):
+                    continue
+                raise known from error
 
     def _leave_out(self, error: ModelError, refusals: Refusals, body: dict[str, Any]) -> bool:
         """Leaves out a setting that the model refused; False if the error is not about one."""

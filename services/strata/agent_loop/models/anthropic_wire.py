@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strata.agent_loop.models.closed_schema import to_closed
 from strata.agent_loop.models.domain import (
     ChatMessage,
     ModelRequest,
@@ -18,7 +19,9 @@ from strata.agent_loop.models.domain import (
     ToolChoiceMode,
 )
 from strata.agent_loop.models.proofs import is_marked
+from strata.agent_loop.models.quirks import ReplyForm
 from strata.agent_loop.models.refusals import Refusals
+from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
 from strata.agent_loop.models.wire import (
     CONTINUE,
     OPENING,
@@ -88,19 +91,27 @@ def sent(body: Mapping[str, Any], name: str) -> Any:
 
 
 def build(
-    request: ModelRequest, settings: ModelSettings, refusals: Refusals | None = None
+    request: ModelRequest,
+    settings: ModelSettings,
+    reply_forms: ReplyForms | None = None,
+    refusals: Refusals | None = None,
 ) -> dict[str, Any]:
     """The request body, without `stream`.
 
     There is no temperature: the API refuses sampling parameters since version 2026-10-21.
 
     Args:
-        request: The call.
-        settings: The model and its defaults.
-        refusals: What the model refused so far.
+        request: What to ask.
+        settings: Of whom.
+        reply_forms: What the model refused of requests for JSON.
+        refusals: What the model refused of other requests.
     """
     refusals = refusals or Refusals()
-    system, messages = leading_system(repair(request.messages))
+    prompt = repair(request.messages)
+    form = reply_form(request, settings, reply_forms or ReplyForms())
+    if request.response_format is not None and form is ReplyForm.PROMPT:
+        prompt = with_instruction(prompt, request.response_format, tools=bool(request.tools))
+    system, messages = leading_system(prompt)
     thinking = _thinking(request, settings, messages)
     asks = request.tool_choice.forces_a_call and FORCED_CALL in refusals.names
     forces = request.tool_choice.forces_a_call and not asks
@@ -132,7 +143,7 @@ def build(
         body["tool_choice"] = _tool_choice(choice, request, settings)
     if thinking is not None:
         body["thinking"] = thinking
-    output = _output_config(request, settings)
+    output = _output_config(request, settings, form)
     if refusals.covers(EFFORT, output.get("effort")):
         del output["effort"]
     if output:
@@ -194,13 +205,35 @@ def _max_tokens(
     return limit + budget
 
 
-def _output_config(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+def reply_form(request: ModelRequest, settings: ModelSettings, learnt: ReplyForms) -> ReplyForm:
+    """Returns how a request asks for JSON, if it does: by a schema, or by the prompt.
+
+    Structured output came with Claude 4.5; the API has no form for any object.
+    """
+    reply = request.response_format
+    if reply is None or reply.schema is None or not _takes_schema(settings.model):
+        return ReplyForm.PROMPT
+    if to_closed(reply.schema) is None or learnt.of(reply, ReplyForm.SCHEMA) < ReplyForm.SCHEMA:
+        return ReplyForm.PROMPT
+    return ReplyForm.SCHEMA
+
+
+def _takes_schema(model: str) -> bool:
+    version = _VERSION.search(model)
+    return version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 5)
+
+
+def _output_config(
+    request: ModelRequest, settings: ModelSettings, form: ReplyForm
+) -> dict[str, Any]:
     config: dict[str, Any] = {}
     effort = settings.reasoning_effort
     if effort is not None and effort != "none":
         config["effort"] = _EFFORTS.get(effort, effort)
-    if request.response_schema is not None:
-        config["format"] = {"type": "json_schema", "schema": request.response_schema}
+    if request.response_format is not None and form is ReplyForm.SCHEMA:
+        assert request.response_format.schema is not None
+        schema = to_closed(request.response_format.schema)
+        config["format"] = {"type": "json_schema", "schema": schema}
     return config
 
 

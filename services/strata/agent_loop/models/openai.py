@@ -205,9 +205,12 @@ class OpenAiChatModel:
         adaptation, renamed = self._adaptations.learnt(self._settings, self._assumed), None
         limited = bool(request.max_tokens or self._settings.max_tokens)
         while True:
-            sent = adaptation.limit_name
+            sent, reply = adaptation.limit_name, request.response_format
             body = openai_wire.build(
                 request, self._settings, official=self._official, adaptation=adaptation
+            )
+            form = openai_wire.reply_form(
+                request, self._settings.quirks, adaptation.reply_forms, official=self._official
             )
             try:
                 return await limits.wait(self._send(body))
@@ -219,6 +222,10 @@ class OpenAiChatModel:
                     ):
                         refusal = known.redacted(self._redactor).message
                         log_refusal(self._settings, name, body.get(name), refusal)
+                        continue
+                    if reply is not None and adaptation.reply_forms.weaken(
+                        reply, form, error.param or "", known.message
+                    ):
                         continue
                     if renamed is not None:
                         # Refused under both names, it is the value that is wrong.

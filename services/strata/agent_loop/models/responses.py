@@ -132,7 +132,18 @@ class ResponsesModel:
                 return await limits.wait(self._send(body))
             except (OpenAIError, httpx2.HTTPError) as error:
                 known = to_model_error(error)
+                reply = request.response_format
+                form = openai_wire.reply_form(
+                    request,
+                    self._settings.quirks,
+                    learnt.reply_forms,
+                    official=self._official,
+                )
                 if refuses_parameter(error, known):
+                    if reply is not None and learnt.reply_forms.weaken(
+                        reply, form, error.param or "", known.message
+                    ):
+                        continue
                     if name := learnt.leave_out(error.code, error.param or "", known.message, body):
                         refusal = known.redacted(self._redactor).message
                         log_refusal(self._settings, name, responses_wire.sent(body, name), refusal)
