@@ -34,6 +34,7 @@ from strata.agent_loop.domain.events import (
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
+from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import (
     DEFAULT_MAX_STEPS,
     Outcome,
@@ -48,6 +49,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
+from strata.shared.json_text import encodable_text
 from strata.shared.message_inputs import content_violations
 
 _INPUT_ROLES = {
@@ -138,6 +140,7 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
             prompt_tokens=event.prompt_tokens,
             bytes_per_token=event.bytes_per_token,
             model=event.model,
+            digest=None if event.digest is None else digest_to_proto(event.digest),
         )
         return turn_pb.ExecuteRunResponse(request=sent)
     if isinstance(event, TendedTurn):
@@ -146,6 +149,26 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
         )
         return turn_pb.ExecuteRunResponse(tended=tended)
     return turn_pb.ExecuteRunResponse(event=event_to_proto(event, run_id, now))
+
+
+def digest_to_proto(digest: RequestDigest) -> pb.RequestDigest:
+    """Returns the contract's form of what names a request."""
+    change = digest.change
+    return pb.RequestDigest(
+        system=digest.system,
+        options=digest.options,
+        messages=digest.messages,
+        window=digest.window,
+        bytes_per_token=digest.bytes_per_token,
+        system_change=None
+        if change is None
+        else pb.SystemChange(
+            before=change.before,
+            prefix_chars=change.prefix_chars,
+            suffix_chars=change.suffix_chars,
+            removed=encodable_text(change.removed),
+        ),
+    )
 
 
 def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:

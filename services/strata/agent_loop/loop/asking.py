@@ -19,6 +19,7 @@ from strata.agent_loop.domain.events import (
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import Window
+from strata.agent_loop.domain.request_digest import digest_request
 from strata.agent_loop.loop.added_arguments import ArgumentsStream
 from strata.agent_loop.loop.failures import (
     StepFailedError,
@@ -146,6 +147,7 @@ class Asker:
         self._stream_tokens = stream_tokens
         self._sleep = sleep
         self._shown = False
+        self._sent_system: str | None = None
         self._measure()
 
     async def ask(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
@@ -236,7 +238,7 @@ class Asker:
         restarts = empties = overflows = 0
         while True:
             attempt = _Attempt(self, name, offer)
-            await self._sink.emit(self._sent(name, fitted))
+            await self._sink.emit(self._sent(name, window, fitted))
             try:
                 reply = await attempt.run(fitted)
             except asyncio.CancelledError:
@@ -414,10 +416,15 @@ class Asker:
     def _fit(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> FittedRequest:
         return build_request(window.messages, offer, self._view, max_bytes=max_bytes)
 
-    def _sent(self, name: StepName, fitted: FittedRequest) -> ModelRequestSent:
-        prompt_tokens = self._gauge.estimate(fitted.size)
+    def _sent(
+        self, name: StepName, window: WorkingWindow, fitted: FittedRequest
+    ) -> ModelRequestSent:
+        prompt_tokens, ratio = self._gauge.estimate(fitted.size), self._gauge.ratio
+        before = window.read_text if self._sent_system is None else self._sent_system
+        digest = digest_request(fitted.request, window.messages, ratio, before)
+        self._sent_system = fitted.request.messages[0].text
         return ModelRequestSent(
-            name.message_id, prompt_tokens, self._gauge.ratio, self._chain.handle
+            name.message_id, prompt_tokens, ratio, self._chain.handle, digest
         )
 
     async def _restart(self, name: StepName, reason: str, **details: Any) -> None:
