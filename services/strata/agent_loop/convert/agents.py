@@ -256,6 +256,35 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
     return wire
 
 
+def agent_from_proto(wire: pb.Agent) -> Agent:
+    """Returns the domain form of an agent, without its keys and its metadata.
+
+    Raises:
+        KeyError: Its type is none.
+    """
+    return Agent(
+        id=wire.id,
+        name=wire.name,
+        type=_TYPES[wire.type],
+        system=wire.system,
+        description=wire.description,
+        model=model_from_proto(wire.model),
+        tools=tuple(wire.tools),
+        tool_rules=rules_from_proto(wire.tool_rules),
+        tags=tuple(wire.tags),
+        timezone=wire.timezone,
+        max_files_open=wire.max_files_open,
+        per_file_view_window_char_limit=wire.per_file_view_window_char_limit,
+        compaction=compaction_from_proto(wire.compaction),
+        packaging=packaging_from_proto(wire.packaging),
+        message_buffer_autoclear=wire.message_buffer_autoclear,
+        memory_agent_id=wire.memory_agent_id,
+        sleeptime_frequency=wire.sleeptime_agent_frequency,
+        tends_agent_id=wire.tends_agent_id,
+        revision=wire.revision,
+    )
+
+
 def conversation_to_proto(conversation: Conversation) -> pb.Conversation:
     """Returns the contract's form of a conversation."""
     wire = pb.Conversation(

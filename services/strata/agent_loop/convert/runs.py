@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from strata.agent_loop.convert.checks import refuse
@@ -43,7 +44,7 @@ from strata.agent_loop.domain.runs import (
     TranscriptRange,
 )
 from strata.agent_loop.domain.taint import taint_of
-from strata.agent_loop.domain.tools import ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
@@ -58,7 +59,8 @@ _INPUT_ROLES = {
     message_pb2.ROLE_SYSTEM: MessageRole.SYSTEM,
     message_pb2.ROLE_ASSISTANT: MessageRole.ASSISTANT,
 }
-_STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+"""The contract's form of why runs end."""
 
 
 def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
@@ -257,22 +259,27 @@ def _finished(result: ToolResult) -> pb.ToolFinished:
     return pb.ToolFinished(
         tool_return=tool_return_to_proto(without_bytes(result.tool_return)),
         duration_ms=result.duration_ms,
-        memory_edits=[
-            pb.MemoryEdit(
-                block_id=edit.block_id,
-                label=edit.label,
-                revision=edit.revision,
-                diff=edit.diff,
-                operation=edit.operation,
-            )
-            for edit in result.memory_edits
-        ],
+        memory_edits=edits_to_proto(result.memory_edits),
     )
+
+
+def edits_to_proto(edits: Iterable[MemoryEdit]) -> list[pb.MemoryEdit]:
+    """Returns the contract's form of edits of memory blocks."""
+    return [
+        pb.MemoryEdit(
+            block_id=edit.block_id,
+            label=edit.label,
+            revision=edit.revision,
+            diff=edit.diff,
+            operation=edit.operation,
+        )
+        for edit in edits
+    ]
 
 
 def _outcome(outcome: Outcome) -> pb.RunFinished:
     wire = pb.RunFinished(
-        stop_reason=_STOP_REASONS[outcome.stop_reason],
+        stop_reason=STOP_REASONS[outcome.stop_reason],
         usage=usage_to_proto(outcome.usage),
         step_count=outcome.step_count,
         taint=labels_to_proto(outcome.taint),

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
 from typing import Any
 
 from strata.agent_loop.domain.messages import Message
@@ -19,9 +20,6 @@ from strata.agent_loop.models.domain import ChatMessage, ModelRequest, Role, Tex
 
 _DIGEST_BYTES = 16
 _OPTIONS = tuple(field.name for field in fields(ModelRequest) if field.name != "messages")
-_encode = json.JSONEncoder(
-    default=lambda value: _plain(value), ensure_ascii=False, separators=(",", ":")
-).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +138,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         named = ((field.name, getattr(value, field.name)) for field in fields(value))
         return {name: each for name, each in named if not isinstance(each, bytes)}
+    if isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -176,3 +176,6 @@ def _common(one: str, other: str, most: int) -> int:
         else:
             high = middle - 1
     return low
+
+
+_encode = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", ":")).encode

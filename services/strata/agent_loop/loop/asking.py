@@ -69,8 +69,10 @@ _MOST_UNDERESTIMATED = 3
 # Some servers refuse images in words that do not name them.
 _ABOUT_IMAGES = frozenset({ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST})
 _IMAGES_REFUSED = "the provider of this model refused it"
-_WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
-_TOO_LONG = "The prompt was too long; older messages are summarised or left out."
+WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
+"""How the reason of a restart without images begins."""
+TOO_LONG = "The prompt was too long; older messages are summarised or left out."
+"""The reason of a restart with a smaller request."""
 
 _log = get_logger(__name__)
 
@@ -254,13 +256,13 @@ class Asker:
                     if smaller is None:
                         raise self._too_long(window, offer, fitted, error) from error
                     fitted = smaller
-                    await self._restart(name, _TOO_LONG)
+                    await self._restart(name, TOO_LONG)
                     continue
                 if error.kind in _ABOUT_IMAGES and any(m.images for m in fitted.request.messages):
                     # An image stays in the window: it must not make every later turn fail.
                     self._view = replace(self._view, without_images=_IMAGES_REFUSED)
                     fitted = self._fit(window, offer, self._gauge.max_bytes)
-                    await self._restart(name, f"{_WITHOUT_IMAGES} {error.message}")
+                    await self._restart(name, f"{WITHOUT_IMAGES} {error.message}")
                     continue
                 restarts += 1
                 if not (attempt.started and error.retryable) or restarts > MAX_RESTARTS:
@@ -423,9 +425,7 @@ class Asker:
         before = window.read_text if self._sent_system is None else self._sent_system
         digest = digest_request(fitted.request, window.messages, ratio, before)
         self._sent_system = fitted.request.messages[0].text
-        return ModelRequestSent(
-            name.message_id, prompt_tokens, ratio, self._chain.handle, digest
-        )
+        return ModelRequestSent(name.message_id, prompt_tokens, ratio, self._chain.handle, digest)
 
     async def _restart(self, name: StepName, reason: str, **details: Any) -> None:
         self._shown = False

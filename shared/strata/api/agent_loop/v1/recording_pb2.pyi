@@ -47,6 +47,7 @@ class RunRecording(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     TEXTS_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    ARCHIVAL_FIELD_NUMBER: _builtins.int
     format: _builtins.str
     """"strata-run-recording"."""
     version: _builtins.int
@@ -101,6 +102,10 @@ class RunRecording(_message.Message):
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the recording lacks, in sentences."""
 
+    @_builtins.property
+    def archival(self) -> Global___RecordedArchival:
+        """Archival memory when the run began."""
+
     def __init__(
         self,
         *,
@@ -120,10 +125,11 @@ class RunRecording(_message.Message):
         finished: _run_event_pb2.RunFinished | None = ...,
         texts: _abc.Iterable[_builtins.str] | None = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
+        archival: Global___RecordedArchival | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "finished", b"finished", "record_time", b"record_time", "turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archival", b"archival", "finished", b"finished", "record_time", b"record_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "build", b"build", "finished", b"finished", "format", b"format", "inputs", b"inputs", "message_count", b"message_count", "models", b"models", "notes", b"notes", "record_time", b"record_time", "steps", b"steps", "system", b"system", "texts", b"texts", "tools", b"tools", "turn", b"turn", "version", b"version", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archival", b"archival", "build", b"build", "finished", b"finished", "format", b"format", "inputs", b"inputs", "message_count", b"message_count", "models", b"models", "notes", b"notes", "record_time", b"record_time", "steps", b"steps", "system", b"system", "texts", b"texts", "tools", b"tools", "turn", b"turn", "version", b"version", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,15 +322,18 @@ class RecordedRequest(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     START_MS_FIELD_NUMBER: _builtins.int
+    HAS_MESSAGES_FIELD_NUMBER: _builtins.int
     system: _builtins.int
     """The system message."""
     options: _builtins.int
     """Tools and options."""
     start_ms: _builtins.int
     """When it was sent, milliseconds from the acceptance of the run."""
+    has_messages: _builtins.bool
+    """The messages are known."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The messages; empty if they are not known."""
+        """The messages, if they are known."""
 
     @_builtins.property
     def digest(self) -> _run_event_pb2.RequestDigest:
@@ -338,10 +347,11 @@ class RecordedRequest(_message.Message):
         messages: _abc.Iterable[_builtins.int] | None = ...,
         digest: _run_event_pb2.RequestDigest | None = ...,
         start_ms: _builtins.int = ...,
+        has_messages: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_options", b"_options", "_system", b"_system", "digest", b"digest", "options", b"options", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_options", b"_options", "_system", b"_system", "digest", b"digest", "messages", b"messages", "options", b"options", "start_ms", b"start_ms", "system", b"system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_options", b"_options", "_system", b"_system", "digest", b"digest", "has_messages", b"has_messages", "messages", b"messages", "options", b"options", "start_ms", b"start_ms", "system", b"system"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__options: _TypeAlias = _typing.Literal["options"]  # noqa: Y015
     _WhichOneofArgType__options: _TypeAlias = _typing.Literal["_options", b"_options"]  # noqa: Y015
@@ -366,12 +376,10 @@ class RecordedStep(_message.Message):
     SUMMARY_USAGE_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
-    SYSTEM_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Number of the step in the run."""
-    system: _builtins.str
-    """The system message of the request."""
     model: _builtins.str
     """Handle of the model that was asked."""
     @_builtins.property
@@ -394,6 +402,10 @@ class RecordedStep(_message.Message):
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedCall]:
         """The calls that were run."""
 
+    @_builtins.property
+    def memory(self) -> Global___RecordedMemory:
+        """Core memory as the model was shown it."""
+
     def __init__(
         self,
         *,
@@ -403,16 +415,86 @@ class RecordedStep(_message.Message):
         summary_usage: _abc.Iterable[_usage_pb2.Usage] | None = ...,
         messages: _abc.Iterable[_message_pb2.Message] | None = ...,
         calls: _abc.Iterable[Global___RecordedCall] | None = ...,
-        system: _builtins.str = ...,
+        memory: Global___RecordedMemory | None = ...,
         model: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "messages", b"messages", "model", b"model", "request", b"request", "step", b"step", "summaries", b"summaries", "summary_usage", b"summary_usage", "system", b"system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "memory", b"memory", "messages", b"messages", "model", b"model", "request", b"request", "step", b"step", "summaries", b"summaries", "summary_usage", b"summary_usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordedStep: _TypeAlias = RecordedStep  # noqa: Y015
+
+@_typing.final
+class RecordedMemory(_message.Message):
+    """Core memory as a request showed it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECTION_FIELD_NUMBER: _builtins.int
+    LAST_MODIFIED_TIME_FIELD_NUMBER: _builtins.int
+    HAS_FOLDERS_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
+    section: _builtins.str
+    """The rendered section of the system message."""
+    has_folders: _builtins.bool
+    """A folder is attached."""
+    @_builtins.property
+    def last_modified_time(self) -> _timestamp_pb2.Timestamp:
+        """When a block was last changed; unset without blocks."""
+
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers in it."""
+
+    def __init__(
+        self,
+        *,
+        section: _builtins.str = ...,
+        last_modified_time: _timestamp_pb2.Timestamp | None = ...,
+        has_folders: _builtins.bool = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_modified_time", b"last_modified_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_folders", b"has_folders", "last_modified_time", b"last_modified_time", "section", b"section", "taint", b"taint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordedMemory: _TypeAlias = RecordedMemory  # noqa: Y015
+
+@_typing.final
+class RecordedArchival(_message.Message):
+    """What the system message says of archival memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    MORE_TAGS_FIELD_NUMBER: _builtins.int
+    passage_count: _builtins.int
+    """Passages."""
+    more_tags: _builtins.int
+    """How many others there are."""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tags that are shown."""
+
+    def __init__(
+        self,
+        *,
+        passage_count: _builtins.int = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        more_tags: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more_tags", b"more_tags", "passage_count", b"passage_count", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordedArchival: _TypeAlias = RecordedArchival  # noqa: Y015
 
 @_typing.final
 class RecordedCall(_message.Message):
