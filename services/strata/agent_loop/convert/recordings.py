@@ -49,6 +49,7 @@ from strata.agent_loop.replay.recording import (
 from strata.api.agent_loop.v1 import recording_pb2 as pb
 from strata.api.common.v1 import run_event_pb2
 from strata.shared.errors import InvalidArgumentError, StrataError
+from strata.shared.ids import check_id
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.tool_catalogue import ToolEffect
 
@@ -294,6 +295,8 @@ def _tool_to_proto(tool: Tool) -> pb.RecordedTool:
 
 
 def _from_proto(wire: pb.RunRecording) -> Recording:
+    check_id(wire.agent.id, "agent", field="agent.id")
+    check_id(wire.turn.run_id, "run", field="turn.run_id")
     if not (wire.inputs and wire.models) or len(wire.steps) > _MAX_STEPS:
         raise ValueError("it has no inputs, no model, or too many steps")
     return Recording(

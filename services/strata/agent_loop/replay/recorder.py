@@ -288,8 +288,8 @@ def _steps_of(evidence: Evidence, own: Sequence[Message]) -> list[RecordedStep]:
 def _answered(evidence: Evidence, message_id: str) -> ModelCalled | None:
     """Returns the request of a message that was answered, or else the last one of it."""
     calls = [call for call in evidence.calls if call.message_id == message_id and call.digest]
-    ended = [call for call in calls if not call.lost]
-    return (ended or calls or [None])[-1]
+    found = [call for call in calls if not call.lost] or calls
+    return found[-1] if found else None
 
 
 def _sent(call: ModelCalled | None) -> SentRequest | None:

@@ -16,6 +16,7 @@ from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replaying import replay
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.shared.agent_types import AgentType
+from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
@@ -138,14 +139,17 @@ async def test_run_that_asks_for_approval_is_replayed_and_so_is_its_answer() -> 
 
 
 async def test_recording_of_a_window_that_was_compacted_is_replayed() -> None:
-    world = LoopWorld(window_tokens=3000)
-    for number in range(12):
-        await world.run(world.request(f"{number} " + "words " * 150), reply("Yes. " * 80))
-    request = world.request("And now? " + "words " * 400)
-    sink = await world.run(request, world.calls("reads"), reply("Done."))
-    recording = await record(world, request, sink.events)
-    assert any(step.summaries for step in recording.steps)
-    await assert_same(recording)
+    world = await full()
+    for text in ("Last.", "Later."):
+        world.tools.text = "t" * 4_000
+        request = world.request(text + "q" * 400)
+        replies = [world.calls(name) for name in ("reads", "keyed", "edits") * 3]
+        sink = await world.run(request, *replies, reply("Done."))
+        recording = await record(world, request, sink.events)
+        assert any(step.summaries for step in recording.steps)
+        await assert_same(recording)
+    # The last run compacts before its first request, and in its middle.
+    assert any(step.summaries for step in recording.steps[1:])
 
 
 async def test_run_that_was_taken_over_is_replayed() -> None:
