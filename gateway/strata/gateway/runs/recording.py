@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 import grpc.aio
 
@@ -47,7 +47,7 @@ class RunRecorder:
             raise _not_recordable(run, "it is not over")
         # All is read before anything is sent: an error of a stream that is sent would be lost.
         pieces = [piece async for piece in self._pieces(run)]
-        async for response in self._stub.RecordRun(aiter(_Sent(pieces))):
+        async for response in self._stub.RecordRun(_in_turn(pieces)):
             yield response.piece
 
     async def _pieces(self, run: Run) -> AsyncIterator[turn_pb.RecordRunRequest]:
@@ -119,15 +119,11 @@ class RunRecorder:
         return found[::-1]
 
 
-class _Sent:
-    """Requests of a stream, from memory."""
-
-    def __init__(self, pieces: list[turn_pb.RecordRunRequest]) -> None:
-        self._pieces = pieces
-
-    async def __aiter__(self) -> AsyncIterator[turn_pb.RecordRunRequest]:
-        for piece in self._pieces:
-            yield piece
+async def _in_turn(
+    pieces: Iterable[turn_pb.RecordRunRequest],
+) -> AsyncIterator[turn_pb.RecordRunRequest]:
+    for piece in pieces:
+        yield piece
 
 
 def _not_recordable(run: Run, why: str) -> FailedPreconditionError:

@@ -57,6 +57,8 @@ class EvidenceReader:
     def _take_event(self, event: pb.RunEvent, evidence: Evidence) -> None:
         for call in event.model_calls:
             evidence.calls.append(_call(call))
+            shown = max(call.request.window, default=0)
+            evidence.last_sequence = max(evidence.last_sequence, shown)
         match event.WhichOneof("event"):
             case "run_started":
                 started = event.run_started

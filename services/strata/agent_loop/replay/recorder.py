@@ -117,9 +117,13 @@ class Recorder:
 
     async def _messages_of_run(self, evidence: Evidence) -> list[Message]:
         turn = evidence.turn
-        until = evidence.last_sequence + _STEP_MESSAGES
+        last = evidence.last_sequence
+        if not last:
+            # Nothing but its inputs was stored, at some time before this moment.
+            last = (await self._ports.recall.get_window(turn.conversation_id)).message_count
+        until = last + _STEP_MESSAGES
         found: list[Message] = []
-        before = evidence.last_sequence
+        before = last
         # Backwards, because only the ids of the inputs are known, not their sequences.
         for _ in range(_PAGES_BACK):
             page = await self._range(turn.conversation_id, turn.agent_id, before - _PAGE, until)
@@ -200,7 +204,9 @@ class Recorder:
     async def _models(self, agent: Agent) -> tuple[ModelSettings, ...]:
         handles = [agent.model.handle, *agent.model.fallback_models, agent.compaction.model]
         found = []
-        for number, handle in enumerate(dict.fromkeys(h for h in handles if h)):
+        # An agent without a model of its own has the server's default, under its name.
+        others = dict.fromkeys(handle for handle in handles[1:] if handle)
+        for number, handle in enumerate(dict.fromkeys((handles[0], *others))):
             config = replace(agent.model, handle=handle, fallback_models=())
             if handle == agent.compaction.model and number:
                 config = replace(agent.compaction.model_settings or ModelConfig(), handle=handle)
@@ -212,7 +218,7 @@ class Recorder:
                 settings = ModelSettings(handle, DEFAULT_ENDPOINT_TYPE, handle.partition("/")[2])
                 if config.context_window:
                     settings = replace(settings, context_window=config.context_window)
-            found.append(replace(settings, handle=handle))
+            found.append(replace(settings, handle=handle or settings.handle))
         return tuple(found)
 
 

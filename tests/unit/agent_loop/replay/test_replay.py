@@ -7,15 +7,23 @@ from typing import Any
 
 import pytest
 
+from image_samples import png
+from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.domain.agents import MessagePackaging
+from strata.agent_loop.domain.events import ModelRequestSent
+from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.messages import MessageInput, MessageRole
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json
+from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import ReasoningPart, ToolCall
+from strata.agent_loop.models.domain import ImagePart, ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replaying import replay
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.shared.agent_types import AgentType
+from strata.shared.errors import FailedPreconditionError, Reason
 from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated
 from unit.agent_loop.loop.journals import Died
@@ -240,3 +248,137 @@ async def test_build_that_ends_earlier_or_later_is_told() -> None:
     found = (await replay(longer)).difference
     assert found is not None
     assert "asks the model once more" in found.summary
+
+
+async def test_run_in_which_another_model_answered_is_replayed() -> None:
+    world = LoopWorld()
+    fallback = LoopWorld().model
+    fallback.replies = [world.calls("reads"), reply("Done.")]
+    settings = replace(world.models.settings, handle="test/other", model="other")
+    world.models.others["test/other"] = BoundModel(fallback, settings)
+    model = replace(world.agent.model, fallback_models=("test/other",))
+    use(world, replace(world.agent, model=model))
+    recording = await run_and_record(world, ModelError(ModelErrorKind.REFUSED, "No."))
+    assert [step.model for step in recording.steps] == ["test/other", "test/other"]
+    await assert_same(recording)
+
+
+async def test_run_that_failed_is_replayed_up_to_the_request_that_failed() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(
+        world, world.calls("reads"), ModelError(ModelErrorKind.REFUSED, "No.")
+    )
+    assert recording.end.stop_reason is StopReason.LLM_API_ERROR
+    assert [len(step.messages) for step in recording.steps] == [2, 0]
+    assert_whole(recording)
+    assert (await replay(recording)).difference is None
+    tools = replace(recording.tools, tools=recording.tools.tools[1:])
+    found = (await replay(replace(recording, tools=tools))).difference
+    assert found is not None
+
+
+async def test_run_that_ends_with_an_error_of_its_own_is_replayed() -> None:
+    world = v2(LoopWorld())
+    recording = await run_and_record(world, reply("Only text."))
+    assert recording.end.stop_reason is StopReason.NO_TOOL_CALL
+    await assert_same(recording)
+
+
+async def test_messages_without_an_answer_are_replayed() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(world, record_only=True)
+    assert recording.steps == ()
+    await assert_same(recording)
+
+
+async def test_run_with_an_image_is_replayed_without_its_bytes() -> None:
+    world = LoopWorld()
+    image = ImagePart("image/png", data=png())
+    request = replace(
+        world.request(), inputs=[MessageInput(MessageRole.USER, (TextPart("Look."), image))]
+    )
+    sink = await world.run(request, reply("A dot."))
+    recording = await record(world, request, sink.events)
+    await assert_same(recording)
+    assert b"base64" not in recording_to_json(recording)
+
+
+async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
+    world = LoopWorld()
+    world.tools.text = "x" * 100
+    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    returned = recording.steps[0].messages[1]
+    told = replace(returned.tool_returns[0], content=returned.tool_returns[0].content + " ")
+    step = replace(
+        recording.steps[0],
+        messages=(recording.steps[0].messages[0], replace(returned, parts=(told,))),
+    )
+    found = (await replay(replace(recording, steps=(step, recording.steps[1])))).difference
+    assert found is not None
+    assert found.path == "steps[1].request.messages[2].content[0].text"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda world, events: events.pop(), "not over"),
+        (lambda world, events: events.pop(0), "before its messages"),
+        (lambda world, events: world.recall.log.clear(), "not stored any more"),
+        (
+            lambda world, events: world.recall.log.pop(world.recall.messages[1].id),
+            "shown are not stored any more",
+        ),
+    ],
+)
+async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, told: str) -> None:
+    world = LoopWorld()
+    await world.run(world.request("Earlier."), reply("Yes."))
+    request = world.request()
+    events = (await world.run(request, reply("Done."))).events
+    spoil(world, events)
+    with pytest.raises(FailedPreconditionError, match=told) as raised:
+        await record(world, request, events)
+    assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
+
+
+async def test_run_of_a_release_without_digests_is_not_recorded() -> None:
+    world = LoopWorld()
+    request = world.request()
+    sink = await world.run(request, reply("Done."))
+    events = [
+        replace(event, digest=None) if isinstance(event, ModelRequestSent) else event
+        for event in sink.events
+    ]
+    with pytest.raises(FailedPreconditionError, match="release"):
+        await record(world, request, events)
+
+
+async def test_run_whose_prompt_a_provider_refused_as_too_long_is_not_recorded() -> None:
+    world = await full()
+    request = world.request("Last " + "q" * 400)
+    sink = await world.run(
+        request, ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long"), reply("Done.")
+    )
+    with pytest.raises(FailedPreconditionError, match="refused a request as too long"):
+        await record(world, request, sink.events)
+
+
+async def test_agent_and_tools_that_were_changed_since_are_noted() -> None:
+    world = LoopWorld()
+    request = world.request()
+    sink = await world.run(request, reply("Done."))
+    use(
+        world,
+        replace(
+            world.agent, system="Another base.", model_keys=(SealedKey("test", "", b"sealed"),)
+        ),
+    )
+    world.tools.toolset = replace(world.tools.toolset, tools=world.tools.toolset.tools[1:])
+    recording = await record(world, request, sink.events)
+    assert recording.agent.system == "Base."
+    assert recording.agent.model_keys == ()
+    [note] = recording.notes
+    assert "tools and options" in note
+    replayed = await replay(recording)
+    assert replayed.difference is None
+    assert replayed.unknown == ("steps[0].request.options",)
