@@ -16,7 +16,7 @@ from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 _MAX_SHOWN = 2_000
 _MAX_LINES = 60
 # What is new in each run, or is given by the store.
-_OWN = frozenset(
+_OWN_OF_MESSAGES = frozenset(
     {
         "id",
         "sequence",
@@ -25,13 +25,12 @@ _OWN = frozenset(
         "step_id",
         "conversation_id",
         "agent_id",
-        "approval_id",
-        "expire_time",
         "client_message_id",
         "copied",
         "pinned",
     }
 )
+_OWN_OF_PARTS = frozenset({"approval_id", "expire_time"})
 _NOTHING = object()
 
 
@@ -95,7 +94,9 @@ def compare_messages(
 
 def comparable(message: Message) -> Any:
     """Returns a message as a JSON value, without what is new in each run."""
-    return _without_own(json.loads(json_of(message)))
+    value = json.loads(json_of(message))
+    kept = {name: each for name, each in value.items() if name not in _OWN_OF_MESSAGES}
+    return {**kept, "parts": [_comparable_part(part) for part in value["parts"]]}
 
 
 def compare_values(path: str, recorded: Any, replayed: Any) -> Difference | None:
@@ -176,20 +177,12 @@ def _shown(value: Any) -> str:
     return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def _without_own(value: Any, name: str = "") -> Any:
-    if isinstance(value, dict):
-        call = "arguments" in value or "tool_calls" in value
-        return {
-            key: _without_own(each, key)
-            for key, each in value.items()
-            # The id of a call is the model's.
-            if key not in _OWN or (key == "id" and call and "role" not in value)
-        }
-    if isinstance(value, list):
-        return [_without_own(each, name) for each in value]
-    if isinstance(value, str) and name in ("text", "content") and value.startswith("{"):
-        return _without_time(value)
-    return value
+def _comparable_part(part: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: each for name, each in part.items() if name not in _OWN_OF_PARTS}
+    for name in ("text", "content"):
+        if isinstance(kept.get(name), str) and kept[name].startswith("{"):
+            kept[name] = _without_time(kept[name])
+    return kept
 
 
 def _without_time(text: str) -> str:
