@@ -139,4 +139,8 @@ def _notes(data: bytes) -> list[str]:
         recording_from_json,
     )
 
-    return list(recording_from_json(data).notes)
+    try:
+        return list(recording_from_json(data).notes)
+    except InvalidArgumentError as error:
+        # The server is of another release than this command.
+        return [error.message]

@@ -421,14 +421,6 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
         """
         ...
 
-    async def payload(self, project_id: str, run_id: str) -> bytes:
-        """Returns what agent_loop was asked for; see `NewRun`.
-
-        Raises:
-            NotFoundError: There is no such run.
-        """
-        ...
-
     async def marks(self, runs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, RunMark]]:
         """Returns where runs are, in one statement over all projects.
 

@@ -10,7 +10,7 @@ from strata.api.agent_loop.v1 import recording_pb2
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.common.v1 import run_event_pb2
-from strata.gateway.runs.domain import Run, RunFilter, RunStore, is_group
+from strata.gateway.runs.domain import Run, RunFilter, RunKind, RunStore, is_group
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.settings import MIB
 
@@ -64,17 +64,15 @@ class RunRecorder:
             yield turn_pb.RecordRunRequest(later=later)
 
     async def _turn(self, run: Run) -> recording_pb2.RecordedTurn:
-        payload = await self._store.payload(run.project_id, run.id)
-        asked = turn_pb.ExecuteRunRequest.FromString(payload)
+        # Of a run that is over, what it was asked for is stored in its messages alone.
+        _, max_steps = await self._store.asked_by(run.project_id, run.id)
         turn = recording_pb2.RecordedTurn(
             run_id=run.id,
             agent_id=run.agent_id,
             conversation_id=run.conversation_id,
-            max_steps=asked.max_steps,
+            max_steps=max_steps,
             stream_tokens=True,
-            group_id=asked.group_id,
-            record_only=asked.record_only,
-            reads_transcript=asked.HasField("transcript"),
+            reads_transcript=run.kind is RunKind.SLEEPTIME,
             attempts=run.attempt,
         )
         turn.accept_time.FromDatetime(run.create_time)

@@ -185,10 +185,6 @@ SELECT run.state, run.last_sequence, run.owner_address, event.sequence, event.pa
  ORDER BY event.sequence
 """)
 
-PAYLOAD = text("""
-SELECT payload FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
-""")
-
 LOAD = text(f"""
 SELECT {_DISPATCH} FROM gateway.runs
  WHERE project_id = :project_id AND id = :run_id AND owner = :owner AND state IN ({_ACTIVE})

@@ -243,15 +243,6 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         ]
         return EventPage(_mark(run_id, rows[0]), events)
 
-    async def payload(self, project_id: str, run_id: str) -> bytes:
-        """See `RunStore.payload`."""
-        values = {"project_id": project_id, "run_id": run_id}
-        async with self._transaction(project_id, read_only=True) as connection:
-            found = (await connection.execute(sql.PAYLOAD, values)).scalar_one_or_none()
-        if found is None:
-            raise run_not_found(run_id)
-        return bytes(found)
-
     async def marks(self, runs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, RunMark]]:
         """See `RunStore.marks`."""
         values = {"project_ids": [run[0] for run in runs], "run_ids": [run[1] for run in runs]}

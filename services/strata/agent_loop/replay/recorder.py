@@ -23,7 +23,7 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
 )
 from strata.agent_loop.domain.request_digest import RequestDigest, digest_of_text
-from strata.agent_loop.domain.runs import TranscriptRange
+from strata.agent_loop.domain.runs import StopReason, TranscriptRange
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.loop.asking import TOO_LONG, WITHOUT_IMAGES
 from strata.agent_loop.loop.ports import Ports
@@ -99,7 +99,15 @@ class Recorder:
             merge_tools(agent.tools, FILE_TOOLS), skip_missing=True, run_id=turn.run_id
         )
         recording = Recording(
-            turn=replace(turn, attempts=evidence.attempts),
+            turn=replace(
+                turn,
+                attempts=evidence.attempts,
+                group_id=inputs[0].group_id,
+                # Only then nothing follows the inputs.
+                record_only=not evidence.steps
+                and len(own) == len(inputs)
+                and evidence.end.stop_reason is StopReason.END_TURN,
+            ),
             agent=replace(agent, model_keys=(), metadata={}),
             models=await self._models(agent),
             tools=tools,

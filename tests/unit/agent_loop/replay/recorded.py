@@ -27,7 +27,7 @@ def pieces_of(
         conversation_id=request.conversation_id,
         max_steps=request.max_steps,
         attempts=request.attempt,
-        record_only=request.record_only,
+        reads_transcript=request.transcript is not None,
     )
     turn.accept_time.FromDatetime(world.clock.now())
     pieces, calls = [pb.RecordRunRequest(turn=turn)], ModelCalls()

@@ -13,7 +13,7 @@ from strata.agent_loop.domain.agents import MessagePackaging
 from strata.agent_loop.domain.events import ModelRequestSent
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import MessageInput, MessageRole
-from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.runs import StopReason, TranscriptRange
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json
 from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.loop.turn import Turn
@@ -288,6 +288,18 @@ async def test_messages_without_an_answer_are_replayed() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, record_only=True)
     assert recording.steps == ()
+    await assert_same(recording)
+
+
+async def test_run_of_a_memory_agent_is_replayed() -> None:
+    world = LoopWorld()
+    await world.run(world.request("Earlier."), reply("Yes."))
+    conversation = world.agent.default_conversation_id
+    read = TranscriptRange(world.agent.id, conversation, -1, 2)
+    recording = await run_and_record(
+        world, world.calls("reads"), reply("Done."), text="", transcript=read
+    )
+    assert recording.window == ()
     await assert_same(recording)
 
 

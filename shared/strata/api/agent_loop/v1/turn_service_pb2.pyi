@@ -328,7 +328,7 @@ class RecordRunRequest(_message.Message):
     LATER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def turn(self) -> _recording_pb2.RecordedTurn:
-        """The run as it was asked for; its images have no bytes."""
+        """The run as it was asked for."""
 
     @_builtins.property
     def event(self) -> _run_event_pb2.RunEvent:
