@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import MessageInput, MessageRole
 from strata.agent_loop.domain.runs import StopReason, TranscriptRange
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json
+from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import ImagePart, ReasoningPart, TextPart, ToolCall
@@ -26,6 +28,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.errors import FailedPreconditionError, Reason
 from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated
+from unit.agent_loop.loop.coding import coded, coding_world
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 from unit.agent_loop.replay.recorded import pieces_of, record
@@ -288,6 +291,31 @@ async def test_messages_without_an_answer_are_replayed() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, record_only=True)
     assert recording.steps == ()
+    await assert_same(recording)
+
+
+async def test_code_that_called_tools_is_replayed_without_running_it() -> None:
+    world, coding = coding_world()
+    request = world.request()
+    sink = await world.run(request, coded(world, ["keyed", "acts"]), reply("Done."))
+    recording = await record(world, request, sink.events)
+    ran = len(coding.answers)
+    await assert_same(recording)
+    assert len(coding.answers) == ran == 2
+
+
+async def test_run_that_was_cancelled_is_replayed_up_to_there() -> None:
+    world = LoopWorld()
+    request, sink, control = world.request(), Sink(), TurnControl()
+    world.model.replies.extend([world.calls("reads"), world.calls("blocks")])
+    turn = asyncio.create_task(Turn(world.ports, request, sink, control).run())
+    await world.tools.running.wait()
+    control.cancelled = True
+    turn.cancel()
+    await turn
+    recording = await record(world, request, sink.events)
+    assert recording.end.stop_reason is StopReason.CANCELLED
+    assert len(recording.steps) == 2
     await assert_same(recording)
 
 
