@@ -44,7 +44,7 @@ def record_run(
 
     async def read(client: Client) -> bytes:
         request = pb.RecordRunRequest(run_id=run)
-        return b"".join([each.piece async for each in client.runs.RecordRun(request)])
+        return b"".join([response.piece async for response in client.runs.RecordRun(request)])
 
     data = connection.run(read)
     if path == STDOUT:
@@ -79,44 +79,44 @@ def replay_file(
     except InvalidArgumentError as error:
         raise UsageError(f"{file}: {error.message}") from error
     replayed = asyncio.run(replay(recording))
-    found = replayed.difference
+    difference = replayed.difference
     if as_json:
         shown: dict[str, object] = {
             "run_id": recording.turn.run_id,
             "recorded_by": recording.build,
             "replayed_by": build(),
-            "same": found is None,
+            "same": difference is None,
             "steps": len(recording.steps),
             "steps_replayed": replayed.steps,
             "not_compared": list(replayed.unknown),
             "notes": list(recording.notes),
         }
-        if found is not None:
+        if difference is not None:
             shown["difference"] = {
-                "path": found.path,
-                "summary": found.summary,
-                "recorded": found.recorded,
-                "replayed": found.replayed,
-                "diff": found.diff,
+                "path": difference.path,
+                "summary": difference.summary,
+                "recorded": difference.recorded,
+                "replayed": difference.replayed,
+                "diff": difference.diff,
             }
         print_json(shown)
     else:
         for line in recording.notes:
             note(line)
         steps = f"{replayed.steps} of {len(recording.steps)} steps"
-        if found is None:
+        if difference is None:
             print_text(f"Same: {steps} were replayed, and this build sends and stores the same.")
         else:
-            print_text(f"Differs after {steps}: {found.summary}")
-            fields = [("where", found.path)]
-            if found.diff:
-                fields.append(("difference", f"\n{found.diff}"))
+            print_text(f"Differs after {steps}: {difference.summary}")
+            fields = [("where", difference.path)]
+            if difference.diff:
+                fields.append(("difference", f"\n{difference.diff}"))
             else:
-                fields += [("recorded", found.recorded), ("this build", found.replayed)]
+                fields += [("recorded", difference.recorded), ("this build", difference.replayed)]
             print_fields(fields)
         if replayed.unknown:
             note(f"Not compared, because the recording lacks it: {', '.join(replayed.unknown)}")
-    if found is not None:
+    if difference is not None:
         raise typer.Exit(EXIT_FAILURE)
 
 

@@ -107,14 +107,14 @@ class RunRecorder:
             before = runs[-1].id
 
     async def _changes_of(self, run: Run) -> list[turn_pb.LaterChange]:
-        found = []
+        changes = []
         async for event in self._events(run):
             for call in event.model_calls:
                 if call.request.HasField("system_change"):
                     sent = call.request
                     change = turn_pb.LaterChange(after=sent.system, change=sent.system_change)
-                    found.append(change)
-        return found[::-1]
+                    changes.append(change)
+        return changes[::-1]
 
 
 async def _in_turn(

@@ -77,8 +77,8 @@ class EvidenceReader:
                 evidence.started[tool.tool_call_id] = (tool.name, tool.arguments)
             case "tool_finished":
                 ended = event.tool_finished
-                told = (edits_from_proto(ended.memory_edits), ended.duration_ms)
-                evidence.finished[ended.tool_return.tool_call_id] = told
+                effects = (edits_from_proto(ended.memory_edits), ended.duration_ms)
+                evidence.finished[ended.tool_return.tool_call_id] = effects
             case "message_stored":
                 stored = event.message_stored.message.sequence
                 evidence.last_sequence = max(evidence.last_sequence, stored)

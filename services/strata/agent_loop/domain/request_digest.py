@@ -137,7 +137,7 @@ def _plain_message(message: ChatMessage) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         named = ((field.name, getattr(value, field.name)) for field in fields(value))
-        return {name: each for name, each in named if not isinstance(each, bytes)}
+        return {name: member for name, member in named if not isinstance(member, bytes)}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):

@@ -241,8 +241,8 @@ def read_system(text: str, base: str) -> SystemParts:
 
 def _read_archival(metadata: str) -> ArchivalStats:
     count = _PASSAGES.search(metadata)
-    found = _TAGS.search(metadata)
-    tags = [] if found is None else found[1].split(", ")
+    listed = _TAGS.search(metadata)
+    tags = [] if listed is None else listed[1].split(", ")
     more = _MORE_TAGS.fullmatch(tags[-1]) if tags else None
     hidden = 0 if more is None else int(more[2]) + (1 if more[1] else 0)
     shown = tags if more is None else tags[:-1]

@@ -68,15 +68,15 @@ def compare_requests(path: str, recorded: RequestText, replayed: RequestText) ->
             f"{path}.system", "The system message differs.", recorded.system, replayed.system
         )
     if None not in (recorded.options, replayed.options) and recorded.options != replayed.options:
-        found = _compare_json(f"{path}.options", recorded.options, replayed.options)
-        if found is not None:
-            return found
+        difference = _compare_json(f"{path}.options", recorded.options, replayed.options)
+        if difference is not None:
+            return difference
     if recorded.messages is None or replayed.messages is None:
         return None
     for index, (one, other) in enumerate(zip(recorded.messages, replayed.messages, strict=False)):
-        found = _compare_json(f"{path}.messages[{index}]", one, other)
-        if found is not None:
-            return found
+        difference = _compare_json(f"{path}.messages[{index}]", one, other)
+        if difference is not None:
+            return difference
     return _compare_counts(f"{path}.messages", recorded.messages, replayed.messages)
 
 
@@ -85,38 +85,38 @@ def compare_messages(
 ) -> Difference | None:
     """Returns the first difference of messages, apart from ids and times."""
     for index, (one, other) in enumerate(zip(recorded, replayed, strict=False)):
-        found = compare_values(f"{path}[{index}]", comparable(one), comparable(other))
-        if found is not None:
-            return found
-    ones, others = ([json_of(comparable(m)) for m in each] for each in (recorded, replayed))
+        difference = compare_values(f"{path}[{index}]", comparable(one), comparable(other))
+        if difference is not None:
+            return difference
+    ones, others = ([json_of(comparable(m)) for m in side] for side in (recorded, replayed))
     return _compare_counts(path, ones, others)
 
 
 def comparable(message: Message) -> Any:
     """Returns a message as a JSON value, without what is new in each run."""
-    value = json.loads(json_of(message))
-    kept = {name: each for name, each in value.items() if name not in _OWN_OF_MESSAGES}
-    return {**kept, "parts": [_comparable_part(part) for part in value["parts"]]}
+    members = json.loads(json_of(message))
+    kept = {name: value for name, value in members.items() if name not in _OWN_OF_MESSAGES}
+    return {**kept, "parts": [_comparable_part(part) for part in members["parts"]]}
 
 
 def compare_values(path: str, recorded: Any, replayed: Any) -> Difference | None:
     """Returns the first difference of two JSON values, the first in the order of the recorded."""
     if isinstance(recorded, dict) and isinstance(replayed, dict):
         for name in (*recorded, *(name for name in replayed if name not in recorded)):
-            found = compare_values(
+            difference = compare_values(
                 f"{path}.{name}", recorded.get(name, _NOTHING), replayed.get(name, _NOTHING)
             )
-            if found is not None:
-                return found
+            if difference is not None:
+                return difference
         return None
     if isinstance(recorded, list) and isinstance(replayed, list):
         for index in range(max(len(recorded), len(replayed))):
             one, other = (
-                each[index] if index < len(each) else _NOTHING for each in (recorded, replayed)
+                side[index] if index < len(side) else _NOTHING for side in (recorded, replayed)
             )
-            found = compare_values(f"{path}[{index}]", one, other)
-            if found is not None:
-                return found
+            difference = compare_values(f"{path}[{index}]", one, other)
+            if difference is not None:
+                return difference
         return None
     if type(recorded) is type(replayed) and recorded == replayed:
         return None
@@ -133,9 +133,9 @@ def compare_values(path: str, recorded: Any, replayed: Any) -> Difference | None
 def _compare_json(path: str, recorded: str | None, replayed: str | None) -> Difference | None:
     if recorded is None or replayed is None or recorded == replayed:
         return None
-    found = compare_values(path, json.loads(recorded), json.loads(replayed))
+    difference = compare_values(path, json.loads(recorded), json.loads(replayed))
     # The values are equal, but members stand in another order.
-    return found or _of_texts(path, "The order of the members differs.", recorded, replayed)
+    return difference or _of_texts(path, "The order of the members differs.", recorded, replayed)
 
 
 def _compare_counts(
@@ -144,9 +144,9 @@ def _compare_counts(
     if len(recorded) == len(replayed):
         return None
     index = min(len(recorded), len(replayed))
-    one, other = (cut(each[index]) if index < len(each) else "" for each in (recorded, replayed))
-    told = f"The recorded run had {len(recorded)} here, this build has {len(replayed)}."
-    return Difference(f"{path}[{index}]", told, one, other)
+    one, other = (cut(side[index]) if index < len(side) else "" for side in (recorded, replayed))
+    summary = f"The recorded run had {len(recorded)} here, this build has {len(replayed)}."
+    return Difference(f"{path}[{index}]", summary, one, other)
 
 
 def _of_texts(path: str, summary: str, recorded: str | None, replayed: str | None) -> Difference:
@@ -178,7 +178,7 @@ def _shown(value: Any) -> str:
 
 
 def _comparable_part(part: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: each for name, each in part.items() if name not in _OWN_OF_PARTS}
+    kept = {name: value for name, value in part.items() if name not in _OWN_OF_PARTS}
     for name in ("text", "content"):
         if isinstance(kept.get(name), str) and kept[name].startswith("{"):
             kept[name] = _without_time(kept[name])

@@ -327,7 +327,7 @@ class RecordedTools:
     def _result(self, call: ToolCall) -> ToolResult:
         script, step = self._script, self._script.step
         calls = step.calls if step is not None else ()
-        run = next((each for each in calls if each.tool_call_id == call.id), None)
+        run = next((made for made in calls if made.tool_call_id == call.id), None)
         returned = _returns(step).get(call.id)
         if run is None or returned is None:
             script.differs(
@@ -559,7 +559,11 @@ def without_images(message: Message) -> Message:
 
 def _returns(step: RecordedStep | None) -> dict[str, ToolReturn]:
     messages = step.messages if step is not None else ()
-    return {told.tool_call_id: told for message in messages for told in message.tool_returns}
+    return {
+        tool_return.tool_call_id: tool_return
+        for message in messages
+        for tool_return in message.tool_returns
+    }
 
 
 def _as_written(call: ToolCall) -> ToolCall:

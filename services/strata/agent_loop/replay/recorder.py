@@ -130,17 +130,17 @@ class Recorder:
             # Nothing but its inputs was stored, at some time before this moment.
             last = (await self._ports.recall.get_window(turn.conversation_id)).message_count
         until = last + _STEP_MESSAGES
-        found: list[Message] = []
+        messages: list[Message] = []
         before = last
         # Backwards, because only the ids of the inputs are known, not their sequences.
         for _ in range(_PAGES_BACK):
             page = await self._range(turn.conversation_id, turn.agent_id, before - _PAGE, until)
-            found = [*page, *found]
-            ids = {message.id for message in found}
+            messages = [*page, *messages]
+            ids = {message.id for message in messages}
             if ids.issuperset(evidence.input_ids) or before <= _PAGE:
                 break
             until, before = before - _PAGE, before - _PAGE
-        return [message for message in found if message.run_id == turn.run_id]
+        return [message for message in messages if message.run_id == turn.run_id]
 
     async def _range(
         self, conversation_id: str, agent_id: str, after: int, until: int
@@ -161,7 +161,7 @@ class Recorder:
     async def _window(
         self, evidence: Evidence, first: RecordedStep | None, inputs: Sequence[Message]
     ) -> tuple[Message, ...]:
-        """Returns the window as the run found it."""
+        """Returns the window as the run messages it."""
         if first is None or first.request is None:
             return ()
         turn, start = evidence.turn, inputs[0].sequence
@@ -190,20 +190,20 @@ class Recorder:
         is younger than what that summary stands for was in it.
         """
         turn, until = evidence.turn, start - 1
-        found: list[Message] = []
+        messages: list[Message] = []
         earlier: Message | None = None
         for _ in range(_PAGES_BACK):
             page = await self._range(turn.conversation_id, turn.agent_id, until - _PAGE, until)
-            found, until = [*page, *found], until - _PAGE
-            summaries = [m for m in found if m.role is MessageRole.SUMMARY]
+            messages, until = [*page, *messages], until - _PAGE
+            summaries = [m for m in messages if m.role is MessageRole.SUMMARY]
             earlier = summaries[-1] if summaries else None
-            oldest = found[0].sequence if found else 0
+            oldest = messages[0].sequence if messages else 0
             if until < 0 or (earlier is not None and oldest <= _last_summarised(earlier)):
                 break
         last = -1 if earlier is None else _last_summarised(earlier)
         shown = [
             message
-            for message in found
+            for message in messages
             if message.role not in (MessageRole.SYSTEM, MessageRole.SUMMARY)
             and (message.sequence > last or message.pinned)
         ]
@@ -211,7 +211,7 @@ class Recorder:
 
     async def _models(self, agent: Agent) -> tuple[ModelSettings, ...]:
         handles = [agent.model.handle, *agent.model.fallback_models, agent.compaction.model]
-        found = []
+        models = []
         # An agent without a model of its own has the server's default, under its name.
         others = dict.fromkeys(handle for handle in handles[1:] if handle)
         for number, handle in enumerate(dict.fromkeys((handles[0], *others))):
@@ -226,8 +226,8 @@ class Recorder:
                 settings = ModelSettings(handle, DEFAULT_ENDPOINT_TYPE, handle.partition("/")[2])
                 if config.context_window:
                     settings = replace(settings, context_window=config.context_window)
-            found.append(replace(settings, handle=handle or settings.handle))
-        return tuple(found)
+            models.append(replace(settings, handle=handle or settings.handle))
+        return tuple(models)
 
 
 def build() -> str:
@@ -302,8 +302,8 @@ def _steps_of(evidence: Evidence, own: Sequence[Message]) -> list[RecordedStep]:
 def _answered(evidence: Evidence, message_id: str) -> ModelCalled | None:
     """Returns the request of a message that was answered, or else the last one of it."""
     calls = [call for call in evidence.calls if call.message_id == message_id and call.digest]
-    found = [call for call in calls if not call.lost] or calls
-    return found[-1] if found else None
+    answered = [call for call in calls if not call.lost] or calls
+    return answered[-1] if answered else None
 
 
 def _sent(call: ModelCalled | None) -> SentRequest | None:
@@ -319,23 +319,25 @@ def _summary_usages(evidence: Evidence) -> list[Usage]:
 
 def _run_calls(evidence: Evidence, messages: Sequence[Message]) -> tuple[RunCall, ...]:
     calls = []
-    for told in (told for message in messages for told in message.tool_returns):
-        if not _was_run(told):
+    for tool_return in (
+        tool_return for message in messages for tool_return in message.tool_returns
+    ):
+        if not _was_run(tool_return):
             continue
-        name, arguments = evidence.started.get(told.tool_call_id, (told.name, None))
+        name, arguments = evidence.started.get(tool_return.tool_call_id, (tool_return.name, None))
         if arguments is None:
             asked = (call for message in messages for call in message.tool_calls)
-            arguments = next((c.arguments for c in asked if c.id == told.tool_call_id), "")
-        edits, duration = evidence.finished.get(told.tool_call_id, ((), 0))
-        calls.append(RunCall(told.tool_call_id, name, arguments, edits, duration))
+            arguments = next((c.arguments for c in asked if c.id == tool_return.tool_call_id), "")
+        edits, duration = evidence.finished.get(tool_return.tool_call_id, ((), 0))
+        calls.append(RunCall(tool_return.tool_call_id, name, arguments, edits, duration))
     return tuple(calls)
 
 
-def _was_run(told: ToolReturn) -> bool:
+def _was_run(tool_return: ToolReturn) -> bool:
     """Says whether a call came to the tools; what the loop itself refused is said by the system."""
-    if told.provenance is not Provenance.SYSTEM or told.status is ToolStatus.UNKNOWN:
-        return not told.returned_by
-    return NOT_RUN in told.content
+    if tool_return.provenance is not Provenance.SYSTEM or tool_return.status is ToolStatus.UNKNOWN:
+        return not tool_return.returned_by
+    return NOT_RUN in tool_return.content
 
 
 def _with_memory(

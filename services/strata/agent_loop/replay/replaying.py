@@ -53,16 +53,16 @@ async def replay(recording: Recording, *, compares: bool = True) -> Replay:
     try:
         await Turn(ports_of(script), _request_of(recording), OutcomeSink(script)).run()
         difference = _compare_end(recording, script)
-    except DifferenceFoundError as found:
-        difference = found.difference
+    except DifferenceFoundError as raised:
+        difference = raised.difference
     except EndOfRecordingError:
         pass
     except (StrataError, ModelError) as error:
-        told = f"This build ends the run with an error: {error}"
-        difference = Difference(script.path("request"), told, replayed=repr(error))
+        summary = f"This build ends the run with an error: {error}"
+        difference = Difference(script.path("request"), summary, replayed=repr(error))
     except Exception as error:  # noqa: BLE001 - a defect of this build is what is looked for
-        told = f"This build fails: {type(error).__name__}: {error}"
-        difference = Difference(script.path("request"), told, replayed=repr(error))
+        summary = f"This build fails: {type(error).__name__}: {error}"
+        difference = Difference(script.path("request"), summary, replayed=repr(error))
     return Replay(difference, script.done, tuple(script.captured), tuple(_unknown(script)))
 
 
@@ -104,12 +104,12 @@ def _compare_end(recording: Recording, script: Script) -> Difference | None:
     outcome, end = script.outcome, recording.end
     assert outcome is not None
     if script.done < len(recording.steps) and end.stop_reason in DECIDED:
-        told = (
+        summary = (
             f"This build ends the run here ({outcome.stop_reason.value}); the recorded run went on."
         )
         step = recording.steps[script.done]
         shown = step.messages[0].text if step.messages else ""
-        return Difference(script.path("request"), told, shown, _told(outcome))
+        return Difference(script.path("request"), summary, shown, _end_text(outcome))
     if end.stop_reason not in DECIDED:
         return None
     return compare_values("end", _end_value(end), _outcome_value(outcome))
@@ -132,23 +132,23 @@ def _outcome_value(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _told(outcome: Outcome) -> str:
+def _end_text(outcome: Outcome) -> str:
     return outcome.failure.message if outcome.failure is not None else outcome.stop_reason.value
 
 
 def _unknown(script: Script) -> list[str]:
-    found: list[str] = []
+    unknown: list[str] = []
     for index, step in enumerate(script.recording.steps[: len(script.captured)]):
         if step.request is None:
             continue
         # What is equal by its digest needs no text.
         equal = script.captured[index].matching(step.request.digest)
-        found += [
+        unknown += [
             f"steps[{index}].request.{name}"
             for name in ("system", "options", "messages")
             if getattr(step.request.text, name) is None and getattr(equal, name) is None
         ]
-    return found
+    return unknown
 
 
 def with_requests(recording: Recording, requests: Sequence[RequestText]) -> Recording:
