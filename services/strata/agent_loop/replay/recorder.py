@@ -161,7 +161,7 @@ class Recorder:
     async def _window(
         self, evidence: Evidence, first: RecordedStep | None, inputs: Sequence[Message]
     ) -> tuple[Message, ...]:
-        """Returns the window as the run messages it."""
+        """Returns the window as the run found it."""
         if first is None or first.request is None:
             return ()
         turn, start = evidence.turn, inputs[0].sequence
@@ -303,7 +303,13 @@ def _answered(evidence: Evidence, message_id: str) -> ModelCalled | None:
     """Returns the request of a message that was answered, or else the last one of it."""
     calls = [call for call in evidence.calls if call.message_id == message_id and call.digest]
     answered = [call for call in calls if not call.lost] or calls
-    return answered[-1] if answered else None
+    if not answered:
+        return None
+    # What is asked again in a step has the system message of the request before it.
+    changes = [call.digest.change for call in calls if call.digest and call.digest.change]
+    last = answered[-1]
+    assert last.digest is not None
+    return replace(last, digest=replace(last.digest, change=changes[0] if changes else None))
 
 
 def _sent(call: ModelCalled | None) -> SentRequest | None:

@@ -93,6 +93,15 @@ async def test_earlier_system_messages_follow_from_the_present_one() -> None:
     await assert_same(recording)
 
 
+async def test_reply_that_was_asked_for_twice_is_replayed() -> None:
+    world = LoopWorld()
+    await world.run(world.request("Earlier."), reply("Yes."))
+    world.memory.text = world.memory.text.replace("empty", "full")
+    recording = await run_and_record(world, reply(""), reply("Done."))
+    assert "empty" in recording.system
+    await assert_same(recording)
+
+
 async def test_run_is_recorded_after_later_runs_have_changed_memory() -> None:
     world = LoopWorld()
     request = world.request("First.")
