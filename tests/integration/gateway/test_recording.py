@@ -81,6 +81,7 @@ async def test_recording_needs_the_right_to_read_in_the_project_of_the_run(world
     strangers = await project(gateway, "strangers")
     stranger = await project_key(gateway, strangers.id, "run", "read")
     assert await refusal(stranger, run_id) == "NOT_FOUND RUN_NOT_FOUND"
+    assert world.local is not None
     runner = await project_key(gateway, world.local.project_id, "run")
     assert await refusal(runner, run_id) == "PERMISSION_DENIED SCOPE_MISSING"
     assert await refusal(gateway, "run") == "INVALID_ARGUMENT INVALID_ID"

@@ -72,6 +72,7 @@ class EvidenceReader:
             case "step_restarted":
                 if evidence.steps:
                     evidence.steps[-1].restarts.append(event.step_restarted.reason)
+                    evidence.steps[-1].failed_over |= bool(event.step_restarted.model)
             case "tool_started":
                 tool = event.tool_started
                 evidence.started[tool.tool_call_id] = (tool.name, tool.arguments)

@@ -32,6 +32,7 @@ from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import MemoryEdit, Tool, ToolSet
 from strata.agent_loop.models.domain import ModelSettings, ToolSchema
+from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.recording import (
     FORMAT,
@@ -189,6 +190,7 @@ def _to_proto(recording: Recording) -> pb.RunRecording:
         inputs=map(message_to_proto, recording.inputs),
         system=encodable_text(recording.system),
         message_count=recording.message_count,
+        metadata_stale=recording.metadata_stale,
         archival=pb.RecordedArchival(
             passage_count=recording.archival.passage_count,
             tags=recording.archival.tags,
@@ -248,6 +250,7 @@ def _step_to_proto(step: RecordedStep, texts: _Texts) -> pb.RecordedStep:
             taint=labels_to_proto(step.memory.taint),
         ),
         model=step.model,
+        refusals=[kind.value for kind in step.refusals],
     )
     if step.memory.last_modified is not None:
         wire.memory.last_modified_time.FromDatetime(step.memory.last_modified)
@@ -313,6 +316,7 @@ def _from_proto(wire: pb.RunRecording) -> Recording:
         ),
         steps=tuple(_step_from_proto(step, wire.texts) for step in wire.steps),
         end=end_from_proto(wire.finished),
+        metadata_stale=wire.metadata_stale,
         build=wire.build,
         record_time=_moment(wire.record_time) if wire.HasField("record_time") else None,
         notes=list(wire.notes),
@@ -344,6 +348,7 @@ def _step_from_proto(wire: pb.RecordedStep, texts: Iterable[str]) -> RecordedSte
             )
             for call in wire.calls
         ),
+        tuple(map(ModelErrorKind, wire.refusals)),
     )
 
 

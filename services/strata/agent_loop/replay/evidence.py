@@ -31,13 +31,19 @@ class ModelCalled:
 
 @dataclass(slots=True)
 class StepSeen:
-    """A step as the events tell of it; a later attempt of a lost step has another message id."""
+    """A step as the events tell of it; a later attempt of a lost step has another message id.
+
+    Attributes:
+        restarts: Why the model was asked again, in order.
+        failed_over: Another model was asked.
+    """
 
     number: int
     step_id: str
     message_id: str
     model: str
     restarts: list[str] = field(default_factory=list)
+    failed_over: bool = False
 
 
 @dataclass(slots=True)

@@ -103,6 +103,8 @@ class Script:
             recording.
         compares: Whether requests are compared with what the recording has of them.
         outcome: How the run ended.
+        summarised: Summaries of the step under way that were used.
+        refused: Requests of it that were refused.
     """
 
     recording: Recording
@@ -111,6 +113,7 @@ class Script:
     captured: list[RequestText] = field(default_factory=list)
     outcome: Outcome | None = None
     summarised: int = 0
+    refused: int = 0
 
     @property
     def step(self) -> RecordedStep | None:
@@ -228,9 +231,8 @@ class RecordedRecall:
 
     def __init__(self, script: Script) -> None:
         recording = script.recording
-        first = next((s.request for s in recording.steps if s.request is not None), None)
         self._script = script
-        self._stale = first is not None and first.digest.change is not None
+        self._stale = recording.metadata_stale
         system = Message("message-system", MessageRole.SYSTEM, (TextPart(recording.system),))
         self._messages = [system, *recording.window]
         self._revision = 1
@@ -292,7 +294,7 @@ class RecordedRecall:
         self._messages.extend(messages)
         self._revision += 1
         self._count += len(messages)
-        self._script.summarised = 0
+        self._script.summarised = self._script.refused = 0
 
     def _window(self, conversation_id: str) -> Window:
         return Window(
@@ -421,6 +423,9 @@ class RecordedModel:
             raise ModelError(ModelErrorKind.UNAVAILABLE, f"{self._handle} did not answer.")
         if step.model != self._handle:
             script.differs("model", "Another model is asked.", step.model, self._handle)
+        if script.refused < len(step.refusals):
+            script.refused += 1
+            raise ModelError(step.refusals[script.refused - 1], "The provider refused the request.")
         if script.summarised < len(step.summaries):
             script.differs(
                 "summaries",

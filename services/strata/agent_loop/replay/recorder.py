@@ -28,12 +28,12 @@ from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.loop.asking import TOO_LONG, WITHOUT_IMAGES
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings, Usage
-from strata.agent_loop.models.errors import ModelError
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     read_system,
 )
-from strata.agent_loop.replay.evidence import Evidence, ModelCalled, StepSeen
+from strata.agent_loop.replay.evidence import Evidence, ModelCalled
 from strata.agent_loop.replay.recording import (
     RecordedStep,
     Recording,
@@ -75,8 +75,6 @@ class Recorder:
             raise not_recordable(turn.run_id, "it is not over, or its events are not stored")
         if not evidence.input_ids:
             raise not_recordable(turn.run_id, "it ended before its messages were stored")
-        for seen in evidence.steps:
-            _check_restarts(turn.run_id, seen)
         agent = await self._ports.agents.load(turn.agent_id, turn.conversation_id)
         own = await self._messages_of_run(evidence)
         inputs = [message for message in own if message.id in evidence.input_ids]
@@ -86,7 +84,8 @@ class Recorder:
         systems = await self._system_texts(evidence)
         steps = _with_memory(steps, systems, agent.system)
         first = next((step for step in steps if step.request is not None), None)
-        window = await self._window(evidence, first, inputs)
+        opening = _first_digest(evidence, first)
+        window = await self._window(evidence, first, opening, inputs)
         archival = ArchivalStats()
         if first is not None and first.request is not None:
             text = systems.get(first.request.digest.system)
@@ -113,7 +112,8 @@ class Recorder:
             tools=tools,
             window=window,
             inputs=tuple(inputs),
-            system=_system_as_found(first, systems),
+            system=_system_as_found(opening, systems),
+            metadata_stale=opening is not None and opening.change is not None,
             message_count=inputs[0].sequence,
             archival=archival,
             steps=tuple(steps),
@@ -159,24 +159,29 @@ class Recorder:
         return known
 
     async def _window(
-        self, evidence: Evidence, first: RecordedStep | None, inputs: Sequence[Message]
+        self,
+        evidence: Evidence,
+        first: RecordedStep | None,
+        opening: RequestDigest | None,
+        inputs: Sequence[Message],
     ) -> tuple[Message, ...]:
         """Returns the window as the run found it."""
-        if first is None or first.request is None:
+        if first is None or opening is None:
             return ()
         turn, start = evidence.turn, inputs[0].sequence
-        if first.summaries:
+        made = first.summaries[0].sequence if first.summaries else None
+        if made is not None and any(low <= made <= high for low, high in _pairs(opening)):
             return await self._window_before_summary(evidence, start)
         wanted = [
             sequence
-            for low, high in _pairs(first.request.digest)
+            for low, high in _pairs(opening)
             for sequence in range(low, high + 1)
             if sequence < start
         ]
         if not wanted:
             return ()
         by_sequence: dict[int, Message] = {}
-        for low, high in _pairs(first.request.digest):
+        for low, high in _pairs(opening):
             page = await self._range(turn.conversation_id, turn.agent_id, low - 1, high)
             by_sequence |= {message.sequence: message for message in page}
         if any(sequence not in by_sequence for sequence in wanted):
@@ -247,18 +252,21 @@ def not_recordable(run_id: str, why: str) -> FailedPreconditionError:
     )
 
 
-def _check_restarts(run_id: str, seen: StepSeen) -> None:
-    if any(reason == TOO_LONG for reason in seen.restarts):
+def _refusals(evidence: Evidence, message_id: str) -> tuple[ModelErrorKind, ...]:
+    """Returns how requests of a step were refused before the last one was sent."""
+    seen = [step for step in evidence.steps if step.message_id == message_id]
+    kinds = [
+        ModelErrorKind.CONTEXT_OVERFLOW if reason == TOO_LONG else ModelErrorKind.IMAGES_REFUSED
+        for step in seen
+        for reason in step.restarts
+        if reason == TOO_LONG or reason.startswith(WITHOUT_IMAGES)
+    ]
+    if kinds and any(step.failed_over for step in seen):
         raise not_recordable(
-            run_id,
-            f"in step {seen.number} the provider refused a request as too long, which a replay"
-            " cannot foresee",
+            evidence.turn.run_id,
+            f"in step {seen[0].number} requests were refused, and another model was asked",
         )
-    if any(reason.startswith(WITHOUT_IMAGES) for reason in seen.restarts):
-        raise not_recordable(
-            run_id,
-            f"in step {seen.number} the provider refused images, which a replay cannot foresee",
-        )
+    return tuple(kinds)
 
 
 def _steps_of(evidence: Evidence, own: Sequence[Message]) -> list[RecordedStep]:
@@ -287,6 +295,7 @@ def _steps_of(evidence: Evidence, own: Sequence[Message]) -> list[RecordedStep]:
                 tuple(usage for _, usage in zip(made, usages, strict=False)),
                 tuple(messages),
                 _run_calls(evidence, messages),
+                _refusals(evidence, reply.id),
             )
         )
     failed = evidence.steps[-1] if evidence.steps else None
@@ -295,7 +304,10 @@ def _steps_of(evidence: Evidence, own: Sequence[Message]) -> list[RecordedStep]:
         if call is not None and call.digest is not None:
             number = len(steps) + 1
             made = tuple(summaries.pop(number, ()))
-            steps.append(RecordedStep(number, call.model, _sent(call), summaries=made))
+            refusals = _refusals(evidence, failed.message_id)
+            steps.append(
+                RecordedStep(number, call.model, _sent(call), summaries=made, refusals=refusals)
+            )
     return steps
 
 
@@ -303,13 +315,16 @@ def _answered(evidence: Evidence, message_id: str) -> ModelCalled | None:
     """Returns the request of a message that was answered, or else the last one of it."""
     calls = [call for call in evidence.calls if call.message_id == message_id and call.digest]
     answered = [call for call in calls if not call.lost] or calls
-    if not answered:
+    return answered[-1] if answered else None
+
+
+def _first_digest(evidence: Evidence, first: RecordedStep | None) -> RequestDigest | None:
+    """Returns what the first request of the run was made of, whether or not it was answered."""
+    if first is None:
         return None
-    # What is asked again in a step has the system message of the request before it.
-    changes = [call.digest.change for call in calls if call.digest and call.digest.change]
-    last = answered[-1]
-    assert last.digest is not None
-    return replace(last, digest=replace(last.digest, change=changes[0] if changes else None))
+    message_id = first.messages[0].id if first.messages else evidence.steps[-1].message_id
+    calls = [call for call in evidence.calls if call.message_id == message_id]
+    return next((call.digest for call in calls if call.digest is not None), None)
 
 
 def _sent(call: ModelCalled | None) -> SentRequest | None:
@@ -367,10 +382,9 @@ def _with_memory(
     return filled
 
 
-def _system_as_found(first: RecordedStep | None, systems: dict[bytes, str]) -> str:
-    if first is None or first.request is None:
+def _system_as_found(digest: RequestDigest | None, systems: dict[bytes, str]) -> str:
+    if digest is None:
         return next(iter(systems.values()))
-    digest = first.request.digest
     before = digest.system if digest.change is None else digest.change.before
     # The nearest text that is known: the replay of the first request tells that it is not this.
     return systems.get(before) or systems.get(digest.system) or next(iter(systems.values()))

@@ -19,6 +19,7 @@ from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import MemoryEdit, ToolSet
 from strata.agent_loop.models.domain import ModelRequest, ModelSettings, Usage
+from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 
 FORMAT = "strata-run-recording"
@@ -124,12 +125,13 @@ class RecordedStep:
     Attributes:
         number: Number of the step in the run, from 1.
         model: Handle of the model that was asked; empty if none was.
-        request: The request that was answered; None if no model was asked.
+        request: The last request, which was answered; None if no model was asked.
         memory: Core memory as the request showed it.
         summaries: Summaries that took the place of older messages before the request.
         summary_usage: Tokens of the models that wrote them.
         messages: What was stored; empty if the step failed.
         calls: The calls that were run.
+        refusals: How the provider refused requests of the step before the last one.
     """
 
     number: int
@@ -140,6 +142,7 @@ class RecordedStep:
     summary_usage: tuple[Usage, ...] = ()
     messages: tuple[Message, ...] = ()
     calls: tuple[RunCall, ...] = ()
+    refusals: tuple[ModelErrorKind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,7 @@ class Recording:
         window: The window as the run found it, without the system message and the inputs.
         system: The system message as the run found it.
         message_count: Messages of the conversation that were stored when the run had begun.
+        metadata_stale: The counts in the system message were known to be old.
     """
 
     turn: AskedTurn
@@ -180,6 +184,7 @@ class Recording:
     archival: ArchivalStats
     steps: tuple[RecordedStep, ...]
     end: RecordedEnd
+    metadata_stale: bool = False
     build: str = ""
     record_time: datetime | None = None
     notes: Sequence[str] = ()

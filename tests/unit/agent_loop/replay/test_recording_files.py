@@ -106,7 +106,8 @@ async def test_any_member_may_be_missing_or_of_another_kind(document: dict[str, 
 def _damaged(document: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for path in _paths(document):
-        for value in (None, {}, "x", -1):
+        values: tuple[Any, ...] = (None, {}, "x", -1)
+        for value in values:
             copy = json.loads(json.dumps(document))
             change(copy, *path, to=value)
             found.append(copy)

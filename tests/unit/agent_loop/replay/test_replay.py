@@ -402,14 +402,26 @@ async def test_run_of_a_release_without_digests_is_not_recorded() -> None:
         await record(world, request, events)
 
 
-async def test_run_whose_prompt_a_provider_refused_as_too_long_is_not_recorded() -> None:
+async def test_run_whose_prompt_a_provider_refused_as_too_long_is_replayed() -> None:
     world = await full()
-    request = world.request("Last " + "q" * 400)
-    sink = await world.run(
-        request, ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long"), reply("Done.")
-    )
-    with pytest.raises(FailedPreconditionError, match="refused a request as too long"):
-        await record(world, request, sink.events)
+    request = world.request("Last " + "q" * 10)
+    overflow = ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")
+    sink = await world.run(request, overflow, overflow, world.calls("reads"), reply("Done."))
+    recording = await record(world, request, sink.events)
+    assert [step.refusals for step in recording.steps] == [(overflow.kind,) * 2, ()]
+    assert recording.steps[0].summaries
+    await assert_same(recording)
+
+
+async def test_run_whose_images_a_provider_refused_is_replayed() -> None:
+    world = LoopWorld()
+    image = ImagePart("image/png", data=png())
+    request = replace(world.request(), inputs=[MessageInput(MessageRole.USER, (image,))])
+    refused = ModelError(ModelErrorKind.IMAGES_REFUSED, "no")
+    sink = await world.run(request, refused, reply("I see nothing."))
+    recording = await record(world, request, sink.events)
+    assert recording.steps[0].refusals == (refused.kind,)
+    await assert_same(recording)
 
 
 async def test_agent_and_tools_that_were_changed_since_are_noted() -> None:

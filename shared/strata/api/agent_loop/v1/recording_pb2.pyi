@@ -48,6 +48,7 @@ class RunRecording(_message.Message):
     TEXTS_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     ARCHIVAL_FIELD_NUMBER: _builtins.int
+    METADATA_STALE_FIELD_NUMBER: _builtins.int
     format: _builtins.str
     """"strata-run-recording"."""
     version: _builtins.int
@@ -58,6 +59,8 @@ class RunRecording(_message.Message):
     """The system message as the run found it."""
     message_count: _builtins.int
     """Messages of the conversation that were stored when the run had begun."""
+    metadata_stale: _builtins.bool
+    """The counts in the system message were known to be old."""
     @_builtins.property
     def record_time(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -126,10 +129,11 @@ class RunRecording(_message.Message):
         texts: _abc.Iterable[_builtins.str] | None = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
         archival: Global___RecordedArchival | None = ...,
+        metadata_stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archival", b"archival", "finished", b"finished", "record_time", b"record_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archival", b"archival", "build", b"build", "finished", b"finished", "format", b"format", "inputs", b"inputs", "message_count", b"message_count", "models", b"models", "notes", b"notes", "record_time", b"record_time", "steps", b"steps", "system", b"system", "texts", b"texts", "tools", b"tools", "turn", b"turn", "version", b"version", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "archival", b"archival", "build", b"build", "finished", b"finished", "format", b"format", "inputs", b"inputs", "message_count", b"message_count", "metadata_stale", b"metadata_stale", "models", b"models", "notes", b"notes", "record_time", b"record_time", "steps", b"steps", "system", b"system", "texts", b"texts", "tools", b"tools", "turn", b"turn", "version", b"version", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -378,13 +382,14 @@ class RecordedStep(_message.Message):
     CALLS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Number of the step in the run."""
     model: _builtins.str
     """Handle of the model that was asked."""
     @_builtins.property
     def request(self) -> Global___RecordedRequest:
-        """The request that was answered; unset if the step asked no model."""
+        """The last request, which was answered; unset if the step asked no model."""
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
@@ -406,6 +411,12 @@ class RecordedStep(_message.Message):
     def memory(self) -> Global___RecordedMemory:
         """Core memory as the model was shown it."""
 
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """How the provider refused requests of the step before the last one: "context_overflow",
+        "images_refused".
+        """
+
     def __init__(
         self,
         *,
@@ -417,10 +428,11 @@ class RecordedStep(_message.Message):
         calls: _abc.Iterable[Global___RecordedCall] | None = ...,
         memory: Global___RecordedMemory | None = ...,
         model: _builtins.str = ...,
+        refusals: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "memory", b"memory", "messages", b"messages", "model", b"model", "request", b"request", "step", b"step", "summaries", b"summaries", "summary_usage", b"summary_usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "memory", b"memory", "messages", b"messages", "model", b"model", "refusals", b"refusals", "request", b"request", "step", b"step", "summaries", b"summaries", "summary_usage", b"summary_usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
