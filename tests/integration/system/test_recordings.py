@@ -62,6 +62,8 @@ async def test_run_that_changes_memory_and_fails_over_is_replayed(world: World) 
     assert [each.model_calls[0].HasField("request") for each in ran.events if each.model_calls] == [
         False for each in ran.events if each.model_calls
     ]
+    for private in (world.key, world.model.openai_url, world.model.anthropic_url):
+        assert private.encode() not in data
     document = json.loads(data)
     assert "metadata" not in document["agent"]
     assert not any("key" in name for model in document["models"] for name in model)

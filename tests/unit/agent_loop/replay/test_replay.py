@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import replace
 from typing import Any
 
@@ -422,6 +423,19 @@ async def test_run_whose_images_a_provider_refused_is_replayed() -> None:
     recording = await record(world, request, sink.events)
     assert recording.steps[0].refusals == (refused.kind,)
     await assert_same(recording)
+
+
+async def test_recording_holds_no_key_and_no_address() -> None:
+    world = LoopWorld()
+    secret = replace(
+        world.models.settings, api_key="sk-private", base_url="http://inner", key_owner="Ada"
+    )
+    world.models.settings = secret
+    key = SealedKey("test", "", b"sealed-private")
+    use(world, replace(world.agent, model_keys=(key,), metadata={"crm": "private"}))
+    data = recording_to_json(await run_and_record(world, reply("Done.")))
+    for private in (b"private", b"inner", b"Ada", base64.b64encode(key.sealed)):
+        assert private not in data
 
 
 async def test_agent_and_tools_that_were_changed_since_are_noted() -> None:
