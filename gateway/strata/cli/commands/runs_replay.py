@@ -20,6 +20,7 @@ from strata.shared.errors import InvalidArgumentError
 # The loop takes its time to import; other commands of runs do not need it.
 
 STDOUT = Path("-")
+_NOTHING = "(nothing)"
 
 
 @online
@@ -112,7 +113,8 @@ def replay_file(
             if difference.diff:
                 fields.append(("difference", f"\n{difference.diff}"))
             else:
-                fields += [("recorded", difference.recorded), ("this build", difference.replayed)]
+                fields.append(("recorded", difference.recorded or _NOTHING))
+                fields.append(("this build", difference.replayed or _NOTHING))
             print_fields(fields)
         if replayed.unknown:
             note(f"Not compared, because the recording lacks it: {', '.join(replayed.unknown)}")
