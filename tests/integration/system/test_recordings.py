@@ -13,6 +13,7 @@ from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replaying import replay
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.shared.errors import NotFoundError, Reason
 from world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -85,3 +86,13 @@ async def test_run_of_the_v2_loop_is_replayed(world: World) -> None:
     recording = recording_from_json(await record(world, ran.run_id))
 
     await assert_same(recording, 3)
+
+
+async def test_run_of_a_deleted_agent_is_not_recorded(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Hello."))
+    ran = await world.send(agent, "Hi.")
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    with pytest.raises(NotFoundError) as raised:
+        await record(world, ran.run_id)
+    assert raised.value.reason is Reason.AGENT_NOT_FOUND
