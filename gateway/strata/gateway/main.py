@@ -44,6 +44,7 @@ from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.live import RunHub
 from strata.gateway.runs.memory_agents import MemoryBudget
 from strata.gateway.runs.peers import Peers
+from strata.gateway.runs.recording import RunRecorder
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.gateway.runs.watching import RunWatch
 from strata.gateway.schedules.domain import ScheduleTerms
@@ -168,6 +169,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         GrpcToolVersions(wiring.channel("tool_execution")),
         chain_limit=settings.chain_limit,
         prices=settings.model_prices,
+        recorder=RunRecorder(store, agent_loop),
     )
     group_turns.connect(runs.start_run, runs.cancel_run)
     schedule_store = PostgresScheduleStore(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from strata.api.agent_loop.v1.turn_service_pb2 import ReplyReceived
+from strata.api.agent_loop.v1.turn_service_pb2 import ModelRequestSent, ReplyReceived
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.api.common.v1.usage_pb2 import Usage as WireUsage
@@ -322,7 +322,8 @@ def test_model_calls_of_one_event_are_bounded_and_lose_no_tokens() -> None:
     ended = ModelCalls()
     for number in range(MAX_CALLS + 8):
         name = f"message-{number}"
-        ended.note_request(name, "test/one", number * 10)
+        sent = ModelRequestSent(message_id=name, model="test/one")
+        ended.note_request(sent, number * 10)
         reply = ReplyReceived(message_id=name, usage=WireUsage(total_tokens=1))
         ended.note_reply(reply, number * 10 + 7)
     taken = ended.take()

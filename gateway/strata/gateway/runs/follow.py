@@ -85,7 +85,7 @@ class RunFollower:
         while not at.ended:
             async with aclosing(self._source(at)) as events:
                 async for event in events:
-                    yield event
+                    yield _public(event)
 
     async def follow_held(
         self, project_id: str, run_id: str, after: int, *, tokens: bool
@@ -183,3 +183,18 @@ async def _next(
     stream: AsyncGenerator[run_event_pb2.RunEvent, None],
 ) -> run_event_pb2.RunEvent | None:
     return await anext(stream, None)
+
+
+def _public(event: run_event_pb2.RunEvent) -> run_event_pb2.RunEvent:
+    """Returns an event without what is kept for recordings: it may hold text of the prompt.
+
+    Who may start runs need not be able to read memory.
+    """
+    if not any(call.HasField("request") for call in event.model_calls):
+        return event
+    public = RunEvent()
+    # The event itself may be one that is not stored yet.
+    public.CopyFrom(event)
+    for call in public.model_calls:
+        call.ClearField("request")
+    return public

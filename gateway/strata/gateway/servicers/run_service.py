@@ -33,6 +33,7 @@ from strata.gateway.runs.domain import (
 from strata.gateway.runs.explaining import Explanation
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.prices import ModelPrice
+from strata.gateway.runs.recording import RunRecorder
 from strata.gateway.runs.sent_text import SentText
 from strata.gateway.runs.states import RunState
 from strata.shared.context import current_project, require_caller
@@ -60,6 +61,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         tools: Knows which versions of tools there are.
         chain_limit: How many runs one after the other agents may start from one message.
         prices: What tokens cost, by handle of the model.
+        recorder: Makes recordings.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         *,
         chain_limit: int,
         prices: Mapping[str, ModelPrice],
+        recorder: RunRecorder,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
@@ -82,6 +85,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         self._tools = tools
         self._chain_limit = chain_limit
         self._prices = prices
+        self._recorder = recorder
 
     async def SendMessage(
         self, request: pb.SendMessageRequest, context: Any
@@ -214,6 +218,16 @@ class RunServicer(pb_grpc.RunServiceServicer):
         """Says where the time, the tokens and the money of a run went."""
         run, explanation = await self._explain(request.run_id)
         return explanation_to_pb(run, explanation, self._prices)
+
+    async def RecordRun(
+        self, request: pb.RecordRunRequest, context: Any
+    ) -> AsyncIterator[pb.RecordRunResponse]:
+        """Records a run that is over."""
+        run_id = check_id(request.run_id, "run", field="run_id")
+        run = await self._store.get(current_project(), run_id)
+        async with aclosing(self._recorder.record(run)) as pieces:
+            async for piece in pieces:
+                yield pb.RecordRunResponse(piece=piece)
 
     async def ListSteps(self, request: pb.ListStepsRequest, context: Any) -> pb.ListStepsResponse:
         """Lists the steps of a run."""

@@ -1466,3 +1466,47 @@ class ListStepsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListStepsResponse: _TypeAlias = ListStepsResponse  # noqa: Y015
+
+@_typing.final
+class RecordRunRequest(_message.Message):
+    """Asks for the recording of a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordRunRequest: _TypeAlias = RecordRunRequest  # noqa: Y015
+
+@_typing.final
+class RecordRunResponse(_message.Message):
+    """A piece of a recording."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECE_FIELD_NUMBER: _builtins.int
+    piece: _builtins.bytes
+    """The next bytes."""
+    def __init__(
+        self,
+        *,
+        piece: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordRunResponse: _TypeAlias = RecordRunResponse  # noqa: Y015

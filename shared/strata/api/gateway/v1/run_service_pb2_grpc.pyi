@@ -71,6 +71,13 @@ class RunServiceStub:
     """Returns what a run did and where its time, its tokens and its money went, from its stored
     events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
     """
+    RecordRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.RecordRunRequest, _run_service_pb2.RecordRunResponse]
+    """Records a run that is over: what it received, sent and stored, from which another build can
+    replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
+    right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+    FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
+    received is not stored any more).
+    """
     StartMemoryRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartMemoryRunRequest, _run_service_pb2.StartMemoryRunResponse]
     """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
     it reads what was said since the memory agent read last. If a run is queued already, that run
@@ -193,6 +200,18 @@ class RunServiceServicer:
     ) -> _abc.Awaitable[_run_service_pb2.ExplainRunResponse]:
         """Returns what a run did and where its time, its tokens and its money went, from its stored
         events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+        """
+
+    def RecordRun(
+        self,
+        request: _run_service_pb2.RecordRunRequest,
+        context: _aio.ServicerContext[_run_service_pb2.RecordRunRequest, _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]],
+    ) -> _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]:
+        """Records a run that is over: what it received, sent and stored, from which another build can
+        replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
+        right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
+        received is not stored any more).
         """
 
     def StartMemoryRun(
