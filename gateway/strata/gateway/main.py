@@ -63,7 +63,8 @@ from strata.shared.ids import new_id
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
 from strata.shared.web.fetching import Fetcher, FetchLimits
-from strata.shared.web.guard import Guard, SystemResolver
+from strata.shared.web.guard import Guard
+from strata.shared.web.resolver import SystemResolver
 
 NAME = "gateway"
 # Of the answer of a receiver only the status counts.
