@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.client import Client
 from benchmarks.floors import CommitFloor, HopFloor, ModelFloor, SdkFloor
-from benchmarks.processes import Child
+from benchmarks.processes import Child, Usage, usage
 from benchmarks.report import Report
 from benchmarks.system import System
 
@@ -69,6 +69,10 @@ class Model:
         child = Child(["-m", "benchmarks.model_double", str(kept)], {}, folder / "model.log")
         stack.push_async_callback(child.stop)
         return cls(child, await child.line("URL"), kept)
+
+    def usage(self) -> Usage:
+        """Returns what its process uses."""
+        return usage(self._child.pid)
 
     async def request_of(self, client: Client, agent_id: str, text: str = "") -> bytes:
         """Lets the agent have one more turn; returns what the model was asked in it.
