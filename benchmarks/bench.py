@@ -27,6 +27,7 @@ class Effort:
         calls: Single calls of each kind.
         passages: Passages in the archive that is searched.
         load_s: Seconds of each load.
+        rounds: Blocks of each of two forms that take turns.
         settle_s: Pause before memory is read after a start.
         idle_s: Pause before it is read after use: longer than unused connections stay open.
     """
@@ -38,6 +39,7 @@ class Effort:
     calls: int = 200
     passages: int = 300
     load_s: float = 10.0
+    rounds: int = 5
     settle_s: float = 5.0
     idle_s: float = 75.0
 
@@ -50,6 +52,7 @@ QUICK = Effort(
     calls=50,
     passages=60,
     load_s=3.0,
+    rounds=1,
     settle_s=2.0,
 )
 

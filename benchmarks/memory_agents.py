@@ -8,14 +8,13 @@ import time
 
 import asyncpg
 
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, Effort
 from benchmarks.processes import Usage
 from benchmarks.report import Row
 from benchmarks.samples import Samples
 
 _AGENTS = 50
 _TURNS_PER_S = 4.0
-_ROUNDS = 5
 _MOST_TIMES = 1.1
 _MOST_DRAIN_S = 120.0
 _ENDED = "SELECT count(*) FROM gateway.runs WHERE kind = 'SLEEPTIME' AND state = 'COMPLETED'"
@@ -42,7 +41,7 @@ async def memory_agents(bench: Bench) -> None:
     drains, cpu = [], {"without": 0.0, "beside": 0.0}
     runs_before = await _ended_runs(bench)
     runs_beside = 0
-    for _ in range(_ROUNDS):
+    for _ in range(bench.effort.rounds):
         arms = {}
         for name, agents in (("without", plain), ("beside", tended)):
             arm, used = Samples(), bench.model.usage()
@@ -68,13 +67,13 @@ async def memory_agents(bench: Bench) -> None:
         Row(f"turn beside {_AGENTS} memory agents at work", beside.median, "ms", p95=beside.p95,
             floor=without.median, floor_name="without", samples=len(beside), note=double),
         Row("p95 beside / without, median of blocks", statistics.median(ratios["p95"]), "x",
-            target=_MOST_TIMES, samples=_ROUNDS, note=spread),
+            target=_MOST_TIMES, samples=bench.effort.rounds, note=spread),
         Row("median beside / without, median of blocks", statistics.median(ratios["median"]), "x",
-            samples=_ROUNDS),
+            samples=bench.effort.rounds),
         Row("runs of memory agents", float(runs), "",
             note=f"for {len(beside)} turns, {runs_beside} while turns were sent"),
         Row("last turn until everything is read", statistics.median(drains), "s",
-            samples=_ROUNDS),
+            samples=bench.effort.rounds),
     )  # fmt: skip
 
 
@@ -85,7 +84,7 @@ async def _send(bench: Bench, agents: list[str], turns: Samples) -> None:
         turn = await bench.client.turn(agent, f"Good morning, this is message {number}.")
         turns.add(turn.total)
 
-    count = max(_AGENTS, int(_TURNS_PER_S * bench.effort.load_s))
+    count = int(_AGENTS * bench.effort.load_s / Effort().load_s)
     async with asyncio.TaskGroup() as group:
         for number in range(count):
             group.create_task(take(agents[number % len(agents)], number))

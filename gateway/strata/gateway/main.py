@@ -30,6 +30,7 @@ from strata.gateway.registry import (
     WEBHOOK_SERVICE,
     public_services,
 )
+from strata.gateway.retention.messages import MessageRetention
 from strata.gateway.retention.store import PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.gateway.runs.clients import (
@@ -215,6 +216,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
 
     retention = RetentionWorker(
         PostgresRetention(database, worker),
+        MessageRetention(wiring.channel("recall"), signer, database).days,
         wiring.clock,
         RetentionTerms(
             event_days=settings.run_events_days,

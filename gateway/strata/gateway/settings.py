@@ -164,9 +164,9 @@ class GatewaySettings(RoomSettings):
     run_events_days: float = Field(
         default=90.0,
         ge=0,
-        description="Days for which the events of a run are kept after its end; 0 keeps them for"
-        " ever. The run itself, its end and its tokens stay; its stream and its explanation are"
-        " gone.",
+        description="Days for which the events of a run are kept after its end; 0 for no limit."
+        " A project that keeps its messages for less time keeps its events for that time alone."
+        " The run itself, its end and its tokens stay; its stream and its explanation are gone.",
     )
     retention_every_s: float = Field(
         default=3600.0,

@@ -26,9 +26,15 @@ from strata.shared.errors import NotFoundError, Reason, ResourceExhaustedError
 OTHER = "project-2"
 
 
-def worker_of(gateways: Gateways, **terms: Any) -> RetentionWorker:
+def worker_of(
+    gateways: Gateways, message_days: dict[str, float] | None = None, **terms: Any
+) -> RetentionWorker:
+    async def days(project_id: str) -> float:
+        return (message_days or {}).get(project_id, 0.0)
+
     return RetentionWorker(
         PostgresRetention(gateways.database, gateways.worker),
+        days,
         SystemClock(),
         RetentionTerms(**{"batch": 2, "pause_s": 0.0, **terms}),
     )
@@ -93,6 +99,18 @@ async def test_events_are_kept_for_ever_without_a_limit(gateways: Gateways) -> N
     await ended_run(gateways)
     await make_older(gateways, "runs", "finish_time", 4000)
     assert await worker_of(gateways, event_days=0).delete_old() == 0
+
+
+async def test_events_are_not_kept_longer_than_the_project_keeps_its_messages(
+    gateways: Gateways,
+) -> None:
+    forgotten, kept = await ended_run(gateways), await ended_run(gateways, OTHER)
+    await make_older(gateways, "runs", "finish_time", 8)
+    for event_days in (0, 90):
+        await worker_of(gateways, {PROJECT: 7.0, OTHER: 9.0}, event_days=event_days).delete_old()
+    rows = await execute(gateways, "SELECT DISTINCT run_id FROM gateway.run_events")
+    assert [row["run_id"] for row in rows] == [kept]
+    assert forgotten != kept
 
 
 @pytest.mark.parametrize("after", [0, 1])

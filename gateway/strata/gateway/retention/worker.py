@@ -25,7 +25,8 @@ class RetentionTerms:
     """What is kept, and how the rest is deleted.
 
     Attributes:
-        event_days: Days after the end of a run for which its events are kept; 0 for ever.
+        event_days: Days after the end of a run for which its events are kept at most; 0 for no
+            limit of the server.
         delivery_days: Days for which deliveries that are over are kept, and webhooks of one run.
         backlog: Deliveries of one project that may wait.
         every_s: Seconds between two rounds.
@@ -46,12 +47,20 @@ class RetentionWorker:
 
     Args:
         store: The rows.
+        message_days: Returns the days for which a project keeps messages; 0 for ever.
         clock: The time between two rounds.
         terms: What is kept.
     """
 
-    def __init__(self, store: PostgresRetention, clock: Clock, terms: RetentionTerms) -> None:
+    def __init__(
+        self,
+        store: PostgresRetention,
+        message_days: Callable[[str], Awaitable[float]],
+        clock: Clock,
+        terms: RetentionTerms,
+    ) -> None:
         self._store = store
+        self._message_days = message_days
         self._clock = clock
         self._terms = terms
 
@@ -72,15 +81,28 @@ class RetentionWorker:
 
     async def delete_old(self) -> int:
         """Goes through all projects once; returns how many rows were deleted."""
-        days = dict.fromkeys((Kept.DELIVERIES, Kept.WEBHOOKS), self._terms.delivery_days)
-        if self._terms.event_days:
-            days[Kept.EVENTS] = self._terms.event_days
         total = 0
-        for what, kept_days in days.items():
+        for what in (Kept.EVENTS, Kept.DELIVERIES, Kept.WEBHOOKS):
             async for project_id in self._projects(what):
-                delete = partial(self._store.delete, project_id, what, days=kept_days)
-                total += await self._batches(delete)
+                days = self._terms.delivery_days
+                if what is Kept.EVENTS:
+                    days = await self._event_days(project_id)
+                if days:
+                    delete = partial(self._store.delete, project_id, what, days=days)
+                    total += await self._batches(delete)
         return total
+
+    async def _event_days(self, project_id: str) -> float:
+        """Returns the days for which a project's events are kept; 0 for ever.
+
+        Events hold the text of messages, so they are not kept longer than the project keeps those.
+        """
+        try:
+            limits = (self._terms.event_days, await self._message_days(project_id))
+        except StrataError as error:
+            _log.warning("retention of messages not known", error=repr(error))
+            return self._terms.event_days
+        return min((days for days in limits if days), default=0.0)
 
     async def drop_backlogs(self) -> int:
         """Gives up the oldest deliveries of projects with too many; returns how many."""

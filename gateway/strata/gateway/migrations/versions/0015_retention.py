@@ -46,6 +46,8 @@ def downgrade() -> None:
         f"CREATE INDEX runs_open ON gateway.runs (project_id) WHERE {_OPEN} AND kind <> 'SLEEPTIME'"
     )
     op.execute("DROP INDEX gateway.webhooks_of_one_run")
+    op.execute(f"REVOKE SELECT (project_id, run_id) ON gateway.webhooks FROM {_WORKER}")
+    op.execute("DROP POLICY worker ON gateway.webhooks")
     op.execute("REVOKE DELETE ON gateway.run_events FROM strata_gateway")
     op.execute(f"REVOKE SELECT (events_deleted) ON gateway.runs FROM {_WORKER}")
     op.execute("DROP INDEX gateway.runs_with_events")
