@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.client import Client
 from benchmarks.floors import CommitFloor, HopFloor, ModelFloor, SdkFloor
-from benchmarks.processes import Child, Usage, usage
+from benchmarks.processes import Child, usage
 from benchmarks.report import Report
 from benchmarks.system import System
 
@@ -39,7 +39,7 @@ class Effort:
     calls: int = 200
     passages: int = 300
     load_s: float = 10.0
-    rounds: int = 5
+    rounds: int = 4
     settle_s: float = 5.0
     idle_s: float = 75.0
 
@@ -73,9 +73,9 @@ class Model:
         stack.push_async_callback(child.stop)
         return cls(child, await child.line("URL"), kept)
 
-    def usage(self) -> Usage:
-        """Returns what its process uses."""
-        return usage(self._child.pid)
+    def cpu_ms(self) -> float:
+        """Returns the processor time that its process has used, in milliseconds."""
+        return sum(usage(self._child.pid).cpu_ms.values())
 
     async def request_of(self, client: Client, agent_id: str, text: str = "") -> bytes:
         """Lets the agent have one more turn; returns what the model was asked in it.

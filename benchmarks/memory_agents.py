@@ -9,7 +9,6 @@ import time
 import asyncpg
 
 from benchmarks.bench import Bench, Effort
-from benchmarks.processes import Usage
 from benchmarks.report import Row
 from benchmarks.samples import Samples
 
@@ -24,57 +23,95 @@ SELECT count(*) FROM gateway.memory_agents WHERE newest_sequence > last_processe
 
 
 async def memory_agents(bench: Bench) -> None:
-    """Sends to 50 agents at a steady pace, in turn without and with a memory agent each.
+    """Sends to agents at a steady pace while memory agents are idle, and while 50 are at work.
 
-    With a memory agent each turn is followed by a run of it, which edits a block. The two forms
-    take turns in short blocks, so that both meet the same load of the machine; a block without
-    begins when all memory agents have read everything. The model double runs on the same
-    processors, so its processor time is shown.
+    Three forms take turns in short blocks, so that all meet the same load of the machine: agents
+    without memory agents while none is at work; agents with one each, whose turns are each followed
+    by a run that edits a block; and again those without, while the memory agents of the others
+    read what was said. The first form begins when everything is read. The model double runs on the
+    same processors, so its processor time is shown.
     """
     plain = [await bench.client.new_agent() for _ in range(_AGENTS)]
     tended = [await bench.client.new_agent(sleeptime_frequency=1) for _ in range(_AGENTS)]
     await _send(bench, plain, Samples())
     await _send(bench, tended, Samples())
     await _until_read(bench)
-    without, beside = Samples(), Samples()
-    ratios: dict[str, list[float]] = {"p95": [], "median": []}
-    drains, cpu = [], {"without": 0.0, "beside": 0.0}
-    runs_before = await _ended_runs(bench)
-    runs_beside = 0
+    arms = {name: _Arm() for name in ("without", "tended", "beside")}
+    drains = []
     for _ in range(bench.effort.rounds):
-        arms = {}
-        for name, agents in (("without", plain), ("beside", tended)):
-            arm, used = Samples(), bench.model.usage()
-            runs_beside -= await _ended_runs(bench)
-            await _send(bench, agents, arm)
-            cpu[name] += _cpu(bench.model.usage()) - _cpu(used)
-            runs_beside += await _ended_runs(bench)
-            arms[name] = arm
+        for name, arm in arms.items():
+            await arm.take(bench, tended if name == "tended" else plain)
         drains.append(await _until_read(bench))
-        without.values += arms["without"].values
-        beside.values += arms["beside"].values
-        ratios["p95"].append(arms["beside"].p95 / arms["without"].p95)
-        ratios["median"].append(arms["beside"].median / arms["without"].median)
-    runs = await _ended_runs(bench) - runs_before
-    if not runs_beside:
+    without, beside, of_tended = arms["without"], arms["beside"], arms["tended"]
+    if not beside.runs:
         raise RuntimeError("no memory agent was at work")
-    spread = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios["p95"]))
-    double = f"model double {cpu['beside'] / len(beside):.1f} ms CPU a turn"
+    rounds = bench.effort.rounds
     bench.report.add(
-        Row("turn without memory agents", without.median, "ms", p95=without.p95,
-            samples=len(without),
-            note=f"model double {cpu['without'] / len(without):.1f} ms CPU a turn"),
-        Row(f"turn beside {_AGENTS} memory agents at work", beside.median, "ms", p95=beside.p95,
-            floor=without.median, floor_name="without", samples=len(beside), note=double),
-        Row("p95 beside / without, median of blocks", statistics.median(ratios["p95"]), "x",
-            target=_MOST_TIMES, samples=bench.effort.rounds, note=spread),
-        Row("median beside / without, median of blocks", statistics.median(ratios["median"]), "x",
-            samples=bench.effort.rounds),
-        Row("runs of memory agents", float(runs), "",
-            note=f"for {len(beside)} turns, {runs_beside} while turns were sent"),
-        Row("last turn until everything is read", statistics.median(drains), "s",
-            samples=bench.effort.rounds),
+        without.row("turn without memory agents"),
+        beside.row(f"turn beside {_AGENTS} memory agents at work", without),
+        of_tended.row("turn of an agent with a memory agent", without),
+        Row("p95 beside / without, median of blocks", beside.ratio(without, "p95"), "x",
+            target=_MOST_TIMES, samples=rounds, note=beside.ratios(without, "p95")),
+        Row("median beside / without, median of blocks", beside.ratio(without, "median"), "x",
+            samples=rounds, note=beside.ratios(without, "median")),
+        Row("last turn until everything is read", statistics.median(drains), "s", samples=rounds),
     )  # fmt: skip
+
+
+class _Arm:
+    """The blocks of one form.
+
+    Attributes:
+        blocks: The turns of each.
+        cpu_ms: Processor time of the model double.
+        runs: Runs of memory agents that ended meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Samples] = []
+        self.cpu_ms = 0.0
+        self.runs = 0
+
+    async def take(self, bench: Bench, agents: list[str]) -> None:
+        """Takes one block."""
+        turns, cpu_ms, runs = Samples(), bench.model.cpu_ms(), await _ended_runs(bench)
+        await _send(bench, agents, turns)
+        self.cpu_ms += bench.model.cpu_ms() - cpu_ms
+        self.runs += await _ended_runs(bench) - runs
+        self.blocks.append(turns)
+
+    def row(self, name: str, floor: _Arm | None = None) -> Row:
+        """Returns the line of all turns."""
+        turns = self.turns
+        double = f"model double {self.cpu_ms / len(turns):.1f} ms CPU a turn"
+        runs = f", {self.runs} runs of memory agents ended" if self.runs else ""
+        return Row(
+            name,
+            turns.median,
+            "ms",
+            p95=turns.p95,
+            floor=floor.turns.median if floor else None,
+            floor_name="without" if floor else "",
+            samples=len(turns),
+            note=double + runs,
+        )
+
+    def ratio(self, other: _Arm, figure: str) -> float:
+        """Returns the middle one of the ratios of the blocks."""
+        return statistics.median(self._ratios(other, figure))
+
+    def ratios(self, other: _Arm, figure: str) -> str:
+        """Returns all of them as text."""
+        return ", ".join(f"{ratio:.2f}" for ratio in sorted(self._ratios(other, figure)))
+
+    def _ratios(self, other: _Arm, figure: str) -> list[float]:
+        pairs = zip(self.blocks, other.blocks, strict=True)
+        return [getattr(mine, figure) / getattr(theirs, figure) for mine, theirs in pairs]
+
+    @property
+    def turns(self) -> Samples:
+        """All of its turns."""
+        return Samples([value for block in self.blocks for value in block.values])
 
 
 async def _send(bench: Bench, agents: list[str], turns: Samples) -> None:
@@ -112,7 +149,3 @@ async def _query(bench: Bench, statement: str) -> int:
         return count
     finally:
         await connection.close()
-
-
-def _cpu(usage: Usage) -> float:
-    return sum(usage.cpu_ms.values())

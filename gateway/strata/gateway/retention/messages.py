@@ -32,14 +32,16 @@ class MessageRetention:
         self._database = database
 
     async def days(self, project_id: str) -> float:
-        """Returns the days for which a project keeps messages; 0 for ever.
+        """Returns the days for which a project keeps messages; 0 for ever, or if there is none.
 
         Raises:
             StrataError: Recall cannot be asked.
         """
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = await connection.execute(_ORGANIZATION, {"project_id": project_id})
-            organization_id: str = row.scalar_one()
+            organization_id: str | None = row.scalar_one_or_none()
+        if organization_id is None:
+            return 0.0
         scopes = frozenset({Scope.READ.value})
         token = self._signer.mint(organization_id, project_id, _PRINCIPAL, scopes)
         caller = Caller(organization_id, project_id, _PRINCIPAL, scopes, token=token)
