@@ -79,7 +79,7 @@ class RunFollower:
         """Yields the events after a sequence; ends behind the RunFinished.
 
         Raises:
-            NotFoundError: There is no such run in the project.
+            NotFoundError: There is no such run in the project, or its events were deleted.
         """
         at = _Cursor(project_id, run_id, after, tokens)
         while not at.ended:
@@ -168,6 +168,7 @@ class RunFollower:
             if page.events:
                 return
             if page.state.final:
+                page.check_kept(at.after)
                 # Nothing behind the sequence: the caller has the end already.
                 at.ended = True
                 return

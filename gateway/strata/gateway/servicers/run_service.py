@@ -251,6 +251,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         while after < run.last_sequence:
             page = await self._store.events(project_id, run.id, after)
             if not page.events:
+                page.check_kept(after)
                 break
             for stored in page.events:
                 explanation.note(run_event_pb2.RunEvent.FromString(stored.payload))
@@ -303,19 +304,22 @@ class RunServicer(pb_grpc.RunServiceServicer):
         Raises:
             NotFoundError: ``RUN_NOT_FOUND``.
         """
-        project_id = current_project()
+        return await self.cancel_run_of(current_project(), run_id)
+
+    async def cancel_run_of(self, project_id: str, run_id: str) -> Run:
+        """Stops a run of a project; see `cancel_run`."""
         finished = convert.finished_event(run_id, StopReason.CANCELLED, Usage())
         run = await self._store.cancel(project_id, run_id, finished)
         self._dispatcher.cancel(run_id)
         if run.state is RunState.CANCELLED:
             # A run that waited behind it may start now.
             self._dispatcher.look()
-        await self._cancel_awaited(run_id)
+        await self._cancel_awaited(project_id, run_id)
         return run
 
-    async def _cancel_awaited(self, run_id: str) -> None:
-        for awaited in await self._store.awaited(current_project(), run_id):
-            await self.cancel_run(awaited)
+    async def _cancel_awaited(self, project_id: str, run_id: str) -> None:
+        for awaited in await self._store.awaited(project_id, run_id):
+            await self.cancel_run_of(project_id, awaited)
 
     async def _accept(
         self, request: pb.SendMessageRequest | pb.StartRunRequest, kind: RunKind
@@ -370,7 +374,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         accepted = await self._dispatcher.accept(new)
         if accepted.interrupted_run_id is not None:
             self._dispatcher.cancel(accepted.interrupted_run_id)
-            await self._cancel_awaited(accepted.interrupted_run_id)
+            await self._cancel_awaited(new.principal.project_id, accepted.interrupted_run_id)
         return accepted
 
 

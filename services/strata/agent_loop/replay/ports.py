@@ -282,6 +282,9 @@ class RecordedRecall:
         """Returns the window."""
         return self._window(conversation_id)
 
+    async def evict(self, read: TranscriptRange) -> None:
+        """Does nothing: the window of the agent that is tended is not part of a recording."""
+
     async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
         """Returns nothing: the input that was made of it is in the recording."""
         return ()

@@ -962,12 +962,14 @@ class RunSpan(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     COST_MICROS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """What it was: "wait" (queue, take-over, pause before the model is asked again), "begin" (the
+    """What it was: "delay" (before the start_time of a delayed run), "wait" (queue, take-over, pause before the model is asked again), "begin" (the
     turn is opened and the input stored), "compile" (the request is made), "model", "tool",
     "compaction", "commit" (the reply or the step is stored).
     """
     name: _builtins.str
-    """Handle of the model, name of the tool, or what was waited for: "queue", "take-over", "retry"."""
+    """Handle of the model, name of the tool, or what was waited for: "start_time", "queue", "take-over",
+    "retry".
+    """
     step: _builtins.int
     """Number of the step; 0 outside steps."""
     duration_ms: _builtins.int

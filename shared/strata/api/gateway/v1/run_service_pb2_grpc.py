@@ -148,7 +148,8 @@ class RunServiceServicer:
 
     def StreamRun(self, request, context):
         """Streams the events of a run after a sequence, to its end. Works from any
-        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
+        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended
+        so long ago that its events are gone).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,7 +210,8 @@ class RunServiceServicer:
 
     def ExplainRun(self, request, context):
         """Returns what a run did and where its time, its tokens and its money went, from its stored
-        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
+        RUN_EVENTS_DELETED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -246,7 +248,7 @@ class RunServiceServicer:
 
     def ListSteps(self, request, context):
         """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
-        (RUN_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        (RUN_NOT_FOUND, RUN_EVENTS_DELETED), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
