@@ -1,7 +1,7 @@
 """Engines for the whole session, and databases by the handful.
 
 PostgreSQL and the vector engine are the real ones, started once, on first use. The shared
-PostgreSQL runs without fsync: tests of durability start one of their own.
+PostgreSQL runs without fsync and without autovacuum: tests of durability start one of their own.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 import pytest_asyncio
 from hypothesis import settings
 
+from scheduling import FixtureScheduling
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.migrate import RolePasswords, RoomMigrations
@@ -31,6 +33,11 @@ logging.raiseExceptions = False
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("strata", deadline=None)
 settings.load_profile("strata")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureScheduling:
+    """Gives the files of a folder that share a fixture to one process after another."""
+    return FixtureScheduling(config, log)
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,9 @@ class Databases:
         name = f"test_{next(self._numbers)}"
         connection = await asyncpg.connect(self._postgres.url())
         try:
-            await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+            await connection.execute(
+                f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy'
+            )
         finally:
             await connection.close()
         return name
@@ -111,7 +120,16 @@ async def postgres(session_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
     """The session's PostgreSQL."""
     server = EmbeddedPostgres(
         session_folder / "postgres",
-        settings={"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"},
+        settings={
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
+            # It would visit hundreds of databases in turn, hold up copies of templates, and decide
+            # by chance whether a plan knows statistics. A test of plans analyzes its tables.
+            "autovacuum": "off",
+        },
     )
     await server.start()
     yield server
