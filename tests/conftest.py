@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
 import shutil
 import tempfile
@@ -30,11 +31,15 @@ from strata.shared.migrate import RolePasswords, RoomMigrations
 # another test: logging would print its failure to whatever stands for standard error now.
 logging.raiseExceptions = False
 
+# The files of all databases and of the vector engine of one process take about 2 GB.
+_PLENTY_BYTES = 12 << 30
+
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("strata", deadline=None)
 settings.load_profile("strata")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureScheduling:
     """Gives the files of a folder that share a fixture to one process after another."""
     return FixtureScheduling(config, log)
@@ -92,9 +97,9 @@ class Databases:
         )
 
 
-def _make_reachable() -> Path:
+def _make_reachable(parent: Path | None = None) -> Path:
     # pytest's own folders are closed to the user that PostgreSQL runs as when we are root.
-    folder = Path(tempfile.mkdtemp(prefix="strata-"))
+    folder = Path(tempfile.mkdtemp(prefix="strata-", dir=parent))
     folder.chmod(0o711)
     return folder
 
@@ -103,6 +108,28 @@ def _make_reachable() -> Path:
 def session_folder() -> Iterator[Path]:
     """A folder for the session that other users may pass through."""
     folder = _make_reachable()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _memory() -> Path | None:
+    """Where files live in memory, if there is plenty of it."""
+    shared = Path("/dev/shm")
+    try:
+        state = os.statvfs(shared)
+    except OSError:
+        return None
+    return shared if state.f_bavail * state.f_frsize >= _PLENTY_BYTES else None
+
+
+@pytest.fixture(scope="session")
+def engine_folder() -> Iterator[Path]:
+    """Where the session's engines keep their files.
+
+    The databases of all tests have a hundred thousand files: on a disk their removal can take
+    longer than a test may.
+    """
+    folder = _make_reachable(_memory())
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -116,10 +143,10 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def postgres(session_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
+async def postgres(engine_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
     """The session's PostgreSQL."""
     server = EmbeddedPostgres(
-        session_folder / "postgres",
+        engine_folder / "postgres",
         settings={
             "fsync": "off",
             "synchronous_commit": "off",
@@ -143,9 +170,9 @@ async def databases(postgres: EmbeddedPostgres) -> Databases:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def vectors(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
+async def vectors(engine_folder: Path) -> AsyncIterator[EmbeddedVectors]:
     """The session's vector engine."""
-    engine = EmbeddedVectors(session_folder / "vectors")
+    engine = EmbeddedVectors(engine_folder / "vectors")
     await engine.start()
     yield engine
     await engine.stop()
