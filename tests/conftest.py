@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +124,15 @@ def _memory() -> Path | None:
 
 
 @pytest.fixture(scope="session")
-def engine_folder() -> Iterator[Path]:
+def engine_folder(pytestconfig: pytest.Config) -> Path:
     """Where the session's engines keep their files.
 
-    The databases of all tests have a hundred thousand files: on a disk their removal can take
-    longer than a test may.
+    The databases of all tests have a hundred thousand files. On a disk their removal can take
+    longer than a test may, so it belongs to no test.
     """
     folder = _make_reachable(_memory())
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    pytestconfig.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    return folder
 
 
 @pytest.fixture

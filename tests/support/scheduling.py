@@ -76,7 +76,7 @@ def next_scope(waiting: Iterable[str], latest: str | None, others: Iterable[str]
     return waiting[0]
 
 
-class FixtureScheduling(LoadFileScheduling):
+class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives files to processes such that fixtures of folders are started few times."""
 
     def __init__(self, config: Any, log: Any = None) -> None:
