@@ -140,7 +140,7 @@ async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
     await eventually(lambda: is_quiet(world, agent))
 
     read = await transcripts(world, agent)
-    # The end of the last turn is noted a moment after it was seen, perhaps after the next run began.
+    # The end of the last turn is noted a moment after it was seen: the next run may have begun.
     assert len(read) in {2, 3}
     said = [re.findall(r"user: (m\d)", each) for each in read]
     assert (said[0], said[1][:2]) == (["m0"], ["m1", "m2"])
