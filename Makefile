@@ -35,7 +35,7 @@ run: $(READY) ## Start Strata with embedded engines and chat with an agent.
 	@$(BIN)/strata run
 
 test: $(READY) $(OTHERS) ## Run all tests but the slow ones.
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 25
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --durations 25
 
 test-slow: $(READY) ## Run the long forms of fault, soak and load tests.
 	@$(BIN)/python -m pytest -q -m slow --timeout 1800

@@ -1,25 +1,29 @@
 """Engines for the whole session, and databases by the handful.
 
 PostgreSQL and the vector engine are the real ones, started once, on first use. The shared
-PostgreSQL runs without fsync: tests of durability start one of their own.
+PostgreSQL runs without fsync and without autovacuum: tests of durability start one of their own.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 import pytest_asyncio
 from hypothesis import settings
 
+from scheduling import FixtureScheduling
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.migrate import RolePasswords, RoomMigrations
@@ -28,9 +32,18 @@ from strata.shared.migrate import RolePasswords, RoomMigrations
 # another test: logging would print its failure to whatever stands for standard error now.
 logging.raiseExceptions = False
 
+# The files of all databases and of the vector engine of one process take about 2 GB.
+_PLENTY_BYTES = 12 << 30
+
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("strata", deadline=None)
 settings.load_profile("strata")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureScheduling:
+    """Gives the files of a folder that share a fixture to one process after another."""
+    return FixtureScheduling(config, log)
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,9 @@ class Databases:
         name = f"test_{next(self._numbers)}"
         connection = await asyncpg.connect(self._postgres.url())
         try:
-            await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+            await connection.execute(
+                f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy'
+            )
         finally:
             await connection.close()
         return name
@@ -83,9 +98,9 @@ class Databases:
         )
 
 
-def _make_reachable() -> Path:
+def _make_reachable(parent: Path | None = None) -> Path:
     # pytest's own folders are closed to the user that PostgreSQL runs as when we are root.
-    folder = Path(tempfile.mkdtemp(prefix="strata-"))
+    folder = Path(tempfile.mkdtemp(prefix="strata-", dir=parent))
     folder.chmod(0o711)
     return folder
 
@@ -98,6 +113,28 @@ def session_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _memory() -> Path | None:
+    """Where files live in memory, if there is plenty of it."""
+    shared = Path("/dev/shm")
+    try:
+        state = os.statvfs(shared)
+    except OSError:
+        return None
+    return shared if state.f_bavail * state.f_frsize >= _PLENTY_BYTES else None
+
+
+@pytest.fixture(scope="session")
+def engine_folder(pytestconfig: pytest.Config) -> Path:
+    """Where the session's engines keep their files.
+
+    The databases of all tests have a hundred thousand files. On a disk their removal can take
+    longer than a test may, so it belongs to no test.
+    """
+    folder = _make_reachable(_memory())
+    pytestconfig.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    return folder
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A temporary folder that other users may pass through, unlike `tmp_path`."""
@@ -107,11 +144,20 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def postgres(session_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
+async def postgres(engine_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
     """The session's PostgreSQL."""
     server = EmbeddedPostgres(
-        session_folder / "postgres",
-        settings={"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"},
+        engine_folder / "postgres",
+        settings={
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
+            # It would visit hundreds of databases in turn, hold up copies of templates, and decide
+            # by chance whether a plan knows statistics. A test of plans analyzes its tables.
+            "autovacuum": "off",
+        },
     )
     await server.start()
     yield server
@@ -125,9 +171,9 @@ async def databases(postgres: EmbeddedPostgres) -> Databases:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def vectors(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
+async def vectors(engine_folder: Path) -> AsyncIterator[EmbeddedVectors]:
     """The session's vector engine."""
-    engine = EmbeddedVectors(session_folder / "vectors")
+    engine = EmbeddedVectors(engine_folder / "vectors")
     await engine.start()
     yield engine
     await engine.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -82,8 +83,12 @@ async def collect(model: ChatModel, asked: ModelRequest) -> tuple[list[ModelEven
     reply = replies[0]
     assert "".join(e.text for e in seen if isinstance(e, TextDelta)) == reply.text
     assert "".join(e.text for e in seen if isinstance(e, ReasoningDelta)) == reply.reasoning
+    pieces_of_calls: defaultdict[int, list[ToolCallDelta]] = defaultdict(list)
+    for event in seen:
+        if isinstance(event, ToolCallDelta):
+            pieces_of_calls[event.index].append(event)
     for index, one in enumerate(reply.tool_calls):
-        pieces = [e for e in seen if isinstance(e, ToolCallDelta) and e.index == index]
+        pieces = pieces_of_calls[index]
         assert {piece.id for piece in pieces} == {one.id}
         assert pieces[-1].name == one.name
         assert ("".join(piece.arguments for piece in pieces) or "{}") == one.arguments

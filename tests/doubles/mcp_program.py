@@ -2,7 +2,8 @@
 
     python mcp_program.py TOOLS.json
 
-Its tools are those of the file, read anew for every listing; what one does is in its name.
+Its tools are those of the file, read anew for every listing; what one does is in its name. Without
+the file it ends.
 """
 
 from __future__ import annotations
@@ -118,6 +119,13 @@ def act(name: str, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 -
     return text(json.dumps(arguments, sort_keys=True))
 
 
+def listed_tools() -> Any:
+    try:
+        return json.loads(Path(sys.argv[1]).read_text())
+    except FileNotFoundError:
+        os._exit(4)
+
+
 def serve(request: dict[str, Any]) -> None:
     method, key = request.get("method"), request.get("id")
     parameters = request.get("params") or {}
@@ -130,7 +138,7 @@ def serve(request: dict[str, Any]) -> None:
             "serverInfo": {"name": "program", "version": "1"},
         }
     elif method == "tools/list":
-        result = {"tools": json.loads(Path(sys.argv[1]).read_text())}
+        result = {"tools": listed_tools()}
     elif method == "tools/call":
         result = call(parameters["name"], parameters.get("arguments") or {})
     elif method == "ping":

@@ -151,6 +151,39 @@ def test_account_in_which_everything_agrees_passes() -> None:
     assert counts == {"TOOL_STATUS_OK": 1}
 
 
+def answer_through_a_tool(account: Account) -> None:
+    """Makes the first run one of a V2 agent, whose last reply is a call of ``send_message``."""
+    log = [*account.log]
+    log[3].parts[0].CopyFrom(calls("send_message", 20))
+    answer = message(20, message_pb2.ROLE_TOOL, returns("send_message", 20, "None"))
+    log.insert(4, answer)
+    for sequence, each in enumerate(log):
+        each.sequence = sequence
+    account.log = log
+    events = (*shown(log[1]), stored(log[2]), *shown(log[3]), stored(answer))
+    run = a_run(0, "record", 0.0, *events)
+    run.sends_message = True
+    account.runs = [run, *account.runs[1:]]
+
+
+def test_answer_through_a_tool_passes() -> None:
+    account = consistent()
+    answer_through_a_tool(account)
+    compare(account, [])
+
+
+def answer_fails(account: Account) -> None:
+    answer_through_a_tool(account)
+    for each in account.runs[0].stored:
+        for part in each.message_stored.message.parts:
+            if part.tool_return.name == "send_message":
+                part.tool_return.status = _FAILED
+
+
+def answer_is_missing(account: Account) -> None:
+    account.runs[0].sends_message = True
+
+
 def lose_an_event(account: Account) -> None:
     del account.runs[0].stored[2]
 
@@ -316,6 +349,8 @@ def _replace(account: Account, number: int) -> None:
 
 
 DEVIATIONS = (
+    answer_fails,
+    answer_is_missing,
     lose_an_event,
     lose_an_event_on_the_way,
     lose_an_event_of_the_follower,

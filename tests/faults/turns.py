@@ -10,6 +10,9 @@ Kinds of turns, and what may be under way in each when a process dies:
 - client: the client runs the tool and sends what it returned.
 - long: the window is compacted, for which a summary is bought.
 - upload: no turn; a file is uploaded, read and indexed.
+
+The agent of worker "e" is of the V2 loop: its tools ask for a heartbeat, and it answers through
+``send_message``.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from doubles.script import ModelCall, Reply, Step, call, say
+from doubles.script import Call, ModelCall, Reply, Step, call, say
 from faults.comparison import Account, Fault, File, Run, Stream, compare
 from faults.live import Client, inputs
 from faults.load import is_passing
@@ -58,13 +61,16 @@ _KINDS = {
     "b": ("plain", "archive", "approve", "deny"),
     "c": ("long", "long", "plain"),
     "d": ("plain", "record", "client", "upload"),
+    "e": ("plain", "edit", "archive", "record"),
 }
+_V2_WORKER = "e"
+_TOOLS = {"c": [], "d": [_RECORD, _CLIENT_TOOL], "e": [_RECORD, "memory_insert"]}
 _ALL_KINDS = {kind for kinds in _KINDS.values() for kind in kinds}
 _WINDOW = 4_096
 MOMENTS = ("reply", "follower", "embedding", "tool", "approval", "return", "summary", "upload")
 """What may be under way when a process dies."""
 _SUMMARY_S = 1.0
-_TAG = re.compile(r"\b([abcd])\d{4}[0-9a-f]{6}\b")
+_TAG = re.compile(r"\b([abcde])\d{4}[0-9a-f]{6}\b")
 _WORDS = (
     *("harbour", "lantern", "orchard", "glacier", "teapot"),
     *("violin", "station", "compass", "meadow", "quarry"),
@@ -91,8 +97,12 @@ class Persona:
             self.summaries.append((match[1], time.monotonic()))
             return say("- Much was said before.", piece=2, pause=_SUMMARY_S / 12)
         kind, tag, file = _task(request)
-        after_tool = request.last["role"] == "tool"
+        after_tool = _follows_a_tool(request)
         self.bought[tag, after_tool] += 1
+        step = self._step(kind, tag, file, after_tool=after_tool)
+        return _of_v2(step) if tag.startswith(_V2_WORKER) else step
+
+    def _step(self, kind: str, tag: str, file: str, *, after_tool: bool) -> Reply:
         if after_tool:
             return say(f"Done with {tag}, and so to the end.", piece=4, pause=0.03)
         match kind:
@@ -112,11 +122,35 @@ def _and_says(reply: Reply) -> Reply:
     return Reply(text="One moment. ", calls=reply.calls, piece=4, pause=0.02)
 
 
+def _of_v2(reply: Reply) -> Reply:
+    """The same, as a model of a V2 agent says it."""
+    if not reply.calls:
+        calls = (Call("send_message", {"message": reply.text}),)
+        return Reply(calls=calls, piece=reply.piece, pause=reply.pause)
+    [made] = reply.calls
+    assert isinstance(made.arguments, dict)
+    arguments = {**made.arguments, "request_heartbeat": True}
+    return replace(reply, calls=(replace(made, arguments=arguments),))
+
+
+def _follows_a_tool(request: ModelCall) -> bool:
+    """Whether a tool has returned since the task was set; a heartbeat may follow the return."""
+    for message in reversed(request.body["messages"]):
+        if message["role"] == "tool":
+            return True
+        if message["role"] == "user" and _is_task(message["content"]):
+            return False
+    return False
+
+
+def _is_task(content: Any) -> bool:
+    return isinstance(content, str) and content.split(" ")[0] in _ALL_KINDS
+
+
 def _task(request: ModelCall) -> tuple[str, str, str]:
     for message in reversed(request.body["messages"]):
-        words = message["content"] if message["role"] == "user" else ""
-        if isinstance(words, str) and words.split(" ")[0] in _ALL_KINDS:
-            kind, tag, file = words.strip().split(" ")[:3]
+        if message["role"] == "user" and _is_task(message["content"]):
+            kind, tag, file = message["content"].strip().split(" ")[:3]
             return kind, tag, file
     raise ValueError("no task in the request")
 
@@ -156,14 +190,19 @@ class Worker:
             rules = [tool_pb2.ToolRule(type=asks, tool_name=_RECORD)]
         if self.name == "c":
             model.context_window = _WINDOW
+        fields: dict[str, Any] = {}
+        if self.name == _V2_WORKER:
+            # The messages that open a conversation are reported by no run.
+            fields = {"type": agent_pb.AGENT_TYPE_MEMGPT_V2, "without_initial_messages": True}
         client = self.clients[0]
         agent = await client.new_agent(
             name=f"worker-{self.name}",
-            tools={"c": [], "d": [_RECORD, _CLIENT_TOOL]}.get(self.name, [_RECORD]),
+            tools=_TOOLS.get(self.name, [_RECORD]),
             tool_rules=rules,
             model=model,
             # Its lines, which grow with the test, would leave a small window no room.
             blocks=[block_pb.NewBlock(label="human", limit=100_000)],
+            **fields,
         )
         self.agent_id, self.conversation_id = agent.id, agent.default_conversation_id
         folder = file_pb.CreateFolderRequest(name=f"folder-{self.name}")
@@ -226,7 +265,8 @@ class Worker:
         start: Callable[[Client], Any],
         returned: tuple[int, str] | None = None,
     ) -> Run:
-        run = Run(tag, kind, time.monotonic(), returned=returned)
+        sends_message = self.name == _V2_WORKER
+        run = Run(tag, kind, time.monotonic(), returned=returned, sends_message=sends_message)
         follower: asyncio.Task[None] | None = None
         joins = self.chance.random() < 0.5
         try:

@@ -85,7 +85,7 @@ async def finder_on(
         pending,
         index,
         backlog,
-        Indexer([backlog], poll=0.1),
+        Indexer([backlog], poll=0.1, check_interval_s=0.5),
         MessageSearch(PostgresSearchStore(service), index, SystemClock()),
         vectors,
         telemetry,

@@ -110,7 +110,9 @@ async def test_files_are_opened_searched_and_closed(client: Any) -> None:
     assert "2: two" in compiled.memory_section
     # It is waited for until just before the deadline, which a busy machine can miss.
     with pytest.raises((UnavailableError, DeadlineExceededError)):
-        await client.files.SearchFiles(pb.SearchFilesRequest(agent_id=agent, query="two"))
+        await client.files.SearchFiles(
+            pb.SearchFilesRequest(agent_id=agent, query="two"), timeout=2
+        )
     closed = await client.files.CloseFiles(pb.CloseFilesRequest(agent_id=agent))
     assert not closed.open_files
     assert "2: two" not in (await client.context.Compile(compile_request)).memory_section

@@ -140,6 +140,7 @@ async def test_what_agents_call_counts_for_the_key(world: World) -> None:
 
 
 async def test_every_public_method_needs_its_scope(world: World) -> None:
+    await world.serve_absent_rooms()
     gateway = await world.gateway()
     secrets: dict[str, str] = {scope: (await key(gateway, scope))[0] for scope in Scope}
     for of_organization in OrganizationScope:

@@ -44,6 +44,7 @@ from strata.shared.room import BackgroundTasks, Room, Service, Wiring
 from strata.shared.server import serving
 from strata.shared.settings import RoomSettings
 
+ABSENT_ROOMS = ("core_memory", "recall")
 Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]]
 
 
@@ -448,8 +449,21 @@ class World:
                 serving(_builder(room), self.room_settings())
             )
             self.targets[room.name] = server.address
-        for absent in ("core_memory", "recall"):
+        for absent in ABSENT_ROOMS:
             self.targets[absent] = "127.0.0.1:1"
+
+    async def serve_absent_rooms(self) -> None:
+        """Makes the rooms that are not scripted refuse every call at once.
+
+        Over sockets a call of a room that is not there waits until shortly before its deadline.
+        """
+        if self.transport == "inprocess":
+            return
+        for name in ABSENT_ROOMS:
+            server = await self.stack.enter_async_context(
+                serving(_builder(Room(name, [])), self.room_settings())
+            )
+            self.targets[name] = server.address
 
     def room_settings(self) -> RoomSettings:
         return RoomSettings(token_public_keys=public_key_of(self.private_key), drain_s=0, grace_s=0)

@@ -140,8 +140,11 @@ async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
     await eventually(lambda: is_quiet(world, agent))
 
     read = await transcripts(world, agent)
-    assert len(read) == 2
-    assert re.findall(r"user: (m\d)", "\n".join(read)) == ["m0", "m1", "m2", "m3"]
+    # The end of the last turn is noted a moment after it was seen: the next run may have begun.
+    assert len(read) in {2, 3}
+    said = [re.findall(r"user: (m\d)", each) for each in read]
+    assert (said[0], said[1][:2]) == (["m0"], ["m1", "m2"])
+    assert [name for names in said for name in names] == ["m0", "m1", "m2", "m3"]
 
 
 async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(

@@ -101,8 +101,9 @@ async def test_the_revision_is_the_same_while_nothing_changed(mcp: Mcp) -> None:
 
 
 async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_is_back(
-    mcp: Mcp,
+    mcp: Mcp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("strata.tool_execution.mcp.manager._FIRST_PAUSE_S", 0.05)
     _, listed = await mcp.program("pets", tool("echo"), tool("die"))
     agent = await mcp.world.make_agent(tools=["conversation_search", "pets__*"])
     listed.file.unlink()

@@ -329,6 +329,7 @@ class _ReplyBuilder:
         self.model = ""
         self.size = ReplySize()
         self._blocks: dict[int, _Block] = {}
+        self._call_count = 0
         self._counts: dict[str, int] = {}
         self._reasoning_tokens = 0
         self._stop_reason: str | None = None
@@ -354,6 +355,9 @@ class _ReplyBuilder:
         return None
 
     def _start(self, index: int, content: Any) -> ModelEvent | None:
+        replaced = self._blocks.get(index)
+        self._call_count += content.type == "tool_use"
+        self._call_count -= replaced is not None and replaced.type == "tool_use"
         block = self._blocks[index] = _Block(content.type)
         if content.type == "text" and (text := self.size.take(content.text)):
             block.pieces.append(text)
@@ -370,7 +374,7 @@ class _ReplyBuilder:
         if content.type == "tool_use":
             self.size.take_call()
             block.id, block.name = usable_call_id(content.id), self.size.take(content.name)
-            block.call_index = len(self._calls()) - 1
+            block.call_index = self._call_count - 1
             written = _written(content.input) if content.input else ""
             block.whole_input = self.size.take(written)
             return ToolCallDelta(block.call_index, block.id, block.name, block.whole_input)

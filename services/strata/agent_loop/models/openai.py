@@ -302,7 +302,7 @@ async def next_event(raw: AsyncStream[object], limits: StreamLimits) -> JsonFiel
 class _Slot:
     """A tool call in the making."""
 
-    wire_index: int | None
+    wire_index: float | str | None
     wire_id: str
     id: str
     index: int = 0
@@ -329,6 +329,9 @@ class _ReplyBuilder:
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
         self._slots: list[_Slot] = []
+        # The latest call of each index, and the ids in use: a reply can hold thousands of calls.
+        self._slot_by_wire_index: dict[float | str, _Slot] = {}
+        self._call_ids: set[str] = set()
         self._finish: str | None = None
         self._thinking = False
         self._usage: JsonFields = {}
@@ -384,20 +387,23 @@ class _ReplyBuilder:
 
     def _slot(self, delta: JsonFields, name: str) -> _Slot:
         """The call that a piece belongs to: by index, unless the server does not count."""
-        index = cast("int | None", delta.get("index"))
+        index = delta.get("index")
+        # Servers count with other numbers and with texts, too; anything else is no index.
+        wire_index = index if isinstance(index, int | float | str) else None
         wire_id = text_of(delta, "id")
-        for slot in reversed(self._slots):
-            if index is None and not (wire_id or name):
-                return slot
-            if slot.wire_index == index and index is not None:
-                if wire_id and slot.wire_id and wire_id != slot.wire_id:
-                    break
-                return slot
-        taken = {slot.id for slot in self._slots}
-        call_id = new_call_id() if wire_id in taken else usable_call_id(wire_id)
+        if wire_index is None and self._slots and not (wire_id or name):
+            return self._slots[-1]
+        slot = None if wire_index is None else self._slot_by_wire_index.get(wire_index)
+        if slot is not None and not (wire_id and slot.wire_id and wire_id != slot.wire_id):
+            return slot
+        call_id = new_call_id() if wire_id in self._call_ids else usable_call_id(wire_id)
         self.size.take_call()
-        self._slots.append(_Slot(index, wire_id, call_id, len(self._slots)))
-        return self._slots[-1]
+        slot = _Slot(wire_index, wire_id, call_id, len(self._slots))
+        self._slots.append(slot)
+        self._call_ids.add(call_id)
+        if wire_index is not None:
+            self._slot_by_wire_index[wire_index] = slot
+        return slot
 
     def content(self) -> tuple[Part, ...]:
         """Reasoning, then text."""

@@ -13,8 +13,6 @@ from strata.shared.logs import get_logger
 from strata.shared.telemetry import Telemetry
 
 _LONGEST_PAUSE_S = 30.0
-# How often a quiet indexer looks whether the collections are still there.
-_CHECK_EVERY_S = 15.0
 _log = get_logger(__name__)
 
 WAITING = "strata_index_waiting"
@@ -83,11 +81,15 @@ class Indexer:
     Args:
         backlogs: The work. They take turns: those before one do not hold it up.
         poll: Seconds.
+        check_interval_s: How often it checks that the collections are still there.
     """
 
-    def __init__(self, backlogs: Sequence[Backlog], *, poll: float) -> None:
+    def __init__(
+        self, backlogs: Sequence[Backlog], *, poll: float, check_interval_s: float = 15.0
+    ) -> None:
         self._backlogs = backlogs
         self._poll = poll
+        self._check_interval_s = check_interval_s
         self._wake = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -99,11 +101,11 @@ class Indexer:
     async def run(self) -> None:
         """Indexes until cancelled."""
         pause = self._poll
-        checked = -_CHECK_EVERY_S
+        checked = -self._check_interval_s
         loop = asyncio.get_running_loop()
         while True:
             try:
-                if loop.time() - checked > _CHECK_EVERY_S:
+                if loop.time() - checked > self._check_interval_s:
                     for backlog in self._backlogs:
                         await backlog.ensure()
                     checked = loop.time()
@@ -115,7 +117,7 @@ class Indexer:
                 _log.warning(
                     "indexing waits", reason=error.reason.value, message=error.message, pause=pause
                 )
-                checked = -_CHECK_EVERY_S
+                checked = -self._check_interval_s
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
                 continue

@@ -1,0 +1,95 @@
+"""The order in which the test processes take files.
+
+`--dist loadfile` sorts files by their number of tests. Files that share a fixture of their folder
+(a whole running Strata, in one of two shapes) are far apart then, and each process starts and
+stops the fixture again and again. And the files with one test, which are the longest ones, come
+last, where one process waits for the other.
+
+Here a process takes all files of a folder, in one shape of its fixture, before those of the next.
+Folders whose tests take the longest come first; another process helps only when nothing else is
+left. The tests of a file stay in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from xdist.scheduler import LoadFileScheduling
+
+# The shapes of the fixtures that a folder's tests share.
+_SHAPE = re.compile(r"^[^\[]*\[(in_process|inprocess|sockets)[-\]]")
+_FOLDERS_WITH_SHAPES = (
+    "tests/e2e/system",
+    "tests/integration/system",
+    "tests/integration/agent_loop",
+)
+# By kind of test, from the longest to the shortest.
+_KINDS = ("tests/faults", "tests/e2e", "tests/integration", "tests/contract", "tests/unit")
+# Files that take more than half a minute: nothing is left to do beside them at the end.
+_LONG_FILES = ("tests/faults/test_kills.py",)
+
+
+def scope_of(nodeid: str) -> str:
+    """Returns what is run in one process without a pause: a file, or its tests of one shape."""
+    file, _, test = nodeid.partition("::")
+    shape = _SHAPE.match(test) if file.startswith(_FOLDERS_WITH_SHAPES) else None
+    return f"{file}::{shape.group(1)}" if shape else file
+
+
+def group_of(scope: str) -> str:
+    """Returns the scopes that share fixtures: those of a folder, in one shape."""
+    file, _, shape = scope.partition("::")
+    if file in _LONG_FILES:
+        return file
+    return f"{file.rpartition('/')[0]}::{shape}"
+
+
+def in_order(scopes: Iterable[str]) -> list[str]:
+    """Returns scopes in the order in which they are begun."""
+
+    def place(scope: str) -> tuple[bool, int, str, str]:
+        kind = next((n for n, kind in enumerate(_KINDS) if scope.startswith(kind)), len(_KINDS))
+        return scope not in _LONG_FILES, kind, group_of(scope), scope
+
+    return sorted(scopes, key=place)
+
+
+def next_scope(waiting: Iterable[str], latest: str | None, others: Iterable[str]) -> str:
+    """Returns the scope that a process takes next.
+
+    Args:
+        waiting: The scopes that nobody has taken, in order; at least one.
+        latest: What the process has taken before.
+        others: What the other processes have taken last.
+    """
+    waiting = list(waiting)
+    own = group_of(latest) if latest is not None else None
+    taken = {group_of(scope) for scope in others}
+    for scope in waiting:
+        if group_of(scope) == own:
+            return scope
+    for scope in waiting:
+        if group_of(scope) not in taken:
+            return scope
+    return waiting[0]
+
+
+class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives files to processes such that fixtures of folders are started few times."""
+
+    def __init__(self, config: Any, log: Any = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+        self._latest: dict[Any, str] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        others = [scope for other, scope in self._latest.items() if other is not node]
+        scope = next_scope(in_order(self.workqueue), self._latest.get(node), others)
+        self._latest[node] = scope
+        self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)

@@ -1,0 +1,42 @@
+"""A dispatcher that is woken in the moment in which it is cancelled ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from strata.gateway.runs.dispatcher import Dispatcher, DispatchTerms
+from strata.shared.clock import SystemClock
+
+
+class QuietDispatcher(Dispatcher):
+    """Finds no run that waits."""
+
+    async def _claim(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_dispatcher_that_is_woken_while_it_is_cancelled_ends(steps: int) -> None:
+    nothing = cast("Any", None)
+    dispatcher = QuietDispatcher(
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        SystemClock(),
+        owner="gateway-1",
+        terms=DispatchTerms(poll_s=600),
+    )
+    task = asyncio.create_task(dispatcher.take_over())
+    await asyncio.sleep(0.01)
+    dispatcher.look()
+    # As many steps of the event loop later: it may be anywhere between two looks.
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=10)
+    task.cancel()
+    assert done == {task}
