@@ -161,12 +161,14 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "open_limit": terms.open_limit,
             "may_start": may_start,
             "run_at": new.run_at,
+            "group_run_id": new.group_run_id,
+            "takes_slot": new.takes_slot,
         }
         return (await connection.execute(sql.ACCEPT, values)).mappings().one()
 
     def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
-            if row["open_count"] >= self._terms.open_limit:
+            if row["open_count"] >= self._terms.open_limit and not new.group_run_id:
                 raise ResourceExhaustedError(
                     f"The project has {row['open_count']} open runs, as many as it may have.",
                     reason=Reason.QUOTA_EXCEEDED,
@@ -541,6 +543,7 @@ def _run(row: Mapping[Any, Any]) -> Run:
         taint=tuple(row["taint"]),
         parent_run_id=row["parent_run_id"] or "",
         run_at=row["run_at"],
+        takes_slot=row["takes_slot"],
     )
 
 
