@@ -8,7 +8,7 @@ from alembic import op
 from strata.shared.db import tenant_policy_sql
 
 revision = "0013"
-down_revision = "0008"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 
