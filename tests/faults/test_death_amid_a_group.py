@@ -1,30 +1,44 @@
-"""Everything dies while the members of a group of three speak: each speaks once in each turn."""
+"""Everything dies while groups of three kinds answer: each member speaks once in each turn."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from doubles.model_server import ModelServer
-from doubles.script import ModelCall, Reply, Step
+from doubles.script import ModelCall, Reply, Step, call
 from live import LiveStrata
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from world import World, text_of, user
+from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
+from world import Ran, World, text_of, user
 
 pytestmark = pytest.mark.timeout(300)
 
 NAMES = ("Ada", "Bo", "Cy")
 TURNS = 6
 PLAIN_MESSAGE = "Plan a trip."
+QUESTION = "Where to?"
+
+
+@dataclass
+class Watched:
+    """A run of a group, and how far its log was seen."""
+
+    run_id: str
+    after: int = 0
+    ended: bool = False
 
 
 @pytest_asyncio.fixture(name="strata")
@@ -38,14 +52,64 @@ async def _strata(open_folder: Path) -> AsyncIterator[LiveStrata]:
 
 
 def speaking(request: ModelCall) -> Step:
-    """Says the name that the persona has and how many replies of its own it is shown, slowly."""
-    name = next(name for name in NAMES if f"You are {name}." in request.system)
+    """Says the name that the persona has and how many replies of its own it is shown, slowly.
+
+    Max asks the members of its group first. Flo and Gus hand the conversation over once each.
+    """
+    name = request.system.partition("You are ")[2].partition(".")[0]
     own = sum(message["role"] == "assistant" for message in request.body["messages"])
+    calls = {
+        "Max": call(ASK_MEMBERS, {"message": QUESTION}),
+        "Flo": call(HAND_OVER, {"agent": "Gus", "message": "Yours."}),
+        "Gus": call(HAND_OVER, {"agent": "Flo", "message": ""}),
+    }
+    if own == 0 and name in calls:
+        return Reply(calls=calls[name].calls, piece=8, pause=0.02)
     return Reply(text=f"{name} says {own + 1}", piece=2, pause=0.02)
 
 
-async def members(world: World) -> list[agent_pb.Agent]:
-    return [await world.make_agent(name=name, system=f"You are {name}.") for name in NAMES]
+async def members(world: World, *names: str) -> list[agent_pb.Agent]:
+    return [await world.make_agent(name=name, system=f"You are {name}.") for name in names]
+
+
+async def start(world: World, agents: list[agent_pb.Agent], **manager: Any) -> Watched:
+    """Makes a group of agents and sends it a message."""
+    created = await world.groups.CreateGroup(
+        group_pb.CreateGroupRequest(
+            agent_ids=[agent.id for agent in agents], manager=group_pb.ManagerConfig(**manager)
+        )
+    )
+    request = run_pb.StartRunRequest(group_id=created.group.id, messages=[user(PLAIN_MESSAGE)])
+    return Watched((await world.runs.StartRun(request)).run.id)
+
+
+async def watch(world: World, runs: list[Watched], count: int) -> None:
+    """Reads the logs until so many more events have come, or all runs have ended."""
+    enough = asyncio.Event()
+    left = count
+
+    async def read(run: Watched) -> None:
+        nonlocal left
+        request = run_pb.StreamRunRequest(run_id=run.run_id, after_sequence=run.after)
+        async for response in world.runs.StreamRun(request):
+            event = response.event
+            run.after = max(run.after, event.sequence)
+            run.ended = event.HasField("run_finished")
+            left -= event.sequence > 0
+            if left <= 0:
+                enough.set()
+
+    async def read_all() -> None:
+        await asyncio.gather(*(read(run) for run in runs if not run.ended))
+
+    reading = asyncio.create_task(read_all())
+    waiting = asyncio.create_task(enough.wait())
+    await asyncio.wait((reading, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if reading.done():
+        reading.result()
+    reading.cancel()
+    await asyncio.wait((reading,))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -53,67 +117,111 @@ async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveStrata, se
     chance = random.Random(seed)
     strata.model.respond(speaking)
     world = await strata.start()
-    agents = await members(world)
-    group = (
-        await world.groups.CreateGroup(
-            group_pb.CreateGroupRequest(
-                agent_ids=[agent.id for agent in agents],
-                manager=group_pb.ManagerConfig(max_turns=TURNS),
-            )
-        )
-    ).group
-    request = run_pb.StartRunRequest(group_id=group.id, messages=[user(PLAIN_MESSAGE)])
-    run_id = (await world.runs.StartRun(request)).run.id
-    after, deaths = 0, 0
+    in_turn = await members(world, *NAMES)
+    manager, *asked = await members(world, "Max", "Dee", "Eve")
+    swarm = await members(world, "Flo", "Gus")
+    runs = [
+        await start(world, in_turn, max_turns=TURNS),
+        await start(
+            world, asked, type=group_pb.MANAGER_TYPE_SUPERVISOR, manager_agent_id=manager.id
+        ),
+        await start(world, swarm, type=group_pb.MANAGER_TYPE_SWARM, max_turns=3),
+    ]
+    deaths = 0
     while deaths < 4:
-        # After one to eight more events of the log everything dies.
-        left = chance.randint(1, 8)
-        call = world.runs.StreamRun(run_pb.StreamRunRequest(run_id=run_id, after_sequence=after))
-        ended = False
-        async for response in call:
-            after = max(after, response.event.sequence)
-            left -= response.event.sequence > 0
-            ended = response.event.HasField("run_finished")
-            if not left or ended:
-                break
-        call.cancel()
-        if ended:
+        # After one to sixteen more events of the logs everything dies.
+        await watch(world, runs, chance.randint(1, 16))
+        if all(run.ended for run in runs):
             break
         await strata.kill()
         deaths += 1
         await world.channel.close()
         world = await strata.start()
-    ran = await world.follow(run_id)
     assert deaths >= 2
-    check_log(ran.events)
+    await check_in_turn(world, in_turn, await world.follow(runs[0].run_id))
+    await check_asked(world, manager, asked, await world.follow(runs[1].run_id))
+    await check_handed_over(world, swarm, await world.follow(runs[2].run_id))
+    await world.channel.close()
+
+
+async def check_in_turn(world: World, agents: list[agent_pb.Agent], ran: Ran) -> None:
+    """Each window holds the whole exchange once, in order, with who wrote what."""
+    check_log(ran, TURNS)
     expected = [f"{NAMES[turn % 3]} says {turn // 3 + 1}" for turn in range(TURNS)]
-    replies = [
-        text_of(event.message_stored.message)
-        for event in ran.events
-        if event.HasField("message_stored")
-    ]
-    assert replies == expected
-    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
-    assert ran.finished.usage.total_tokens > 0
+    assert replies(ran) == expected
     for agent in agents:
-        # Its window holds the whole exchange once, in order, with who wrote what.
-        log = [each for each in await world.log(agent) if each.role != message_pb2.ROLE_SYSTEM]
+        log = await conversation(world, agent)
         assert [text_of(each) for each in log] == [PLAIN_MESSAGE, *expected]
-        assert {each.group_id for each in log} == {group.id}
+        assert len({each.group_id for each in log}) == 1
         for each in log[1:]:
             own = text_of(each).startswith(agent.name)
             assert each.role == (message_pb2.ROLE_ASSISTANT if own else message_pb2.ROLE_USER)
             assert own or text_of(each).startswith(each.name)
-    await world.channel.close()
 
 
-def check_log(events: list[event_pb.RunEvent]) -> None:
+async def check_asked(
+    world: World, manager: agent_pb.Agent, asked: list[agent_pb.Agent], ran: Ran
+) -> None:
+    """Each member was asked once and answered once, and the manager agent has both answers."""
+    check_log(ran, 3)
+    assert sorted(replies(ran)) == ["Dee says 1", "Eve says 1", "Max says 2"]
+    assert replies(ran)[-1] == "Max says 2"
+    for agent in asked:
+        question, answer = await conversation(world, agent)
+        assert text_of(question).endswith(QUESTION)
+        assert text_of(answer) == f"{agent.name} says 1"
+    message, _, returned, answer = await conversation(world, manager)
+    assert (text_of(message), text_of(answer)) == (PLAIN_MESSAGE, "Max says 2")
+    content = returned.parts[0].tool_return.content
+    assert "Dee says 1" in content
+    assert "Eve says 1" in content
+
+
+async def check_handed_over(world: World, agents: list[agent_pb.Agent], ran: Ran) -> None:
+    """Each hand-over counted once, and each window holds the exchange once."""
+    check_log(ran, 3)
+    turns = [event.member.agent_name for event in ran.events if event.HasField("turn_finished")]
+    assert turns == ["Flo", "Gus", "Flo"]
+    assert replies(ran) == ["Flo says 2"]
+    flo, gus = [await conversation(world, agent) for agent in agents]
+    roles = message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_TOOL
+    spoke = [*roles[:1], *roles[1:]]
+    assert [each.role for each in flo] == [*spoke, message_pb2.ROLE_USER, roles[1]]
+    assert text_of(flo[-1]) == "Flo says 2"
+    assert [each.role for each in gus] == [roles[0], *spoke, roles[0]]
+    assert text_of(gus[1]).endswith("Yours.")
+    assert text_of(gus[-1]) == "Flo says 2"
+    groups = (
+        await world.groups.ListGroups(group_pb.ListGroupsRequest(agent_id=agents[0].id))
+    ).groups
+    assert [group.holder_agent_id for group in groups] == [agents[0].id]
+
+
+async def conversation(world: World, agent: agent_pb.Agent) -> list[message_pb2.Message]:
+    return [each for each in await world.log(agent) if each.role != message_pb2.ROLE_SYSTEM]
+
+
+def replies(ran: Ran) -> list[str]:
+    """What was said, without the calls and returns of tools."""
+    messages = [
+        event.message_stored.message for event in ran.events if event.HasField("message_stored")
+    ]
+    return [
+        text_of(message)
+        for message in messages
+        if message.role == message_pb2.ROLE_ASSISTANT and text_of(message)
+    ]
+
+
+def check_log(ran: Ran, count: int) -> None:
     """The log has no gap and no double, and each turn ends once."""
-    stored = [event for event in events if event.sequence]
+    stored = [event for event in ran.events if event.sequence]
     assert [event.sequence for event in stored] == list(range(1, len(stored) + 1))
     copied = Counter(
         (event.member.run_id, event.member.sequence) for event in stored if event.HasField("member")
     )
     assert set(copied.values()) == {1}
     turns = [event.member.turn for event in stored if event.HasField("turn_finished")]
-    assert turns == list(range(1, TURNS + 1))
+    assert sorted(turns) == list(range(1, count + 1))
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert ran.finished.usage.total_tokens > 0

@@ -19,6 +19,7 @@ from strata.gateway.auth.of_runs import RunAuthenticator
 from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
+from strata.gateway.groups.holders import Holders
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.proxy import proxied_service
@@ -130,7 +131,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     peers = Peers(settings.advertised_address)
     stack.push_async_callback(peers.close)
     follower = RunFollower(store, hub, watch, peers, poll_s=settings.poll_s)
-    group_turns = GroupTurns(store, follower)
+    group_turns = GroupTurns(store, follower, Holders(agent_loop))
     dispatcher = Dispatcher(
         store,
         hub,

@@ -61,7 +61,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution
 from strata.shared.context import current_project
 from strata.shared.logs import get_logger
 from strata.shared.questions import answering
-from strata.shared.tool_catalogue import CODE_TOOLS
+from strata.shared.tool_catalogue import CODE_TOOLS, GROUP_TOOLS
 
 _SECTIONS = 512
 _TOOLSETS = 256
@@ -205,7 +205,12 @@ def _compile_request(agent: Agent, view: MemoryView, if_revision: str) -> contex
         agent_id=agent.id,
         agent_type=agent.type.value,
         line_numbers=view.line_numbers,
-        tool_rules=rules_to_prompt(rules_in_force(agent.tools, agent.tool_rules)),
+        # Without those of a group's tool: the prompt stays the same in and out of its runs.
+        tool_rules=rules_to_prompt(
+            rules_in_force(
+                [name for name in agent.tools if name not in GROUP_TOOLS], agent.tool_rules
+            )
+        ),
         if_revision=if_revision,
         max_files_open=view.files.max_open,
         per_file_view_window_char_limit=view.files.view_chars,

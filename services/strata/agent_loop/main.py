@@ -90,7 +90,8 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         images=await open_image_fetcher(settings, stack) if settings.fetch_images else None,
         approval_s=settings.approval_timeout_s,
     )
-    turns = TurnServicer(ports, DetachTerms(finish_s=settings.finish_step_s))
+    groups = PostgresGroupStore(database)
+    turns = TurnServicer(ports, groups, DetachTerms(finish_s=settings.finish_step_s))
     stack.push_async_callback(turns.close)
     keys = PostgresModelKeys(database)
     lifecycle = AgentLifecycle(
@@ -98,7 +99,6 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
     )
     by_hand = CompactionByHand(lifecycle.inspect, provider, recall, tokens, wiring.clock)
     prompts = PromptLibrary(settings.prompts_path)
-    groups = PostgresGroupStore(database)
     return Room(
         name=NAME,
         services=_services(

@@ -17,6 +17,7 @@ from strata.tool_execution.domain.sandbox import RunStatus
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
+    CallingGroup,
     Effect,
     Image,
     OlderLines,
@@ -109,6 +110,10 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
     check_id(request.agent_id, "agent", field="agent_id")
     check_id(request.conversation_id, "conversation", field="conversation_id")
     check_id(request.run_id, "run", field="run_id")
+    if request.HasField("group"):
+        check_id(request.group.group_id, "group", field="group.group_id")
+        for index, member in enumerate(request.group.members):
+            check_id(member.agent_id, "agent", field=f"group.members[{index}].agent_id")
     if request.message_id:
         check_id(request.message_id, "message", field="message_id")
     violations = []
@@ -143,6 +148,11 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         message_id=request.message_id,
         taint=labels_to_domain(request.taint),
         older_lines=_older_lines(request),
+        group=CallingGroup(
+            request.group.group_id,
+            tuple(member.agent_id for member in request.group.members),
+            tuple(member.name for member in request.group.members),
+        ),
     )
     return calls, caller
 

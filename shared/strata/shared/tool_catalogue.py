@@ -28,6 +28,12 @@ MEMORIES_STORED = "Memories stored."
 """The return of every call of ``store_memories`` after which its range is stored. A rule of voice
 memory agents recognises it."""
 
+ASK_MEMBERS = "send_message_to_all_agents_in_group"
+"""Asks all members of a group; the manager agent of a ``supervisor`` group has it."""
+
+HAND_OVER = "hand_over"
+"""Gives the conversation to another member; the members of a ``swarm`` group have it."""
+
 
 class ToolEffect(StrEnum):
     """What a tool does to the world; see ``ToolEffect`` in the protos."""
@@ -63,6 +69,8 @@ class BuiltinTool:
         calls_other_tools: Its code calls the agent's other tools (decision 0086).
         shows_history: It returns messages of recall, which recall therefore leaves out of its
             index: a search that finds searches feeds on itself.
+        only_in_groups: An agent is offered it in a run of its group and never else; no agent has
+            it among its own tools.
     """
 
     name: str
@@ -77,6 +85,7 @@ class BuiltinTool:
     with_folders: bool = False
     calls_other_tools: bool = False
     shows_history: bool = False
+    only_in_groups: bool = False
 
     @property
     def built(self) -> bool:
@@ -290,6 +299,12 @@ _ENTRIES = (
         parallel=True,
         default_rule=_EXIT,
     ),
+    # One at a time: each call starts as many runs as the group has members.
+    BuiltinTool(ASK_MEMBERS, _ONCE, "agent_definitions", only_in_groups=True),
+    # It only says who speaks next, which the gateway reads from the stored call.
+    BuiltinTool(
+        HAND_OVER, _READS, "agent_definitions", exits_without_rule=True, only_in_groups=True
+    ),
 )
 
 CATALOGUE: Mapping[str, BuiltinTool] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
@@ -322,6 +337,9 @@ EXIT_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.exits_without
 
 CODE_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.calls_other_tools))
 """Tools whose code calls the agent's other tools (decision 0086)."""
+
+GROUP_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.only_in_groups))
+"""Tools that an agent is offered only in a run of its group."""
 
 HISTORY_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.shows_history))
 """Tools whose calls and returns recall leaves out of its index."""

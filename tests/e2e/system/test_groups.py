@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from doubles.script import ModelCall, Step, say
+from doubles.script import ModelCall, Step, call, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.cli.main import app
 from strata.shared.ids import new_id
+from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 from world import World, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Run = Callable[..., Any]
+TYPES = [agent_pb.AGENT_TYPE_LETTA_V1, agent_pb.AGENT_TYPE_MEMGPT_V2]
 
 
 @pytest.fixture
@@ -134,7 +137,145 @@ async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(world: World, str
 
 
 async def test_a_kind_that_takes_no_messages_says_so(world: World, strata: Run) -> None:
-    ids = await make(world, "Ada")
-    made = await strata("create", ids["Ada"], "--type", "swarm", "--json")
+    ids = await make(world, "Ada", "Max")
+    kind = ("--type", "sleeptime", "--manager", ids["Max"])
+    made = await strata("create", ids["Ada"], *kind, "--json")
     done = await strata("chat", json.loads(made.stdout)["id"], "-m", "Hi", code=1)
-    assert "swarm take no messages" in done.stderr
+    assert "sleeptime take no messages" in done.stderr
+
+
+def scripted(steps: dict[str, list[Step]]) -> Callable[[ModelCall], Step]:
+    """Each agent takes its steps in order, by the name in its system prompt."""
+    left = {name: iter(own) for name, own in steps.items()}
+
+    def answer(request: ModelCall) -> Step:
+        return next(next(own) for name, own in left.items() if f"You are {name}." in request.system)
+
+    return answer
+
+
+def speakers(output: str) -> list[str]:
+    """The names above what was said, in order."""
+    return [line.split()[0] for line in output.splitlines() if line.endswith(":")]
+
+
+@pytest.mark.parametrize("agent_type", TYPES)
+async def test_a_manager_agent_asks_the_members_and_answers(
+    world: World, strata: Run, agent_type: Any
+) -> None:
+    ids = await make(world, "Ada", "Bo")
+    v2 = agent_type == agent_pb.AGENT_TYPE_MEMGPT_V2
+    max_ = await world.make_agent(
+        name=f"Max {new_id('x')[-8:]}", system="You are Max.", type=agent_type
+    )
+    kind = ("--type", "supervisor", "--manager", max_.id)
+    made = await strata("create", ids["Ada"], ids["Bo"], *kind, "--json")
+    group_id = json.loads(made.stdout)["id"]
+    asks: dict[str, Any] = {"message": "How do we get there?"}
+    final = "By train, then on foot."
+    world.model.requests.clear()
+    world.model.respond(
+        scripted(
+            {
+                "Max": [
+                    call(ASK_MEMBERS, {**asks, "request_heartbeat": True} if v2 else asks),
+                    call("send_message", {"message": final}) if v2 else say(final),
+                ],
+                "Ada": [say("By train.")],
+                "Bo": [say("On foot.")],
+            }
+        )
+    )
+    done = await strata("chat", group_id, "-m", "How?")
+    names = speakers(done.stdout)
+    assert (names[0], sorted(names[1:-1]), names[-1]) == ("Max", ["Ada", "Bo"], "Max")
+    places = [done.stdout.index(text) for text in ("By train.", "On foot.", final)]
+    assert max(places) == places[-1]
+    first, last = (
+        [each for each in world.model.requests if "You are Max." in each.system][place]
+        for place in (0, -1)
+    )
+    offered = {each["function"]["name"]: each["function"] for each in first.body["tools"]}
+    assert '"Ada ' in offered[ASK_MEMBERS]["description"]
+    [returned] = [m["content"] for m in last.body["messages"] if m.get("role") == "tool"][-1:]
+    assert "By train." in returned
+    assert "On foot." in returned
+    # The members keep the question and their own answer, and see nothing else.
+    agent = (await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))).agent
+    asked, answered = [m for m in await world.log(agent) if m.role != message_pb2.ROLE_SYSTEM]
+    assert text_of(asked).endswith("How do we get there?")
+    assert (asked.group_id, text_of(answered)) == (group_id, "By train.")
+    listed = await world.runs.ListRuns(run_pb.ListRunsRequest(group_id=group_id))
+    [run] = listed.runs
+    explained = await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=run.id))
+    used = [span.usage.total_tokens for span in explained.spans if span.HasField("usage")]
+    assert len(used) == 4
+    assert sum(used) == run.usage.total_tokens
+    steps = await world.runs.ListSteps(run_pb.ListStepsRequest(run_id=run.id))
+    assert [step.step for step in steps.steps] == [1, 2, 3, 4]
+    # Outside of the group it has no such tool, and neither has the agent as it is stored.
+    world.model.respond(
+        scripted({"Max": [call("send_message", {"message": "Hi."})] if v2 else [say("Hi.")]})
+    )
+    await world.send(max_, "Hello.")
+    tools = world.model.requests[-1].body.get("tools", [])
+    assert ASK_MEMBERS not in {each["function"]["name"] for each in tools}
+    stored = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=max_.id))
+    assert ASK_MEMBERS not in stored.agent.tools
+
+
+@pytest.mark.parametrize("agent_type", TYPES)
+async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
+    world: World, strata: Run, agent_type: Any
+) -> None:
+    v2 = agent_type == agent_pb.AGENT_TYPE_MEMGPT_V2
+    agents = {
+        name: await world.make_agent(
+            name=f"{name} {new_id('x')[-8:]}", system=f"You are {name}.", type=agent_type
+        )
+        for name in ("Ada", "Bo")
+    }
+    made = await strata(
+        "create", *(agent.id for agent in agents.values()), "--type", "swarm", "--json"
+    )
+    group_id = json.loads(made.stdout)["id"]
+    assert (
+        f"holds the conversation: {agents['Ada'].name}" in (await strata("show", group_id)).stdout
+    )
+
+    def speak(text: str) -> Step:
+        return call("send_message", {"message": text}) if v2 else say(text)
+
+    world.model.requests.clear()
+    wrong = {"agent": "Nobody", "message": ""}
+    right = {"agent": agents["Bo"].name.lower(), "message": "She asks about tents."}
+    world.model.respond(
+        scripted(
+            {
+                "Ada": [call(HAND_OVER, wrong), call(HAND_OVER, right)],
+                "Bo": [speak("Take the green one."), speak("It is dry.")],
+            }
+        )
+    )
+    done = await strata("chat", group_id, "-m", "Which tent?")
+    assert speakers(done.stdout) == ["Ada", "Bo"]
+    assert "Take the green one." in done.stdout
+    of_ada = [each for each in world.model.requests if "You are Ada." in each.system]
+    [tool] = [
+        each["function"]
+        for each in of_ada[0].body["tools"]
+        if each["function"]["name"] == HAND_OVER
+    ]
+    assert tool["parameters"]["properties"]["agent"]["enum"] == [agents["Bo"].name]
+    assert "request_heartbeat" not in tool["parameters"]["properties"]
+    assert "must be one of" in str(of_ada[1].body["messages"])
+    of_bo = [each for each in world.model.requests if "You are Bo." in each.system]
+    assert "She asks about tents." in str(of_bo[0].body["messages"])
+    shown = (await strata("show", group_id)).stdout
+    assert f"holds the conversation: {agents['Bo'].name}" in shown
+    done = await strata("chat", group_id, "-m", "And in rain?")
+    assert speakers(done.stdout) == ["Bo"]
+    # An agent that is deleted loses the conversation to the first member.
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agents["Bo"].id))
+    shown = (await strata("show", group_id)).stdout
+    assert f"holds the conversation: {agents['Ada'].name}" in shown

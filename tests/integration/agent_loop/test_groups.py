@@ -9,6 +9,7 @@ import pytest
 from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.errors import (
     AbortedError,
@@ -284,3 +285,64 @@ async def test_a_group_can_be_changed_after_a_shared_block_was_deleted(world: Wo
     request = pb.UpdateGroupRequest(group_id=made.id, description="Other trips.")
     changed = (await world.groups.UpdateGroup(request)).group
     assert changed.description == "Other trips."
+
+
+async def test_who_holds_the_conversation_of_a_swarm_is_kept_from_run_to_run(world: World) -> None:
+    first, second, third = await agents(world, 3)
+    made = await create(
+        world,
+        agent_ids=[first, second, third],
+        manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_SWARM),
+    )
+    one, two = new_id("run"), new_id("run")
+
+    async def begin(run_id: str) -> str:
+        request = turn_pb.BeginGroupRunRequest(group_id=made.id, run_id=run_id)
+        return str((await world.turns.BeginGroupRun(request)).holder_agent_id)
+
+    async def hand_over(run_id: str, number: int, agent_id: str) -> str:
+        await world.turns.HandOver(
+            turn_pb.HandOverRequest(
+                group_id=made.id, run_id=run_id, number=number, holder_agent_id=agent_id
+            )
+        )
+        return (await get(world, made.id)).holder_agent_id
+
+    assert made.holder_agent_id == first
+    assert not await begin(one)
+    assert await hand_over(one, 1, second) == second
+    assert await hand_over(one, 2, third) == third
+    # A run that is played again begins with the same holder, and takes nothing back.
+    assert not await begin(one)
+    assert await hand_over(one, 1, second) == third
+    assert await begin(two) == third
+    assert await begin(two) == third
+    # A gateway that has lost the run changes nothing.
+    assert await hand_over(one, 3, first) == third
+    assert await hand_over(two, 1, second) == second
+    assert await listed(world, agent_id=second) == [made.id]
+    # A member that leaves the group, or is deleted, leaves the conversation to the first one.
+    request = pb.UpdateGroupRequest(
+        group_id=made.id, members=pb.MemberList(agent_ids=[third, second])
+    )
+    assert (await world.groups.UpdateGroup(request)).group.holder_agent_id == second
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=second))
+    assert (await get(world, made.id)).holder_agent_id == third
+    with world.signed_in():
+        for call in (begin(two), hand_over(two, 2, third)):
+            assert (await refusal(call)).reason is Reason.GROUP_NOT_FOUND
+    await world.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id))
+    assert (await refusal(begin(two))).reason is Reason.GROUP_NOT_FOUND
+
+
+async def test_only_swarms_have_a_holder(world: World) -> None:
+    made = await create(world, agent_ids=await agents(world, 2))
+    assert not made.holder_agent_id
+
+
+@pytest.mark.parametrize("name", ["hand_over", "send_message_to_all_agents_in_group"])
+async def test_tools_of_groups_cannot_be_given_to_an_agent(world: World, name: str) -> None:
+    error = await refusal(world.make_agent(tools=[name]))
+    assert isinstance(error, InvalidArgumentError)
+    assert [violation.field for violation in error.violations] == ["tools[0]"]
+    assert "only groups offer it" in error.violations[0].description

@@ -171,7 +171,8 @@ async def served(
     """Serves the turns of a loop that can die."""
     service = turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name
     add = turn_grpc.add_TurnServiceServicer_to_server
-    servicer = TurnServicer(mortal.ports, terms)
+    no_groups: Any = None
+    servicer = TurnServicer(mortal.ports, no_groups, terms)
     room = Room("mortal", [Service(service, add, servicer)])
     async with AsyncExitStack() as stack:
         if transport == "socket":

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 
+from integration.gateway.members import Members, check_log, said, send
 from integration.gateway.world import (
     Gateway,
     World,
     collect,
-    delta,
     eventually,
     finished,
-    kinds,
     message,
-    started,
-    step,
-    stored,
 )
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
@@ -30,124 +25,6 @@ from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
-
-
-@dataclass
-class Members:
-    """The agents of a group; each says its name and the number of its turn.
-
-    Attributes:
-        spoken: Agents whose turns were ended, in order.
-        held: Turns, by name and number, that wait until their event is set.
-        says: What an agent says in place of that, by its name.
-    """
-
-    world: World
-    names: dict[str, str] = field(default_factory=dict)
-    spoken: list[str] = field(default_factory=list)
-    held: dict[str, asyncio.Event] = field(default_factory=dict)
-    begun: list[str] = field(default_factory=list)
-    says: dict[str, Callable[[], str]] = field(default_factory=dict)
-    reasons: dict[str, Any] = field(default_factory=dict)
-    turns: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.world.turns.script = self._play
-
-    def group(self, *names: str, manager: str = "", **config: Any) -> group_pb.Group:
-        """Makes a group of new agents."""
-        config.setdefault("type", group_pb.MANAGER_TYPE_ROUND_ROBIN)
-        group = group_pb.Group(
-            id=new_id("group"),
-            members=[self._member(name) for name in names],
-            manager=group_pb.ManagerConfig(**config),
-        )
-        if manager:
-            group.manager_agent.CopyFrom(self._member(manager))
-        self.world.groups.groups[group.id] = group
-        return group
-
-    def _member(self, name: str) -> group_pb.GroupMember:
-        agent_id = self.world.new_agent()
-        self.names[agent_id] = name
-        return group_pb.GroupMember(agent_id=agent_id, name=name)
-
-    def shown(self, name: str) -> list[list[tuple[str, str]]]:
-        """The messages, with names, that an agent was sent, turn by turn, each once."""
-        by_run = {
-            request.run_id: [
-                (each.name, "".join(part.text.text for part in each.parts))
-                for each in request.messages
-            ]
-            for request in self.world.turns.requests
-            if self.names[request.agent_id] == name
-        }
-        return list(by_run.values())
-
-    async def _play(self, request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        name = self.names[request.agent_id]
-        yield started()
-        if request.record_only:
-            yield run_event_pb2.RunEvent(
-                run_finished=run_event_pb2.RunFinished(
-                    stop_reason=run_event_pb2.STOP_REASON_END_TURN
-                )
-            )
-            return
-        if request.attempt == 1:
-            self.turns[name] = self.turns.get(name, 0) + 1
-        key = f"{name} {self.turns[name]}"
-        text = self.says.get(name, lambda: key)()
-        self.begun.append(key)
-        yield step()
-        yield delta(text[:2], f"message-{request.run_id}")
-        if key in self.held:
-            await self.held[key].wait()
-        yield delta(text[2:], f"message-{request.run_id}")
-        said = stored(text, f"message-{request.run_id}")
-        said.message_stored.message.provenance.append(message_pb2.PROVENANCE_MCP)
-        yield said
-        self.spoken.append(key)
-        yield finished(self.reasons.get(key, run_event_pb2.STOP_REASON_END_TURN))
-
-
-def send(gateway: Gateway, group: group_pb.Group, text: str = "Hi", **fields: Any) -> Any:
-    return gateway.runs.SendMessage(
-        run_pb.SendMessageRequest(group_id=group.id, messages=[message(text)], **fields),
-        metadata=gateway.metadata,
-        timeout=60,
-    )
-
-
-def said(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str, int]]:
-    """Name, text and turn of the messages in a stream."""
-    return [
-        (
-            event.member.agent_name,
-            event.message_stored.message.parts[0].text.text,
-            event.member.turn,
-        )
-        for event in events
-        if event.HasField("message_stored")
-    ]
-
-
-def check_log(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
-    """The stored events have no gap, no double, and each turn begins and ends once."""
-    stored_events = [event for event in events if event.sequence]
-    assert [event.sequence for event in stored_events] == list(range(1, len(stored_events) + 1))
-    copied = [
-        (event.member.run_id, event.member.sequence)
-        for event in stored_events
-        if event.HasField("member")
-    ]
-    assert len(set(copied)) == len(copied)
-    ended = [event.member.turn for event in events if event.HasField("turn_finished")]
-    assert ended == list(range(1, turns + 1))
-    assert kinds(list(events))[-1] == "run_finished"
-    steps = [event.step_started.step for event in events if event.HasField("step_started")]
-    # A step that was cut off is begun again under its number.
-    assert list(dict.fromkeys(steps)) == list(range(1, turns + 1))
 
 
 async def test_each_member_speaks_in_turn_and_is_shown_what_the_others_said(world: World) -> None:
@@ -497,3 +374,67 @@ async def test_a_deleted_group_has_its_run_cancelled(world: World) -> None:
         group_pb.DeleteGroupRequest(group_id=group.id), metadata=gateway.metadata
     )
     assert (await reading)[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+
+
+async def test_the_runs_of_members_are_no_open_runs_of_their_own(world: World) -> None:
+    gateway, members = await world.gateway(open_runs_per_project=1), Members(world)
+    group, other = members.group("Ada", "Bo"), members.group("Cy")
+    members.held["Bo 1"] = asyncio.Event()
+    reading = asyncio.create_task(collect(send(gateway, group)))
+    await eventually(lambda: "Bo 1" in members.begun)
+    request = run_pb.StartRunRequest(group_id=other.id, messages=[message("Hi")])
+    await _refused(gateway, request, "RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED")
+    members.held["Bo 1"].set()
+    check_log(await reading, 2)
+    assert members.shown("Ada")[1:] == [[("Bo", "Bo 1")]]
+    check_log(await collect(send(gateway, other)), 1)
+
+
+async def _with_a_busy_member(world: World, **settings: Any) -> tuple[Gateway, Members, Any, Any]:
+    """Bo answers somebody else when the rest of a group's run is to be stored in its window."""
+    gateway, members = await world.gateway(**settings), Members(world)
+    group = members.group("Ada", "Bo", "Cy", max_turns=3)
+    members.held |= {"Cy 1": asyncio.Event(), "Bo 2": asyncio.Event()}
+    reading = asyncio.create_task(collect(send(gateway, group)))
+    await eventually(lambda: "Cy 1" in members.begun)
+    busy = asyncio.create_task(collect(gateway.send(group.members[1].agent_id)))
+    await eventually(lambda: "Bo 2" in members.begun)
+    members.held["Cy 1"].set()
+
+    async def rest_waits() -> bool:
+        listing = run_pb.ListRunsRequest(agent_id=group.members[1].agent_id)
+        runs = (await gateway.runs.ListRuns(listing, metadata=gateway.metadata)).runs
+        return runs[0].state == run_pb.RUN_STATE_QUEUED
+
+    await eventually(rest_waits)
+    return gateway, members, reading, busy
+
+
+async def test_a_run_that_is_cancelled_while_a_busy_member_has_yet_to_be_shown_the_rest(
+    world: World,
+) -> None:
+    gateway, members, reading, busy = await _with_a_busy_member(world)
+    listing = run_pb.ListRunsRequest(states=[run_pb.RUN_STATE_RUNNING])
+    runs = (await gateway.runs.ListRuns(listing, metadata=gateway.metadata)).runs
+    [run_id] = [run.id for run in runs if run.group_id]
+    await gateway.cancel(run_id)
+    # Bo is still busy.
+    events = await reading
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+    assert not events[-1].run_finished.HasField("error")
+    assert not busy.done()
+    members.held["Bo 2"].set()
+    await busy
+    # It is shown the rest all the same when it is free.
+    await eventually(lambda: members.shown("Bo")[-1] == [("Cy", "Cy 1")])
+
+
+async def test_a_run_whose_time_is_over_while_a_busy_member_has_yet_to_be_shown_the_rest(
+    world: World,
+) -> None:
+    _, members, reading, busy = await _with_a_busy_member(world, run_timeout_s=4.0)
+    events = await reading
+    assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
+    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1", "Cy 1"]
+    members.held["Bo 2"].set()
+    await busy

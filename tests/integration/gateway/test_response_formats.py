@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
+from integration.gateway.members import Members
 from integration.gateway.test_approvals import asks, found, respond
-from integration.gateway.test_groups import Members
 from integration.gateway.test_schedules import Schedules
 from integration.gateway.world import World, collect, eventually, kinds, message, reply
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb

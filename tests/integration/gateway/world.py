@@ -48,6 +48,16 @@ ABSENT_ROOMS = ("core_memory", "recall")
 Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]]
 
 
+@dataclass
+class Holder:
+    """Who holds the conversation of a swarm."""
+
+    agent_id: str = ""
+    run_id: str = ""
+    first: str = ""
+    number: int = 0
+
+
 class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
     """A `TurnService` that does what the test says; each attempt of a run asks the script.
 
@@ -66,6 +76,19 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
         self.lost: list[str] = []
         self.on_cancel: Script | None = None
         self.script: Script = reply("Hello!")
+        self.holders: dict[str, Holder] = {}
+
+    async def BeginGroupRun(self, request: Any, context: Any) -> Any:
+        holder = self.holders.setdefault(request.group_id, Holder())
+        if holder.run_id != request.run_id:
+            holder.run_id, holder.first, holder.number = request.run_id, holder.agent_id, 0
+        return turn_service_pb2.BeginGroupRunResponse(holder_agent_id=holder.first)
+
+    async def HandOver(self, request: Any, context: Any) -> Any:
+        holder = self.holders[request.group_id]
+        if holder.run_id == request.run_id and request.number > holder.number:
+            holder.agent_id, holder.number = request.holder_agent_id, request.number
+        return turn_service_pb2.HandOverResponse()
 
     async def RecordRun(self, request_iterator: Any, context: Any) -> Any:
         self.recorded = [request async for request in request_iterator]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +19,11 @@ from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.gateway.groups.exchange import Exchange
-from strata.gateway.groups.managers import GroupManager, Turn, manager_of
+from strata.gateway.groups.managers import GroupManager, Reply, Turn, manager_of
 from strata.gateway.groups.turns import GroupTurns
-from strata.gateway.runs.domain import NewRun
+from strata.gateway.runs.domain import NewRun, Run, RunKind, StopReason, Usage
+from strata.gateway.runs.states import RunState
+from strata.gateway.webhooks.sending import payload
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.ids import new_id
 
@@ -50,7 +54,7 @@ def play(group: pb.Group, replies: list[str]) -> tuple[list[Turn], GroupManager,
         text = text if turn.manager or not text.strip() else f"{text} #{len(turns)}"
         turns.append(turn)
         said.append(text)
-        manager.note_reply(turn, text, ())
+        manager.note_reply(turn, Reply(text))
     return turns, manager, said
 
 
@@ -137,7 +141,7 @@ async def test_a_member_that_speaks_when_the_time_is_over_is_stopped() -> None:
 
     no_store: Any = None
     follower: Any = SimpleNamespace(follow=follow)
-    turns = GroupTurns(no_store, follower)
+    turns = GroupTurns(no_store, follower, no_store)
     turns.connect(accept, cancel_run)
     request = turn_pb.ExecuteRunRequest(
         run_id=new_id("run"),
@@ -155,3 +159,82 @@ async def test_a_member_that_speaks_when_the_time_is_over_is_stopped() -> None:
     assert kinds == ["run_started", "turn_started", "turn_finished", "run_finished"]
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     assert cancelled == [events[1].member.run_id]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_a_stopped_run_does_not_wait_for_a_member_that_cannot_be_shown_the_rest(
+    cancelled: bool,
+) -> None:
+    cancel, rest = asyncio.Event(), []
+
+    async def follow(
+        project_id: str, run_id: str, after: int, *, tokens: bool
+    ) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield run_event_pb2.RunEvent(
+            sequence=1, run_id=run_id, run_started=run_event_pb2.RunStarted(attempt=1)
+        )
+        if run_id in rest:
+            if cancelled:
+                cancel.set()
+            # The member is busy for ever.
+            await asyncio.Event().wait()
+        said = message_pb2.Message(role=message_pb2.ROLE_ASSISTANT)
+        said.parts.add().text.text = f"I am {run_id}."
+        stored = run_event_pb2.MessageStored(message=said)
+        yield run_event_pb2.RunEvent(sequence=2, run_id=run_id, message_stored=stored)
+        end = run_event_pb2.RunFinished(stop_reason=run_event_pb2.STOP_REASON_END_TURN)
+        yield run_event_pb2.RunEvent(sequence=3, run_id=run_id, run_finished=end)
+
+    async def accept(new: NewRun) -> Any:
+        if turn_pb.ExecuteRunRequest.FromString(new.payload).record_only:
+            rest.append(new.id)
+        return SimpleNamespace(run=SimpleNamespace(id=new.id, project_id="project-1"))
+
+    async def cancel_run(run_id: str) -> None:
+        raise AssertionError("No turn is under way.")
+
+    nothing: Any = None
+    follower: Any = SimpleNamespace(follow=follow)
+    turns = GroupTurns(nothing, follower, nothing)
+    turns.connect(accept, cancel_run)
+    request = turn_pb.ExecuteRunRequest(
+        run_id=new_id("run"),
+        attempt=1,
+        messages=[message("Go.")],
+        group=group_of(2, pb.MANAGER_TYPE_ROUND_ROBIN, 0),
+    )
+    request.remaining_time.FromMilliseconds(60_000 if cancelled else 200)
+    caller = Caller("org-1", "project-1", "key-1", frozenset(), request.run_id, "token")
+    with use(RequestContext(caller=caller)):
+        events = [response.event async for response in turns.execute(request, cancel, seconds=30)]
+    end = events[-1].run_finished
+    assert len(rest) == 1
+    assert [event.member.turn for event in events if event.HasField("turn_finished")] == [1, 2]
+    wanted = run_event_pb2.STOP_REASON_CANCELLED if cancelled else run_event_pb2.STOP_REASON_ERROR
+    assert end.stop_reason == wanted
+    assert end.error.reason == ("" if cancelled else "DEADLINE_EXCEEDED")
+
+
+def test_a_webhook_says_that_a_run_is_one_of_a_group() -> None:
+    group_id = new_id("group")
+    now = datetime(2026, 11, 25, tzinfo=UTC)
+    run = Run(
+        project_id="project-1",
+        id=new_id("run"),
+        agent_id=group_id,
+        conversation_id=group_id,
+        kind=RunKind.FOREGROUND,
+        state=RunState.COMPLETED,
+        stop_reason=StopReason.END_TURN,
+        failure=None,
+        usage=Usage(),
+        step_count=2,
+        attempt=1,
+        last_sequence=9,
+        request_id="",
+        create_time=now,
+        start_time=now,
+        finish_time=now,
+    )
+    data = json.loads(payload(run, "run.completed"))["data"]
+    assert (data["group_id"], data["agent_id"], data["conversation_id"]) == (group_id, "", "")

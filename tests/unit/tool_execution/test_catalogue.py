@@ -12,6 +12,7 @@ from strata.shared.tool_catalogue import (
     CATALOGUE,
     EXIT_TOOLS,
     FILE_TOOLS,
+    GROUP_TOOLS,
     HISTORY_TOOLS,
     default_tools,
 )
@@ -111,7 +112,7 @@ def test_default_rules_are_those_of_the_specification() -> None:
         "search_memory",
         "store_memories",
     }
-    assert {"memory_finish_edits", "finish_rethinking_memory"} == EXIT_TOOLS
+    assert {"memory_finish_edits", "finish_rethinking_memory"} == EXIT_TOOLS - GROUP_TOOLS
 
 
 def test_tools_that_show_messages_are_left_out_of_the_index() -> None:

@@ -13,6 +13,7 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.common.v1.usage_pb2 import Usage
 from strata.cli.chat.edits import edit_lines
 from strata.cli.chat.screens import Screen
+from strata.cli.chat.speakers import SpeakersInTurn
 from strata.cli.output import clipped, enum_name, safe
 from strata.client.client_tools import calls_by_client
 from strata.client.following import ConnectionBack, ConnectionLost, Update
@@ -91,6 +92,7 @@ class TurnView:
         self._thoughts = TextBuffer()
         self._calls: set[str] = set()
         self._broken = False
+        self._speakers = SpeakersInTurn()
 
     def show(self, update: Update, elapsed_s: float = 0.0) -> None:
         """Shows what came.
@@ -107,7 +109,8 @@ class TurnView:
             case ConnectionBack():
                 self._screen.notice(Text("Connected again.", style="dim"))
             case RunEvent():
-                self._show_event(update, elapsed_s)
+                for event in self._speakers.take(update):
+                    self._show_event(event, elapsed_s)
             case _:
                 assert_never(update)
 

@@ -55,7 +55,7 @@ MembersArgument = Annotated[
 ]
 KindOption = Annotated[
     Kind | None,
-    typer.Option("--type", help="Who speaks: the members in order, or who a manager picks, ..."),
+    typer.Option("--type", help="Who speaks: see the guide on groups."),
 ]
 ManagerOption = Annotated[
     str | None, typer.Option("--manager", help="Name or id of the manager agent.")
@@ -300,6 +300,19 @@ def _kind(group: pb.Group) -> str:
     return enum_name(pb.ManagerType, group.manager.type, "MANAGER_TYPE_")
 
 
+def _holder(group: pb.Group) -> str:
+    """Names the member that answers the next message of a swarm; empty for other kinds."""
+    holders = [member for member in group.members if member.agent_id == group.holder_agent_id]
+    return ", ".join(f"{member.name} ({member.agent_id})" for member in holders)
+
+
+def _max_turns(group: pb.Group) -> str:
+    if group.manager.type == pb.MANAGER_TYPE_SUPERVISOR:
+        # The manager agent asks as often as its steps allow.
+        return ""
+    return str(group.manager.max_turns or "one for each member")
+
+
 def _print_group(group: pb.Group, *, as_json: bool) -> None:
     if as_json:
         print_json(group)
@@ -314,7 +327,8 @@ def _print_group(group: pb.Group, *, as_json: bool) -> None:
             ("description", group.description),
             ("members", members or "none"),
             ("manager", f"{agent.name} ({agent.agent_id})" if agent.agent_id else ""),
-            ("max turns", str(manager.max_turns or "one for each member")),
+            ("holds the conversation", _holder(group)),
+            ("max turns", _max_turns(group)),
             ("termination token", manager.termination_token),
             ("frequency", str(manager.sleeptime_agent_frequency or "")),
             ("shared blocks", ", ".join(group.shared_block_ids)),

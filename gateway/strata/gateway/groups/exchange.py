@@ -45,7 +45,7 @@ class Exchange:
             taint: Where it comes from: WEB, MCP.
         """
         if text.strip():
-            self._lines.append(Line(_reply(member, text, taint), member.agent_id))
+            self._lines.append(Line(named_message(member, text, taint), member.agent_id))
 
     def unseen(self, agent_id: str) -> Sequence[Line]:
         """Returns what an agent has not been shown; its own words it knows."""
@@ -57,7 +57,14 @@ class Exchange:
         self._shown[agent_id] = len(self._lines)
 
 
-def _reply(member: GroupMember, text: str, taint: Labels) -> MessageInput:
+def named_message(member: GroupMember, text: str, taint: Labels) -> MessageInput:
+    """Returns a message of a member as other agents are shown it.
+
+    Args:
+        member: Who has written it.
+        text: The text.
+        taint: Where it comes from: WEB, MCP.
+    """
     # Of an agent's name more is allowed than of a speaker's, such as joined emoji.
     name = "".join(character for character in member.name if character.isprintable())
     # The agent loop puts the name of a writer before the text where the model is shown it.

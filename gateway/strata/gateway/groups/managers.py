@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
-from strata.gateway.groups.exchange import Exchange, Labels, Line
+from strata.gateway.groups.exchange import Exchange, Labels, Line, named_message
 from strata.shared.errors import FailedPreconditionError, Reason, UnimplementedError
+from strata.shared.member_labels import labels_of, member_lines, position_of
+from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
+
+_MAX_DESCRIPTION = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,47 @@ class Turn:
     Attributes:
         agent: Who speaks.
         lines: What it is shown.
-        manager: Whether it is the manager agent.
+        manager: Whether it is the manager agent, which picks the next speaker.
+        tool: The tool that it is offered beside its own; None for none.
     """
 
     agent: pb.GroupMember
     lines: Sequence[Line]
     manager: bool = False
+    tool: turn_pb.GroupTool | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether it can ask the members of the group, whose turns are then part of this one."""
+        return self.tool is not None and self.tool.name == ASK_MEMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A call of ``hand_over`` that was accepted.
+
+    Attributes:
+        agent: The member, as the model named it.
+        message: What the model tells it.
+    """
+
+    agent: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a turn came to.
+
+    Attributes:
+        text: What was said.
+        taint: Where it comes from: WEB, MCP.
+        hand_over: The last hand-over of the turn; None for none.
+    """
+
+    text: str
+    taint: Labels = ()
+    hand_over: HandOver | None = None
 
 
 class GroupManager(ABC):
@@ -49,18 +89,24 @@ class GroupManager(ABC):
         """Returns the next turn; None at the end of the run."""
 
     @abstractmethod
-    def note_reply(self, turn: Turn, text: str, taint: Labels) -> None:
-        """Takes in what was said in a turn."""
+    def note_reply(self, turn: Turn, reply: Reply) -> None:
+        """Takes in what a turn came to."""
 
     def rest(self) -> Sequence[Turn]:
         """Returns what members have not been shown at the end of the run, to be stored."""
         unseen = ((member, self.exchange.unseen(member.agent_id)) for member in self.group.members)
         return [Turn(member, lines) for member, lines in unseen if lines]
 
-    def _turn(self, agent: pb.GroupMember, *more: MessageInput, manager: bool = False) -> Turn:
-        lines = [*self.exchange.unseen(agent.agent_id), *(Line(message) for message in more)]
+    def _turn(
+        self,
+        agent: pb.GroupMember,
+        *more: Line,
+        manager: bool = False,
+        tool: turn_pb.GroupTool | None = None,
+    ) -> Turn:
+        lines = [*self.exchange.unseen(agent.agent_id), *more]
         self.exchange.note_shown(agent.agent_id)
-        return Turn(agent, lines, manager)
+        return Turn(agent, lines, manager, tool)
 
     @property
     def _max_turns(self) -> int:
@@ -83,9 +129,9 @@ class RoundRobin(GroupManager):
         self._taken += 1
         return turn
 
-    def note_reply(self, turn: Turn, text: str, taint: Labels) -> None:
+    def note_reply(self, turn: Turn, reply: Reply) -> None:
         """See `GroupManager.note_reply`."""
-        self.exchange.add_reply(turn.agent, text, taint)
+        self.exchange.add_reply(turn.agent, reply.text, reply.taint)
 
 
 class Dynamic(GroupManager):
@@ -101,25 +147,26 @@ class Dynamic(GroupManager):
         self._chosen: int | None = None
         self._repeats = False
         self._over = False
+        self._labels = labels_of([member.name for member in group.members])
 
     def next_turn(self) -> Turn | None:
         """See `GroupManager.next_turn`."""
         if self._over or self._taken >= self._max_turns:
             return None
         if self._chosen is None:
-            return self._turn(self.group.manager_agent, self._question(), manager=True)
+            return self._turn(self.group.manager_agent, Line(self._question()), manager=True)
         self._last, self._chosen = self._chosen, None
         self._taken += 1
         return self._turn(self.group.members[self._last])
 
-    def note_reply(self, turn: Turn, text: str, taint: Labels) -> None:
+    def note_reply(self, turn: Turn, reply: Reply) -> None:
         """See `GroupManager.note_reply`."""
-        ended = self.group.manager.termination_token in text
+        ended = self.group.manager.termination_token in reply.text
         if not turn.manager:
-            self.exchange.add_reply(turn.agent, text, taint)
+            self.exchange.add_reply(turn.agent, reply.text, reply.taint)
             self._over = ended
             return
-        choice = self._choice(text)
+        choice = self._choice(reply.text)
         if choice is None and ended:
             self._over = True
         elif choice is None and not self._repeats:
@@ -141,10 +188,11 @@ class Dynamic(GroupManager):
         The one that is named first counts, and of several with the same beginning the longest.
         """
         folded = text.casefold()
-        for spelled in ("agent_id", "name"):
+        ids = [member.agent_id for member in self.group.members]
+        for spellings in (ids, self._labels):
             named = []
             for place in self._options:
-                wanted = getattr(self.group.members[place], spelled).casefold()
+                wanted = spellings[place].casefold()
                 # A name counts as a word of its own: "nobody" does not name "Bo".
                 match = re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", folded) if wanted else None
                 if match is not None:
@@ -154,11 +202,12 @@ class Dynamic(GroupManager):
         return None
 
     def _question(self) -> MessageInput:
-        members = [self.group.members[place] for place in self._options]
+        members = self.group.members
+        lines = member_lines(
+            [member.name for member in members], [member.description for member in members]
+        )
         listed = "\n".join(
-            f"- {member.agent_id}: {member.name}"
-            + (f" ({member.description})" if member.description else "")
-            for member in members
+            f"- {members[place].agent_id}: {lines[place]}" for place in self._options
         )
         again = "Your answer names none of these agents. " if self._repeats else ""
         token = self.group.manager.termination_token
@@ -169,18 +218,133 @@ class Dynamic(GroupManager):
         return MessageInput(parts=[Part(text=TextPart(text=text))])
 
 
-_MANAGERS: dict[pb.ManagerType.ValueType, type[GroupManager]] = {
+class Supervisor(GroupManager):
+    """The manager agent answers; the members see only what it asks them, by its tool."""
+
+    def __init__(self, group: pb.Group, exchange: Exchange) -> None:
+        super().__init__(group, exchange)
+        self._over = False
+
+    def next_turn(self) -> Turn | None:
+        """See `GroupManager.next_turn`."""
+        if self._over:
+            return None
+        tool = _tool(ASK_MEMBERS, self.group.members)
+        return self._turn(self.group.manager_agent, tool=tool)
+
+    def note_reply(self, turn: Turn, reply: Reply) -> None:
+        """See `GroupManager.note_reply`."""
+        self._over = True
+
+    def rest(self) -> Sequence[Turn]:
+        """See `GroupManager.rest`: what the user and the manager say is not for the members."""
+        return ()
+
+
+class Swarm(GroupManager):
+    """The member that holds the conversation answers, or hands it over to another one.
+
+    The tool for that is not offered in the last turn that the run may have, in which the member
+    has to answer itself.
+
+    Attributes:
+        hand_overs: Hand-overs of the run so far.
+
+    Args:
+        group: The group.
+        exchange: What is said.
+        holder: The agent that holds the conversation when the run begins. If it is no member, the
+            first one does.
+    """
+
+    def __init__(self, group: pb.Group, exchange: Exchange, holder: str = "") -> None:
+        super().__init__(group, exchange)
+        ids = [member.agent_id for member in group.members]
+        self.hand_overs = 0
+        self._place = ids.index(holder) if holder in ids else 0
+        self._taken = 0
+        self._over = False
+        self._note: Line | None = None
+
+    @property
+    def holder(self) -> pb.GroupMember:
+        """The member that holds the conversation now."""
+        return self.group.members[self._place]
+
+    def next_turn(self) -> Turn | None:
+        """See `GroupManager.next_turn`."""
+        if self._over or self._taken >= self._max_turns:
+            return None
+        self._taken += 1
+        holder, tool = self.holder, None
+        others = [member for member in self.group.members if member.agent_id != holder.agent_id]
+        if others and self._taken < self._max_turns:
+            tool = _tool(HAND_OVER, others)
+        notes = () if self._note is None else (self._note,)
+        return self._turn(holder, *notes, tool=tool)
+
+    def note_reply(self, turn: Turn, reply: Reply) -> None:
+        """See `GroupManager.note_reply`."""
+        self.exchange.add_reply(turn.agent, reply.text, reply.taint)
+        place = self._place_of(turn, reply.hand_over)
+        if reply.hand_over is None or place is None:
+            self._over = True
+            return
+        self._place = place
+        self.hand_overs += 1
+        [label] = labels_of([turn.agent.name])
+        text = f"[{label} has handed this conversation over to you. Answer the user now.]"
+        if reply.hand_over.message.strip():
+            text = f"{text}\n\n{reply.hand_over.message}"
+        message = named_message(turn.agent, text, reply.taint)
+        self._note = Line(message, turn.agent.agent_id)
+
+    def _place_of(self, turn: Turn, hand_over: HandOver | None) -> int | None:
+        if hand_over is None or turn.tool is None:
+            return None
+        others = turn.tool.members
+        ids = [member.agent_id for member in others]
+        position = position_of(hand_over.agent, ids, [member.name for member in others])
+        if position is None:
+            return None
+        return [member.agent_id for member in self.group.members].index(ids[position])
+
+
+def _tool(name: str, members: Sequence[pb.GroupMember]) -> turn_pb.GroupTool:
+    # The tool shows little of a description; the run of the turn need not keep more.
+    shortened = (
+        pb.GroupMember(
+            agent_id=member.agent_id,
+            name=member.name,
+            description=member.description[:_MAX_DESCRIPTION],
+        )
+        for member in members
+    )
+    return turn_pb.GroupTool(name=name, members=shortened)
+
+
+_MANAGERS: Mapping[pb.ManagerType.ValueType, type[GroupManager]] = {
     pb.MANAGER_TYPE_ROUND_ROBIN: RoundRobin,
     pb.MANAGER_TYPE_DYNAMIC: Dynamic,
+    pb.MANAGER_TYPE_SUPERVISOR: Supervisor,
+    pb.MANAGER_TYPE_SWARM: Swarm,
 }
+_WITH_MANAGER_AGENT = frozenset({pb.MANAGER_TYPE_DYNAMIC, pb.MANAGER_TYPE_SUPERVISOR})
 
 
-def manager_of(group: pb.Group, exchange: Exchange) -> GroupManager:
+def manager_of(group: pb.Group, exchange: Exchange, *, holder: str = "") -> GroupManager:
     """Returns what decides who speaks in a group.
+
+    Args:
+        group: The group.
+        exchange: What is said.
+        holder: The agent that holds the conversation of a swarm; empty for the first member.
 
     Raises: as `check_group`.
     """
     check_group(group)
+    if group.manager.type == pb.MANAGER_TYPE_SWARM:
+        return Swarm(group, exchange, holder)
     return _MANAGERS[group.manager.type](group, exchange)
 
 
@@ -195,18 +359,15 @@ def check_group(group: pb.Group) -> None:
     kind = group.manager.type
     if kind not in _MANAGERS:
         name = pb.ManagerType.Name(kind).removeprefix("MANAGER_TYPE_").lower()
-        known = " and ".join(
-            pb.ManagerType.Name(each).removeprefix("MANAGER_TYPE_").lower() for each in _MANAGERS
-        )
         raise UnimplementedError(
-            f"Groups of the kind {name} take no messages in this release; {known} do.",
+            f"Groups of the kind {name} take no messages; send them to their manager agent.",
             reason=Reason.NOT_BUILT,
             metadata={"what": f"group of the kind {name}"},
         )
     missing = None
     if not group.members:
         missing = "no members: all of them were deleted. Give it members with UpdateGroup"
-    elif kind == pb.MANAGER_TYPE_DYNAMIC and not group.HasField("manager_agent"):
+    elif kind in _WITH_MANAGER_AGENT and not group.HasField("manager_agent"):
         missing = "no manager agent: it was deleted. Give it another one with UpdateGroup"
     if missing is not None:
         raise FailedPreconditionError(

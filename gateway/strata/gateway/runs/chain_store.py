@@ -4,11 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata.gateway.runs import statements as sql
-from strata.gateway.runs.chains import Chain, Link, Wait
-from strata.gateway.runs.states import RunState
+from sqlalchemy import text
+
+from strata.gateway.runs.chains import AskedRun, Chain, Link, Wait
+from strata.gateway.runs.states import OPEN_STATES, RunState
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
+
+_OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
+
+# A run before its parent; a parent that was erased ends the chain.
+_CHAIN = text("""
+WITH RECURSIVE chain AS (
+    SELECT id, agent_id, conversation_id, state, parent_run_id, 1 AS place
+      FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
+     UNION ALL
+    SELECT run.id, run.agent_id, run.conversation_id, run.state, run.parent_run_id,
+           chain.place + 1
+      FROM chain JOIN gateway.runs run
+           ON run.project_id = :project_id AND run.id = chain.parent_run_id
+     WHERE chain.place < :limit
+)
+SELECT id, agent_id, conversation_id, state FROM chain ORDER BY place
+""")
+
+# The run of a conversation waits for the messages that its agent has sent and that are not
+# answered, and thereby for the run of the conversation that each of them is in.
+_WAIT = f"""
+    SELECT run.id AS run_id, run.agent_id, asked.conversation_id
+      FROM gateway.runs run
+      JOIN gateway.runs asked
+           ON asked.project_id = run.project_id AND asked.parent_run_id = run.id
+          AND asked.kind = 'FOREGROUND' AND asked.state IN ({_OPEN})"""
+_HOLDS = "WHERE run.project_id = :project_id AND run.state = 'RUNNING'"
+_WAITS = text(f"""
+WITH RECURSIVE waits AS ({_WAIT}
+     {_HOLDS} AND run.conversation_id = :conversation_id
+     UNION {_WAIT}
+      JOIN waits ON run.conversation_id = waits.conversation_id
+     {_HOLDS}
+)
+SELECT run_id, agent_id, conversation_id FROM waits
+""")
+
+_AWAITED = text(f"""
+SELECT id FROM gateway.runs
+ WHERE project_id = :project_id AND parent_run_id = :run_id
+   AND kind = 'FOREGROUND' AND state IN ({_OPEN})
+ ORDER BY id
+""")
+
+_ASKED = text("""
+SELECT id AS run_id, agent_id, state FROM gateway.runs
+ WHERE project_id = :project_id AND parent_run_id = :run_id AND kind = 'FOREGROUND'
+ ORDER BY id
+""")
 
 
 class PostgresChains:
@@ -25,7 +75,7 @@ class PostgresChains:
         """See `ChainStore.chain`."""
         values = {"project_id": project_id, "run_id": run_id, "limit": limit}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(sql.CHAIN, values)).all()
+            rows = (await connection.execute(_CHAIN, values)).all()
         if not rows:
             raise run_not_found(run_id)
         return [
@@ -36,14 +86,21 @@ class PostgresChains:
         """See `ChainStore.waits`."""
         values = {"project_id": project_id, "conversation_id": conversation_id}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(sql.WAITS, values)).all()
+            rows = (await connection.execute(_WAITS, values)).all()
         return [Wait(row.run_id, row.agent_id, row.conversation_id) for row in rows]
+
+    async def asked(self, project_id: str, run_id: str) -> Sequence[AskedRun]:
+        """See `ChainStore.asked`."""
+        values = {"project_id": project_id, "run_id": run_id}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            rows = (await connection.execute(_ASKED, values)).all()
+        return [AskedRun(row.run_id, row.agent_id, RunState(row.state)) for row in rows]
 
     async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
         """See `ChainStore.awaited`."""
         values = {"project_id": project_id, "run_id": run_id}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            return (await connection.execute(sql.AWAITED, values)).scalars().all()
+            return (await connection.execute(_AWAITED, values)).scalars().all()
 
 
 def run_not_found(run_id: str) -> NotFoundError:

@@ -41,6 +41,15 @@ class Wait:
     conversation_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskedRun:
+    """A run whose answer the agent of another run has asked for."""
+
+    run_id: str
+    agent_id: str
+    state: RunState
+
+
 Chain = Sequence[Link]
 """A run first, then its parents."""
 
@@ -58,6 +67,10 @@ class ChainStore(Protocol):
 
     async def waits(self, project_id: str, conversation_id: str) -> Sequence[Wait]:
         """Returns whom the run of a conversation waits for, whom these wait for, and so on."""
+        ...
+
+    async def asked(self, project_id: str, run_id: str) -> Sequence[AskedRun]:
+        """Returns the runs that answer the agent of a run, over or not, by id."""
         ...
 
     async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:

@@ -73,6 +73,8 @@ def new_run(
 ) -> NewRun:
     """Returns the run that a request asks for.
 
+    With a group_id the agent is asked within the run of that group (see `is_asked_in_group`).
+
     Args:
         request: The request.
         caller: Who makes it.
@@ -85,7 +87,15 @@ def new_run(
     check_id(request.agent_id, "agent", field="agent_id")
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
-    refuse(_new_run_violations(request))
+    violations = list(_new_run_violations(request))
+    group_run_id = ""
+    if request.group_id:
+        check_id(request.group_id, "group", field="group_id")
+        if len(chain) > 1 and chain[1].agent_id == request.group_id:
+            group_run_id = chain[1].run_id
+        else:
+            violations.append(FieldViolation("group_id", "must be the group that has your turn"))
+    refuse(violations)
     conversation_id = (
         request.conversation_id
         or conversation_with(chain, request.agent_id)
@@ -98,8 +108,16 @@ def new_run(
         max_steps=request.max_steps,
         sender_agent_id=chain[0].agent_id if chain else "",
         response_format=request.response_format if request.HasField("response_format") else None,
+        group_id=request.group_id,
     )
-    return _new_run(request, caller, kind, chain, payload)
+    new = _new_run(request, caller, kind, chain, payload)
+    return replace(new, group_run_id=group_run_id)
+
+
+def is_asked_in_group(request: pb.SendMessageRequest | pb.StartRunRequest, caller: Caller) -> bool:
+    """Says whether the manager agent of a group asks one of its members."""
+    asks = isinstance(request, pb.SendMessageRequest) and caller.run_id is not None
+    return asks and bool(request.agent_id and request.group_id)
 
 
 def new_group_run(

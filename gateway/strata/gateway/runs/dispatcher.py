@@ -23,7 +23,7 @@ from strata.gateway.runs.domain import (
     RunKind,
     RunStore,
     StopReason,
-    is_group,
+    takes_slot,
 )
 from strata.gateway.runs.live import LiveRun, RunHub
 from strata.gateway.runs.memory_agents import MemoryBudget
@@ -208,7 +208,7 @@ class Dispatcher:
         Raises: as `RunStore.accept`.
         """
         project_id = new.principal.project_id
-        if is_group(new.agent_id):
+        if not takes_slot(new):
             accepted = await self._store.accept(new)
             if accepted.dispatch is not None:
                 self._start(accepted.dispatch)
@@ -235,8 +235,9 @@ class Dispatcher:
     def _start(self, dispatch: Dispatch) -> None:
         """Begins to carry out a run that this gateway holds a lease and a slot for.
 
-        The run of a group needs no slot: the runs of its members do the work and have theirs,
-        and a group that waited for a member while it holds the last slot would wait for ever.
+        The run of a group needs no slot, nor does the turn of an agent that has its members answer:
+        the runs of the members do the work and have theirs, and a group that waited for a member
+        while it holds the last slot would wait for ever.
         """
         run = dispatch.run
         live = LiveRun(dispatch, self._owner, self._store, self._clock)
@@ -356,7 +357,7 @@ class Dispatcher:
         if dispatch.run.attempt > 1:
             _log.info("run taken over", run_id=run_id, attempt=dispatch.run.attempt)
         if run_id not in self._active:
-            if not is_group(dispatch.run.agent_id):
+            if takes_slot(dispatch.run):
                 self._slots_of(dispatch).take(project_id)
             self._start(dispatch)
 
@@ -399,7 +400,7 @@ class Dispatcher:
             elif run.kind is RunKind.SLEEPTIME:
                 self._memory_slots.release(run.project_id)
                 self.look()
-            elif not is_group(run.agent_id):
+            elif takes_slot(run):
                 self._release(run.project_id, may_be_awaited=active.next_left)
 
     async def _finish(
@@ -407,7 +408,7 @@ class Dispatcher:
     ) -> Dispatch | None:
         # Where slots are short, the projects take turns, and so do the conversations of a project.
         run = active.dispatch.run
-        has_slot = is_group(run.agent_id) or self._slots.has_slot(run.project_id)
+        has_slot = not takes_slot(run) or self._slots.has_slot(run.project_id)
         active.next_left = not has_slot
         take_next = not self._closing and not active.next_left
         if active.dispatch.run.kind is RunKind.SLEEPTIME:

@@ -38,6 +38,15 @@ def is_group(runner_id: str) -> bool:
     return runner_id.startswith("group-")
 
 
+def takes_slot(run: NewRun | Run) -> bool:
+    """Says whether a run takes a slot of the gateway that carries it out.
+
+    A run that only waits for runs of other agents takes none: such runs could hold all slots
+    and would then wait for ever.
+    """
+    return run.takes_slot and not is_group(run.agent_id)
+
+
 class OnBusy(StrEnum):
     """What to do when the conversation has an active run."""
 
@@ -162,6 +171,9 @@ class NewRun:
         approval_id: The request that the run answers; empty for none.
         parent_run_id: The run whose agent sends the message; empty for none.
         run_at: When it may start, by the clock of the database; None for at once.
+        group_run_id: The run of a group that it is a part of, which counts in its place as an
+            open run of the project; empty for none.
+        takes_slot: Whether it takes a slot of its gateway. The run of a group never does.
     """
 
     id: str
@@ -178,6 +190,8 @@ class NewRun:
     approval_id: str = ""
     parent_run_id: str = ""
     run_at: datetime | None = None
+    group_run_id: str = ""
+    takes_slot: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +202,7 @@ class Run:
         taint: Labels of strangers' text in its context when it ended, "WEB" and "MCP".
         parent_run_id: See `NewRun`.
         run_at: When it may start; equals `create_time` if that was at once.
+        takes_slot: See `NewRun`.
     """
 
     project_id: str
@@ -209,6 +224,7 @@ class Run:
     taint: tuple[str, ...] = ()
     parent_run_id: str = ""
     run_at: datetime | None = None
+    takes_slot: bool = True
 
 
 @dataclass(frozen=True, slots=True)

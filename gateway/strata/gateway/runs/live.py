@@ -230,6 +230,7 @@ class LiveRun:
             # A later attempt relays the members' runs from their beginning.
             if self._progress.has_relayed(event.member):
                 return
+            self._progress.number_member_step(event)
         elif kind == "message_stored":
             # A later attempt tells again what an earlier one stored.
             if event.message_stored.message.id in self._progress.message_ids:
@@ -435,7 +436,16 @@ class LiveRun:
 
     def _time(self, event: run_event_pb2.RunEvent) -> None:
         """Adds to an event that is stored when it happened and which model calls have ended."""
-        event.elapsed_ms = self._elapsed_ms()
+        now_ms = self._elapsed_ms()
+        if event.HasField("member"):
+            # The calls of a member are timed from the moment its own run was accepted.
+            shift_ms = now_ms - event.elapsed_ms
+            for call in event.model_calls:
+                if call.HasField("start_ms"):
+                    call.start_ms = max(call.start_ms + shift_ms, 0)
+            event.elapsed_ms = now_ms
+            return
+        event.elapsed_ms = now_ms
         del event.model_calls[:]
         event.model_calls.extend(self._model_calls.take())
 

@@ -59,6 +59,7 @@ class Progress:
         began: A tool may have been called, or a reply was stored.
         last_message: Id and sequence of the last message stored.
         relayed: In the run of a group, how far the log of each run of a member was relayed.
+        member_steps: The numbers that the steps of each of these runs have in this one, in order.
     """
 
     step: int = 0
@@ -73,6 +74,7 @@ class Progress:
     began: bool = False
     last_message: tuple[str, int] = ("", -1)
     relayed: dict[str, int] = field(default_factory=dict)
+    member_steps: dict[str, list[int]] = field(default_factory=dict)
     _given_up: bool = False
     _calls: dict[str, _Calls] = field(default_factory=dict)
     _tool_count: int = 0
@@ -86,6 +88,18 @@ class Progress:
     def has_relayed(self, member: run_event_pb2.EventMember) -> bool:
         """Returns whether an event of a member's run is in the log of the group's run."""
         return 0 < member.sequence <= self.relayed.get(member.run_id, 0)
+
+    def number_member_step(self, event: run_event_pb2.RunEvent) -> None:
+        """Gives a relayed event of a step the number that the step has in the run of the group.
+
+        Steps are numbered in the order in which they began; members may answer at the same time.
+        """
+        for kind in ("step_started", "step_restarted"):
+            if event.HasField(kind):
+                step = getattr(event, kind)
+                numbers = self.member_steps.get(event.member.run_id, [])
+                known = 0 < step.step <= len(numbers)
+                step.step = numbers[step.step - 1] if known else self.step + 1
 
     def continues(self, step: run_event_pb2.StepStarted) -> bool:
         """Returns whether a step that an attempt tells of is the one under way, with its reply."""
@@ -166,7 +180,11 @@ class Progress:
         if event.member.sequence:
             self.relayed[event.member.run_id] = event.member.sequence
         if kind == "step_started":
-            self.step = max(self.step, event.step_started.step)
+            number = event.step_started.step
+            self.step = max(self.step, number)
+            numbers = self.member_steps.setdefault(event.member.run_id, [])
+            if number not in numbers:
+                numbers.append(number)
         elif kind == "turn_finished":
             self.usage += usage_of(event.turn_finished.usage)
             labels = {*self.taint, *taint_of(event.turn_finished.taint)}

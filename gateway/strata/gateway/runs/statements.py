@@ -25,7 +25,7 @@ _RUN = """project_id, id, agent_id, conversation_id, kind, state, stop_reason, e
     error_message, error_retryable, step_count, attempt, last_sequence, request_id,
     prompt_tokens, completion_tokens, total_tokens, cached_input_tokens, cache_write_tokens,
     reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint,
-    parent_run_id, run_at"""
+    parent_run_id, run_at, takes_slot"""
 # Time left and age are computed here: the clock of a gateway may differ from the database's.
 _DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, lost_holders,
     extract(epoch FROM deadline_time - now()) AS remaining_s,
@@ -47,8 +47,10 @@ _STORED = "ON CONFLICT (project_id, run_id, sequence) DO NOTHING"
 _PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
 
 _LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
+# Of the runs of a group only its own counts; it has a bounded number of members' runs at a time.
 _OPEN_RUNS = (
     f"gateway.runs WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'"
+    " AND group_run_id = ''"
 )
 
 ACCEPT: TextClause = text(f"""
@@ -91,7 +93,8 @@ WITH known AS (
     ) counted
 ), allowed AS (
     SELECT FROM open_runs
-     WHERE n < CASE WHEN {_LATER} THEN :delayed_limit ELSE :open_limit END
+     WHERE (n < CASE WHEN {_LATER} THEN :delayed_limit ELSE :open_limit END
+            OR CAST(:group_run_id AS text) <> '')
        AND NOT EXISTS (SELECT FROM known)
        AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM busy))
        AND CASE :on_approval
@@ -110,11 +113,11 @@ WITH known AS (
 ), inserted AS (
     INSERT INTO gateway.runs (
         project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
-        request_id, payload, payload_hash, max_steps, parent_run_id,
+        request_id, payload, payload_hash, max_steps, parent_run_id, group_run_id, takes_slot,
         run_at, state, attempt, owner, owner_address, lease_until, start_time, deadline_time)
     SELECT :project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
            :conversation_id, :kind, CAST(:request_id AS text), :payload, :payload_hash,
-           :max_steps, CAST(:parent_run_id AS text),
+           :max_steps, CAST(:parent_run_id AS text), CAST(:group_run_id AS text), :takes_slot,
            greatest(CAST(:run_at AS timestamptz), now()),
            CASE WHEN free THEN 'RUNNING' ELSE 'QUEUED' END,
            CASE WHEN free THEN 1 ELSE 0 END,
@@ -349,47 +352,6 @@ def approvals_statement(filters: Iterable[str]) -> TextClause:
         " ORDER BY id LIMIT :limit"
     )
 
-
-# A run before its parent; a parent that was erased ends the chain.
-CHAIN = text("""
-WITH RECURSIVE chain AS (
-    SELECT id, agent_id, conversation_id, state, parent_run_id, 1 AS place
-      FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
-     UNION ALL
-    SELECT run.id, run.agent_id, run.conversation_id, run.state, run.parent_run_id,
-           chain.place + 1
-      FROM chain JOIN gateway.runs run
-           ON run.project_id = :project_id AND run.id = chain.parent_run_id
-     WHERE chain.place < :limit
-)
-SELECT id, agent_id, conversation_id, state FROM chain ORDER BY place
-""")
-
-# The run of a conversation waits for the messages that its agent has sent and that are not
-# answered, and thereby for the run of the conversation that each of them is in.
-_WAIT = f"""
-    SELECT run.id AS run_id, run.agent_id, asked.conversation_id
-      FROM gateway.runs run
-      JOIN gateway.runs asked
-           ON asked.project_id = run.project_id AND asked.parent_run_id = run.id
-          AND asked.kind = 'FOREGROUND' AND asked.state IN ({_OPEN})"""
-_HOLDS = "WHERE run.project_id = :project_id AND run.state = 'RUNNING'"
-WAITS = text(f"""
-WITH RECURSIVE waits AS ({_WAIT}
-     {_HOLDS} AND run.conversation_id = :conversation_id
-     UNION {_WAIT}
-      JOIN waits ON run.conversation_id = waits.conversation_id
-     {_HOLDS}
-)
-SELECT run_id, agent_id, conversation_id FROM waits
-""")
-
-AWAITED = text(f"""
-SELECT id FROM gateway.runs
- WHERE project_id = :project_id AND parent_run_id = :run_id
-   AND kind = 'FOREGROUND' AND state IN ({_OPEN})
- ORDER BY id
-""")
 
 ASKED_BY = text("""
 SELECT organization_id, project_id, principal, scopes, max_steps FROM gateway.runs

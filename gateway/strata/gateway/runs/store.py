@@ -162,12 +162,15 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             "delayed_limit": terms.quotas.delayed_runs,
             "may_start": may_start,
             "run_at": new.run_at,
+            "group_run_id": new.group_run_id,
+            "takes_slot": new.takes_slot,
         }
         return (await connection.execute(sql.ACCEPT, values)).mappings().one()
 
     def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
-            self._terms.quotas.check(row["open_count"], is_later=row["is_later"])
+            if not new.group_run_id:
+                self._terms.quotas.check(row["open_count"], is_later=row["is_later"])
             if row["busy_id"] is not None and new.on_busy is OnBusy.REJECT:
                 raise AbortedError(
                     "The conversation has an active run.",
@@ -536,6 +539,7 @@ def _run(row: Mapping[Any, Any]) -> Run:
         taint=tuple(row["taint"]),
         parent_run_id=row["parent_run_id"] or "",
         run_at=row["run_at"],
+        takes_slot=row["takes_slot"],
     )
 
 

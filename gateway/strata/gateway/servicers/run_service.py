@@ -325,7 +325,8 @@ class RunServicer(pb_grpc.RunServiceServicer):
         self, request: pb.SendMessageRequest | pb.StartRunRequest, kind: RunKind
     ) -> Accepted:
         caller = require_caller()
-        new_run = convert.new_group_run if request.group_id else convert.new_run
+        of_group = request.group_id and not convert.is_asked_in_group(request, caller)
+        new_run = convert.new_group_run if of_group else convert.new_run
         if caller.run_id is None:
             return await self._start(new_run(request, caller, kind))
         chain = await self._store.chain(caller.project_id, caller.run_id, self._chain_limit)

@@ -164,8 +164,9 @@ def payload(run: Run, event: str) -> bytes:
         "timestamp": finished.isoformat(),
         "data": {
             "run_id": run.id,
-            "agent_id": run.agent_id,
-            "conversation_id": run.conversation_id,
+            "agent_id": wire.agent_id,
+            "conversation_id": wire.conversation_id,
+            "group_id": wire.group_id,
             "request_id": run.request_id,
             "parent_run_id": run.parent_run_id,
             "kind": run.kind.value,

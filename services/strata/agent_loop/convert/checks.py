@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.names import name_problems
+from strata.shared.tool_catalogue import GROUP_TOOLS
 
 MAX_NAME = 128
 MAX_DESCRIPTION = 10_000
@@ -64,6 +65,14 @@ def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
         for index, name in enumerate(names)
         if not _TOOL_NAME.fullmatch(name)
     ]
+    found.extend(
+        FieldViolation(
+            f"{field}[{index}]",
+            f"must not be {name}: only groups offer it, to their agents in their runs",
+        )
+        for index, name in enumerate(names)
+        if name in GROUP_TOOLS
+    )
     if len(names) > MAX_TOOLS:
         found.append(FieldViolation(field, f"has {len(names)} tools, at most {MAX_TOOLS}"))
     return found

@@ -132,6 +132,7 @@ def group_to_proto(group: Group) -> pb.Group:
         members=map(_member_to_proto, group.members),
         shared_block_ids=group.shared_block_ids,
         revision=group.revision,
+        holder_agent_id=group.holder_agent_id,
     )
     if group.manager_agent is not None:
         out.manager_agent.CopyFrom(_member_to_proto(group.manager_agent))

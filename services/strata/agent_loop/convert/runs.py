@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 
 from strata.agent_loop.convert.checks import refuse
+from strata.agent_loop.convert.group_tools import group_tool_from_proto
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
     approval_response_from_proto,
@@ -114,6 +115,9 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
             response_format_from_proto(request.response_format)
             if request.HasField("response_format")
             else None
+        ),
+        group_tool=(
+            group_tool_from_proto(request.group_tool) if request.HasField("group_tool") else None
         ),
     )
 

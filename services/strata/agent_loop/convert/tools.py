@@ -65,6 +65,7 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
 def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
     """Returns the request that runs the calls of one reply."""
     older = batch.older_lines
+    group = batch.group
     return pb.ExecuteToolsRequest(
         agent_id=batch.agent_id,
         conversation_id=batch.conversation_id,
@@ -90,6 +91,15 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         message_id=batch.message_id,
         taint=labels_to_proto(batch.seen.taint),
         older_lines=pb.OlderLines(**asdict(older)) if older is not None else None,
+        group=None
+        if group is None
+        else pb.CallingGroup(
+            group_id=group.id,
+            members=[
+                pb.CallingGroupMember(agent_id=member.agent_id, name=member.name)
+                for member in group.members
+            ],
+        ),
     )
 
 

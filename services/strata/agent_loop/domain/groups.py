@@ -73,7 +73,11 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as stored; agents that are being deleted are not in it."""
+    """A group as stored; agents that are being deleted are not in it.
+
+    Attributes:
+        handed_to: The agent that was handed the conversation last; empty for none.
+    """
 
     id: str
     description: str
@@ -85,6 +89,19 @@ class Group:
     create_time: datetime
     update_time: datetime
     active: bool = True
+    handed_to: str = ""
+
+    @property
+    def holder_agent_id(self) -> str:
+        """The member that answers the next message of a swarm; empty in other groups.
+
+        The first member if no other was handed the conversation, or if that one is no member any
+        more.
+        """
+        if self.manager.type is not ManagerType.SWARM or not self.members:
+            return ""
+        ids = [member.agent_id for member in self.members]
+        return self.handed_to if self.handed_to in ids else ids[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +131,19 @@ class UpdateGroup:
     shared_block_ids: tuple[str, ...] | None = None
     expected_revision: int = 0
     request: Request = field(default_factory=Request)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTool:
+    """A tool that an agent is offered only in a run of its group.
+
+    Attributes:
+        name: Its name.
+        members: The agents that it reaches, in the order of the group.
+    """
+
+    name: str
+    members: tuple[GroupMember, ...]
 
 
 class GroupStore(Protocol):
@@ -171,6 +201,31 @@ class GroupStore(Protocol):
 
     async def delete(self, group_id: str) -> None:
         """Deletes a group, in any state.
+
+        Raises:
+            NotFoundError: GROUP_NOT_FOUND.
+        """
+        ...
+
+    async def begin_run(self, group_id: str, run_id: str) -> str:
+        """Notes that a run of a swarm begins and returns the agent that holds the conversation.
+
+        Repeating it for the same run returns the same agent, whatever the run has handed over
+        since, until another run begins.
+
+        Returns:
+            The agent; empty if no run has handed the conversation over.
+
+        Raises:
+            NotFoundError: GROUP_NOT_FOUND.
+        """
+        ...
+
+    async def hand_over(self, group_id: str, run_id: str, number: int, agent_id: str) -> None:
+        """Stores that a run has handed the conversation to an agent.
+
+        Nothing changes if the run is not the one that began last, or if a hand-over with this or
+        a higher number is stored.
 
         Raises:
             NotFoundError: GROUP_NOT_FOUND.

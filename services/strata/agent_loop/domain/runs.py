@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strata.agent_loop.domain.approvals import ApprovalResponse
+from strata.agent_loop.domain.groups import GroupTool
 from strata.agent_loop.domain.messages import MessageInput
 from strata.agent_loop.domain.response_formats import ResponseFormat
 from strata.agent_loop.domain.taint import Taint
@@ -68,6 +69,7 @@ class RunRequest:
         group_id: The group that the inputs are exchanged in; empty for none.
         record_only: Store the inputs without an answer.
         response_format: What the reply must be; None as the agent says.
+        group_tool: The tool that the group of the run offers the agent; None for none.
         approval: The answer to a request for approval, in place of inputs.
         transcript: What a memory agent has to read, in place of inputs.
         max_steps: Most model calls.
@@ -94,6 +96,7 @@ class RunRequest:
     group_id: str = ""
     record_only: bool = False
     response_format: ResponseFormat | None = None
+    group_tool: GroupTool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from strata.agent_loop.domain.groups import GroupMember
 from strata.agent_loop.domain.messages import Provenance, ToolReturn
 from strata.agent_loop.models.domain import ToolCall, ToolSchema
 from strata.shared.server_tools import server_of
@@ -241,6 +242,19 @@ class OlderLines:
 
 
 @dataclass(frozen=True, slots=True)
+class CallingGroup:
+    """The group in whose run calls are made.
+
+    Attributes:
+        id: The group.
+        members: The agents that the tools of the group reach, in order.
+    """
+
+    id: str
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ToolBatch:
     """The calls of one reply, to be run.
 
@@ -252,6 +266,7 @@ class ToolBatch:
         message_id: Id that the reply will be stored with.
         nesting: For calls whose code calls tools; None if there are none.
         older_lines: What ``store_memories`` can store; None if it can store nothing.
+        group: The group in whose run the calls are made, if it offers the agent a tool.
     """
 
     agent_id: str
@@ -268,3 +283,4 @@ class ToolBatch:
     message_id: str
     nesting: Nesting | None = None
     older_lines: OlderLines | None = None
+    group: CallingGroup | None = None

@@ -169,6 +169,7 @@ class CodeCalls:
             # What a call returned, the code may have put into this one.
             seen=replace(seen, taint=taint_of(seen.taint, self._taint)),
             message_id=record.message_id,
+            group=bench.group,
         )
 
     @property

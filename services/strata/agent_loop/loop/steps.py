@@ -25,7 +25,7 @@ from strata.agent_loop.domain.journal import StepRecord, key_of
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.domain.taint import Taint, labels_of, sources_of, taint_of
-from strata.agent_loop.domain.tools import Seen, ToolResult, ToolSet
+from strata.agent_loop.domain.tools import CallingGroup, Seen, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
     coming_taint,
@@ -445,7 +445,7 @@ class Steps:
         # What was offered when the reply was made is judged by that, also in a later dispatch.
         called = {call.name for call in record.reply.tool_calls if call.id in record.effects}
         toolset = self._known.only({*self._toolset.names, *called})
-        ports = self._ports
+        ports, tool = self._ports, self._request.group_tool
         return ToolBench(
             ports.tools,
             ports.journal,
@@ -456,6 +456,7 @@ class Steps:
             toolset,
             rules,
             self._older_lines,
+            CallingGroup(self._request.group_id, tool.members) if tool is not None else None,
         )
 
     async def _cut(self, record: StepRecord, calls: StepCalls) -> None:

@@ -13,6 +13,7 @@ from strata.agent_loop.domain.journal import JournalKey, StepRecord, idempotency
 from strata.agent_loop.domain.messages import ToolStatus
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import (
+    CallingGroup,
     CallStarted,
     CodeAnswer,
     CodeCall,
@@ -58,6 +59,7 @@ class ToolBench:
     toolset: ToolSet
     rules: StepRules
     older_lines: OlderLines | None = None
+    group: CallingGroup | None = None
 
 
 class StepCalls:
@@ -371,6 +373,7 @@ class StepCalls:
             agent_type=self._bench.agent.type.value,
             seen=record.seen.after(self._results.values()),
             message_id=record.message_id,
+            group=self._bench.group,
             nesting=Nesting(self._bench.toolset.callable, self._answer_code) if code else None,
             older_lines=self._bench.older_lines,
         )

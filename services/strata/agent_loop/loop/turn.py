@@ -43,6 +43,7 @@ from strata.agent_loop.loop.failures import (
     nothing_archived,
     out_of_time,
 )
+from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.message_buffer import buffer_of, first_sequence
@@ -249,7 +250,8 @@ class Turn:
         return False
 
     async def _load(self) -> Agent:
-        agent = await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
+        stored = await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
+        agent = in_run(stored, self._request.group_tool)
         self._agent = agent
         if agent.memory_agent_id:
             tended = TendedTurn(agent.memory_agent_id, agent.sleeptime_frequency)
@@ -294,6 +296,8 @@ class Turn:
                 raise found
         if isinstance(begun, BaseException):
             raise begun
+        if isinstance(toolset, ToolSet):
+            toolset = with_members(toolset, self._request.group_tool)
         self._begun = begun
         await self._tell_begun(begun)
         return begun, section, toolset, stats  # type: ignore[return-value]

@@ -11,6 +11,7 @@ from strata.agent_loop.convert.evidence import EvidenceReader
 from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.convert.runs import response_to_proto, run_from_proto
 from strata.agent_loop.domain.events import RunEvent
+from strata.agent_loop.domain.groups import GroupStore
 from strata.agent_loop.domain.journal import JournalKey, key_of
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.ports import Journal, Ports
@@ -21,6 +22,7 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as pb_grpc
 from strata.shared import context
 from strata.shared.errors import AbortedError, InvalidArgumentError, StrataError
+from strata.shared.ids import check_id
 from strata.shared.logs import get_logger
 
 Context = Any
@@ -142,16 +144,37 @@ class TurnServicer(pb_grpc.TurnServiceServicer):
 
     Args:
         ports: What turns are wired to.
+        groups: Knows who holds the conversation of a swarm.
         terms: How turns are finished whose caller is gone.
     """
 
-    def __init__(self, ports: Ports, terms: DetachTerms | None = None) -> None:
+    def __init__(self, ports: Ports, groups: GroupStore, terms: DetachTerms | None = None) -> None:
         self._ports = ports
+        self._groups = groups
         self._detached = DetachedTurns(ports.journal, terms or DetachTerms())
 
     async def close(self) -> None:
         """Cuts off the turns that go on without a caller."""
         await self._detached.close()
+
+    async def BeginGroupRun(
+        self, request: pb.BeginGroupRunRequest, _context: Context
+    ) -> pb.BeginGroupRunResponse:
+        """Returns who holds the conversation of a swarm when a run begins."""
+        check_id(request.group_id, "group", field="group_id")
+        check_id(request.run_id, "run", field="run_id")
+        holder = await self._groups.begin_run(request.group_id, request.run_id)
+        return pb.BeginGroupRunResponse(holder_agent_id=holder)
+
+    async def HandOver(self, request: pb.HandOverRequest, _context: Context) -> pb.HandOverResponse:
+        """Stores that a member of a swarm was handed the conversation."""
+        check_id(request.group_id, "group", field="group_id")
+        check_id(request.run_id, "run", field="run_id")
+        check_id(request.holder_agent_id, "agent", field="holder_agent_id")
+        await self._groups.hand_over(
+            request.group_id, request.run_id, request.number, request.holder_agent_id
+        )
+        return pb.HandOverResponse()
 
     async def ExecuteRun(
         self, request_iterator: AsyncIterator[pb.ExecuteRunRequest], _context: Context

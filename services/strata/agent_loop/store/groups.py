@@ -37,8 +37,10 @@ from strata.shared.errors import NotFoundError, Reason
 _GROUP = """
     SELECT g.id, g.state, g.payload_hash, g.description, g.manager, g.shared_block_ids, g.revision,
            g.create_time, g.update_time, m.id AS manager_id, m.name AS manager_name,
-           m.description AS manager_description, members.ids, members.names, members.descriptions
+           m.description AS manager_description, members.ids, members.names, members.descriptions,
+           h.agent_id AS handed_to
     FROM agent_loop.groups g
+    LEFT JOIN agent_loop.group_holders h ON h.project_id = g.project_id AND h.group_id = g.id
     LEFT JOIN agent_loop.agents m
       ON m.project_id = g.project_id AND m.id = g.manager_agent_id AND m.state = 'active'
     LEFT JOIN LATERAL (
@@ -109,6 +111,31 @@ _DELETE = text(
 )
 
 
+# The holder at the beginning of the run is kept: a run that is taken over plays its turns again.
+_BEGIN_RUN = text(
+    """
+    INSERT INTO agent_loop.group_holders AS h (project_id, group_id, run_id, first_agent_id,
+                                               agent_id, hand_overs)
+    SELECT project_id, id, :run, '', '', 0 FROM agent_loop.groups
+    WHERE project_id = :project AND id = :id AND state = 'active'
+    ON CONFLICT (project_id, group_id) DO UPDATE
+       SET first_agent_id = CASE WHEN h.run_id = :run THEN h.first_agent_id ELSE h.agent_id END,
+           hand_overs = CASE WHEN h.run_id = :run THEN h.hand_overs ELSE 0 END,
+           run_id = :run
+    RETURNING first_agent_id
+    """
+)
+_HAND_OVER = text(
+    """
+    WITH changed AS (
+        UPDATE agent_loop.group_holders SET agent_id = :agent, hand_overs = :number
+        WHERE project_id = :project AND group_id = :id AND run_id = :run AND hand_overs < :number
+    )
+    SELECT id FROM agent_loop.groups WHERE project_id = :project AND id = :id
+    """
+)
+
+
 class PostgresGroupStore:
     """Implements `domain.groups.GroupStore`."""
 
@@ -158,6 +185,23 @@ class PostgresGroupStore:
             known = await self.known(command.request)
             assert known is not None
             return known
+
+    async def begin_run(self, group_id: str, run_id: str) -> str:
+        """See `GroupStore.begin_run`."""
+        async with self._database.transaction() as connection:
+            values = _bound(id=group_id, run=run_id)
+            row = (await connection.execute(_BEGIN_RUN, values)).one_or_none()
+        if row is None:
+            raise group_not_found(group_id)
+        return str(row.first_agent_id)
+
+    async def hand_over(self, group_id: str, run_id: str, number: int, agent_id: str) -> None:
+        """See `GroupStore.hand_over`."""
+        values = _bound(id=group_id, run=run_id, number=number, agent=agent_id)
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(_HAND_OVER, values)).one_or_none()
+        if row is None:
+            raise group_not_found(group_id)
 
     async def delete(self, group_id: str) -> None:
         """See `GroupStore.delete`."""
@@ -290,6 +334,7 @@ def _group(row: Mapping[Any, Any]) -> Group:
         create_time=row["create_time"],
         update_time=row["update_time"],
         active=row["state"] == "active",
+        handed_to=row["handed_to"] or "",
     )
 
 

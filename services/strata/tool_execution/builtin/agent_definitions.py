@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 from strata.tool_execution.builtin.schemas import builtin, parameters, text
 from strata.tool_execution.domain.tools import ToolType
 
@@ -56,4 +57,38 @@ SEND_ASYNC = builtin(
     parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),
 )
 
-AGENT_TOOLS = (SEND_AND_WAIT, SEND_TO_TAGGED, SEND_ASYNC)
+# The agent loop adds the members of the group to the descriptions, and to the schema of the
+# argument that names one.
+SEND_TO_GROUP = builtin(
+    name=ASK_MEMBERS,
+    description=(
+        "Ask all other agents of this group the same and wait for their answers. They are told who"
+        " you are, and see nothing of your conversation but this message. Returns one reply per"
+        " agent. Only you talk to the user: use the answers in your own reply."
+    ),
+    kind=ToolType.MULTI_AGENT,
+    parameters=parameters(["message"], message=_MESSAGE),
+)
+
+HAND_CONVERSATION_OVER = builtin(
+    name=HAND_OVER,
+    description=(
+        "Hand this conversation over to another agent of this group, if that one is better suited"
+        " to answer. It sees what was said, answers the user now and keeps the conversation from"
+        " then on. Your turn ends with this call; do not answer the user yourself as well."
+    ),
+    kind=ToolType.MULTI_AGENT,
+    parameters=parameters(
+        ["agent", "message"],
+        agent=text("The agent that takes over."),
+        message=text("What the other agent should know or do; may be empty."),
+    ),
+)
+
+AGENT_TOOLS = (
+    SEND_AND_WAIT,
+    SEND_TO_TAGGED,
+    SEND_ASYNC,
+    SEND_TO_GROUP,
+    HAND_CONVERSATION_OVER,
+)

@@ -20,21 +20,26 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.shared.blank_text import is_blank
 from strata.shared.endings import let_end
-from strata.shared.errors import StrataError, UnavailableError
+from strata.shared.errors import Reason, ResourceExhaustedError, StrataError, UnavailableError
 from strata.shared.ids import check_id
+from strata.shared.member_labels import labels_of, position_of
 from strata.shared.replies import words_of
 from strata.tool_execution.builtin.agent_definitions import (
+    HAND_CONVERSATION_OVER,
     SEND_AND_WAIT,
     SEND_ASYNC,
+    SEND_TO_GROUP,
     SEND_TO_TAGGED,
 )
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.domain.tools import Call, Caller, CallingGroup, Output, ToolError
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto
 from strata.tool_execution.peers import LostAnswerError, backoff
 
 Arguments = Mapping[str, Any]
 
 MAX_RECIPIENTS = 50
+_PASSING_REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.OVERLOADED})
+_ONLY_IN_GROUPS = "This tool can only be called while its group answers a message."
 
 _UNANSWERED = {
     events.STOP_REASON_REQUIRES_APPROVAL: "It wants to do something that a person has to approve,"
@@ -109,7 +114,15 @@ class AgentTools:
         wait_s: How long an answer is waited for.
     """
 
-    names = frozenset({SEND_AND_WAIT.name, SEND_TO_TAGGED.name, SEND_ASYNC.name})
+    names = frozenset(
+        {
+            SEND_AND_WAIT.name,
+            SEND_TO_TAGGED.name,
+            SEND_ASYNC.name,
+            SEND_TO_GROUP.name,
+            HAND_CONVERSATION_OVER.name,
+        }
+    )
 
     def __init__(
         self,
@@ -129,8 +142,12 @@ class AgentTools:
             ToolError: No agent answered, or there is nobody to send it to.
             StrataError: The gateway refused.
         """
+        if call.name == HAND_CONVERSATION_OVER.name:
+            return _handed_over(arguments["agent"], caller.group)
         if is_blank(arguments["message"]):
             raise ToolError("message must hold text that is not blank. Nothing was sent.")
+        if call.name == SEND_TO_GROUP.name:
+            return await self._to_group(call, arguments["message"], caller)
         if call.name == SEND_TO_TAGGED.name:
             return await self._to_tagged(call, arguments, caller)
         other = check_id(arguments["other_agent_id"], "agent", field="other_agent_id")
@@ -168,14 +185,42 @@ class AgentTools:
                 " tags."
             )
         message = await self._message(arguments["message"], caller, waits=True)
+        return await self._ask_all(call, found, message)
+
+    async def _to_group(self, call: Call, text: str, caller: Caller) -> Output:
+        group = caller.group
+        if not group.agent_ids:
+            raise ToolError(_ONLY_IN_GROUPS)
+        members = dict(zip(group.agent_ids, labels_of(group.names), strict=True))
+        message = await self._message(text, caller, waits=True)
+        return await self._ask_all(call, members, message, group.id)
+
+    async def _ask_all(
+        self,
+        call: Call,
+        agents: Mapping[str, str],
+        message: common.MessageInput,
+        group_id: str = "",
+    ) -> Output:
+        """Asks agents at the same time and returns what each of them came to.
+
+        Args:
+            call: The call.
+            agents: Names of the agents by id.
+            message: What they are asked.
+            group_id: The group in whose run they are asked; empty for none.
+
+        Raises:
+            ToolError: No agent answered.
+        """
 
         async def ask(agent_id: str) -> _Answer | StrataError:
             try:
-                return await self._ask(call, agent_id, message)
+                return await self._ask(call, agent_id, message, group_id)
             except StrataError as error:
                 return error
 
-        asked = [asyncio.create_task(ask(agent_id)) for agent_id in found]
+        asked = [asyncio.create_task(ask(agent_id)) for agent_id in agents]
         try:
             answers = await asyncio.gather(*asked)
         finally:
@@ -185,7 +230,7 @@ class AgentTools:
             _unanswered(agent_id, name, answer)
             if isinstance(answer, StrataError)
             else answer.told(agent_id, name)
-            for (agent_id, name), answer in zip(found.items(), answers, strict=True)
+            for (agent_id, name), answer in zip(agents.items(), answers, strict=True)
         ]
         ends = {each["status"] for each in told}
         if ends <= {"failed", "unknown"}:
@@ -193,11 +238,18 @@ class AgentTools:
         labels = {label for each in answers if isinstance(each, _Answer) for label in each.taint}
         return Output(told, taint=tuple(sorted(labels)))
 
-    async def _ask(self, call: Call, agent_id: str, message: common.MessageInput) -> _Answer:
-        """Sends the message and collects the answer; a gateway that dies is asked again."""
+    async def _ask(
+        self, call: Call, agent_id: str, message: common.MessageInput, group_id: str = ""
+    ) -> _Answer:
+        """Sends the message and collects the answer; a gateway that dies is asked again.
+
+        So is one that refuses a question to a group because too many calls are made: the group
+        itself makes many at once.
+        """
         request = run_pb.SendMessageRequest(
             request_id=_request_id(call, agent_id),
             agent_id=agent_id,
+            group_id=group_id,
             messages=[message],
             stream_tokens=False,
             # `words_of` tells words from thoughts by the calls.
@@ -205,21 +257,28 @@ class AgentTools:
         )
         answer = _Answer()
         arrived = away = False
+        refused: ResourceExhaustedError | None = None
         pauses = backoff(self._wait_s)
         try:
             async with asyncio.timeout(self._wait_s):
                 while True:
-                    answer, away = _Answer(), False
+                    answer, away, refused = _Answer(), False, None
                     try:
                         await self._follow(request, answer)
                     except UnavailableError as error:
                         arrived, away = arrived or answer.began, True
                         if not await pauses.wait(error):
                             break
+                    except ResourceExhaustedError as error:
+                        refused = error
+                        waits = group_id and error.reason in _PASSING_REFUSALS
+                        if not waits or not await pauses.wait(error):
+                            raise
                     else:
                         return answer
         except TimeoutError:
-            pass
+            if refused is not None and not away and not answer.began:
+                raise refused from None
         if away and not arrived:
             # It was sent, perhaps more than once, and no event of its run has come.
             raise LostAnswerError("The gateway service gave no answer.")
@@ -271,13 +330,26 @@ class AgentTools:
             else "It does not wait, and your reply is not sent to it. If it needs an answer, send"
             f" it one with {SEND_ASYNC.name}, if you have that tool."
         )
-        opening = f"[Message from another agent, {name} ({caller.agent_id}). {how}]"
+        [label] = labels_of([name])
+        opening = f"[Message from another agent, {label} ({caller.agent_id}). {how}]"
         return common.MessageInput(
             # Of an agent's name more is allowed than of a speaker's, such as joined emoji.
             name="".join(character for character in name if character.isprintable()),
             parts=[common.Part(text=common.TextPart(text=f"{opening}\n\n{text}"))],
             taint=labels_to_proto(caller.taint),
         )
+
+
+def _handed_over(agent: str, group: CallingGroup) -> Output:
+    """Returns the return of a hand-over, which takes effect when the turn has ended."""
+    if not group.agent_ids:
+        raise ToolError(_ONLY_IN_GROUPS)
+    labels = labels_of(group.names)
+    position = position_of(agent, group.agent_ids, group.names)
+    if position is None:
+        names = ", ".join(f'"{label}"' for label in labels)
+        raise ToolError(f"agent must be one of: {names}. The conversation stays with you.")
+    return Output(f'The conversation is handed over to "{labels[position]}".')
 
 
 def _unanswered(agent_id: str, name: str, error: StrataError) -> dict[str, Any]:

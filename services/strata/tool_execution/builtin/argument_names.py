@@ -60,6 +60,7 @@ _FIELDS: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     },
     "send_message_to_agent_and_wait_for_reply": _MESSAGE,
     "send_message_to_agent_async": _MESSAGE,
+    "send_message_to_all_agents_in_group": _MESSAGE,
     "send_message_to_agents_matching_tags": {
         **_MESSAGE,
         "tags": _BOTH_TAGS,

@@ -202,6 +202,21 @@ class OlderLines:
 
 
 @dataclass(frozen=True, slots=True)
+class CallingGroup:
+    """The group in whose run calls are made.
+
+    Attributes:
+        id: The group.
+        agent_ids: The agents that the tools of the group reach, in order.
+        names: Their names, in the same order.
+    """
+
+    id: str = ""
+    agent_ids: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """On whose behalf calls are run.
 
@@ -216,6 +231,7 @@ class Caller:
         taint: Text of strangers that the model had read: "web", "mcp". What a tool writes to
             memory is to be marked with it.
         older_lines: Of a voice memory agent that reads a transcript; None for any other caller.
+        group: The group in whose run the calls are made, if it offers the agent a tool.
     """
 
     agent_id: str
@@ -232,6 +248,7 @@ class Caller:
     message_id: str = ""
     taint: tuple[str, ...] = ()
     older_lines: OlderLines | None = None
+    group: CallingGroup = CallingGroup()
 
     def after(self, edits: Iterable[MemoryEdit]) -> Caller:
         """Returns the caller as later calls of the same reply see it.

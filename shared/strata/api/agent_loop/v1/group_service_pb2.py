@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/agent_loop/v1/group_service.proto\x12\x18strata.api.agent_loop.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x01\n\rManagerConfig\x12\x33\n\x04type\x18\x01 \x01(\x0e\x32%.strata.api.agent_loop.v1.ManagerType\x12\x18\n\x10manager_agent_id\x18\x02 \x01(\t\x12\x11\n\tmax_turns\x18\x03 \x01(\x05\x12\x19\n\x11termination_token\x18\x04 \x01(\t\x12!\n\x19sleeptime_agent_frequency\x18\x05 \x01(\x05\x12!\n\x19max_message_buffer_length\x18\x06 \x01(\x05\x12!\n\x19min_message_buffer_length\x18\x07 \x01(\x05\"B\n\x0bGroupMember\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\"\xe6\x02\n\x05Group\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x38\n\x07manager\x18\x03 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ManagerConfig\x12\x36\n\x07members\x18\x04 \x03(\x0b\x32%.strata.api.agent_loop.v1.GroupMember\x12<\n\rmanager_agent\x18\x05 \x01(\x0b\x32%.strata.api.agent_loop.v1.GroupMember\x12\x18\n\x10shared_block_ids\x18\x06 \x03(\t\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa4\x01\n\x12\x43reateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x38\n\x07manager\x18\x03 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ManagerConfig\x12\x11\n\tagent_ids\x18\x04 \x03(\t\x12\x18\n\x10shared_block_ids\x18\x05 \x03(\t\"E\n\x13\x43reateGroupResponse\x12.\n\x05group\x18\x01 \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\"#\n\x0fGetGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\"B\n\x10GetGroupResponse\x12.\n\x05group\x18\x01 \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\"\x89\x01\n\x11ListGroupsRequest\x12;\n\x0cmanager_type\x18\x01 \x01(\x0e\x32%.strata.api.agent_loop.v1.ManagerType\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\"^\n\x12ListGroupsResponse\x12/\n\x06groups\x18\x01 \x03(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\nMemberList\x12\x11\n\tagent_ids\x18\x01 \x03(\t\"$\n\x0fSharedBlockList\x12\x11\n\tblock_ids\x18\x01 \x03(\t\"\xb2\x02\n\x12UpdateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x38\n\x07manager\x18\x04 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ManagerConfig\x12\x35\n\x07members\x18\x05 \x01(\x0b\x32$.strata.api.agent_loop.v1.MemberList\x12@\n\rshared_blocks\x18\x06 \x01(\x0b\x32).strata.api.agent_loop.v1.SharedBlockList\x12\x19\n\x11\x65xpected_revision\x18\x07 \x01(\x03\x42\x0e\n\x0c_description\"E\n\x13UpdateGroupResponse\x12.\n\x05group\x18\x01 \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\"&\n\x12\x44\x65leteGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse*\xd6\x01\n\x0bManagerType\x12\x1c\n\x18MANAGER_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MANAGER_TYPE_ROUND_ROBIN\x10\x01\x12\x1b\n\x17MANAGER_TYPE_SUPERVISOR\x10\x02\x12\x18\n\x14MANAGER_TYPE_DYNAMIC\x10\x03\x12\x1a\n\x16MANAGER_TYPE_SLEEPTIME\x10\x04\x12 \n\x1cMANAGER_TYPE_VOICE_SLEEPTIME\x10\x05\x12\x16\n\x12MANAGER_TYPE_SWARM\x10\x06\x32\xb7\x04\n\x0cGroupService\x12o\n\x0b\x43reateGroup\x12,.strata.api.agent_loop.v1.CreateGroupRequest\x1a-.strata.api.agent_loop.v1.CreateGroupResponse\"\x03\x90\x02\x02\x12\x66\n\x08GetGroup\x12).strata.api.agent_loop.v1.GetGroupRequest\x1a*.strata.api.agent_loop.v1.GetGroupResponse\"\x03\x90\x02\x01\x12l\n\nListGroups\x12+.strata.api.agent_loop.v1.ListGroupsRequest\x1a,.strata.api.agent_loop.v1.ListGroupsResponse\"\x03\x90\x02\x01\x12o\n\x0bUpdateGroup\x12,.strata.api.agent_loop.v1.UpdateGroupRequest\x1a-.strata.api.agent_loop.v1.UpdateGroupResponse\"\x03\x90\x02\x02\x12o\n\x0b\x44\x65leteGroup\x12,.strata.api.agent_loop.v1.DeleteGroupRequest\x1a-.strata.api.agent_loop.v1.DeleteGroupResponse\"\x03\x90\x02\x02\x42\x65\n\x18strata.api.agent_loop.v1P\x01Z-strata.internal/api/agent_loop/v1;agentloopv1\xaa\x02\x17Strata.Api.AgentLoop.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/agent_loop/v1/group_service.proto\x12\x18strata.api.agent_loop.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x01\n\rManagerConfig\x12\x33\n\x04type\x18\x01 \x01(\x0e\x32%.strata.api.agent_loop.v1.ManagerType\x12\x18\n\x10manager_agent_id\x18\x02 \x01(\t\x12\x11\n\tmax_turns\x18\x03 \x01(\x05\x12\x19\n\x11termination_token\x18\x04 \x01(\t\x12!\n\x19sleeptime_agent_frequency\x18\x05 \x01(\x05\x12!\n\x19max_message_buffer_length\x18\x06 \x01(\x05\x12!\n\x19min_message_buffer_length\x18\x07 \x01(\x05\"B\n\x0bGroupMember\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\"\xff\x02\n\x05Group\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x38\n\x07manager\x18\x03 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ManagerConfig\x12\x36\n\x07members\x18\x04 \x03(\x0b\x32%.strata.api.agent_loop.v1.GroupMember\x12<\n\rmanager_agent\x18\x05 \x01(\x0b\x32%.strata.api.agent_loop.v1.GroupMember\x12\x18\n\x10shared_block_ids\x18\x06 \x03(\t\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fholder_agent_id\x18\n \x01(\t\"\xa4\x01\n\x12\x43reateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x38\n\x07manager\x18\x03 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ManagerConfig\x12\x11\n\tagent_ids\x18\x04 \x03(\t\x12\x18\n\x10shared_block_ids\x18\x05 \x03(\t\"E\n\x13\x43reateGroupResponse\x12.\n\x05group\x18\x01 \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\"#\n\x0fGetGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\"B\n\x10GetGroupResponse\x12.\n\x05group\x18\x01 \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\"\x89\x01\n\x11ListGroupsRequest\x12;\n\x0cmanager_type\x18\x01 \x01(\x0e\x32%.strata.api.agent_loop.v1.ManagerType\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\"^\n\x12ListGroupsResponse\x12/\n\x06groups\x18\x01 \x03(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\nMemberList\x12\x11\n\tagent_ids\x18\x01 \x03(\t\"$\n\x0fSharedBlockList\x12\x11\n\tblock_ids\x18\x01 \x03(\t\"\xb2\x02\n\x12UpdateGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x38\n\x07manager\x18\x04 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ManagerConfig\x12\x35\n\x07members\x18\x05 \x01(\x0b\x32$.strata.api.agent_loop.v1.MemberList\x12@\n\rshared_blocks\x18\x06 \x01(\x0b\x32).strata.api.agent_loop.v1.SharedBlockList\x12\x19\n\x11\x65xpected_revision\x18\x07 \x01(\x03\x42\x0e\n\x0c_description\"E\n\x13UpdateGroupResponse\x12.\n\x05group\x18\x01 \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\"&\n\x12\x44\x65leteGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse*\xd6\x01\n\x0bManagerType\x12\x1c\n\x18MANAGER_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MANAGER_TYPE_ROUND_ROBIN\x10\x01\x12\x1b\n\x17MANAGER_TYPE_SUPERVISOR\x10\x02\x12\x18\n\x14MANAGER_TYPE_DYNAMIC\x10\x03\x12\x1a\n\x16MANAGER_TYPE_SLEEPTIME\x10\x04\x12 \n\x1cMANAGER_TYPE_VOICE_SLEEPTIME\x10\x05\x12\x16\n\x12MANAGER_TYPE_SWARM\x10\x06\x32\xb7\x04\n\x0cGroupService\x12o\n\x0b\x43reateGroup\x12,.strata.api.agent_loop.v1.CreateGroupRequest\x1a-.strata.api.agent_loop.v1.CreateGroupResponse\"\x03\x90\x02\x02\x12\x66\n\x08GetGroup\x12).strata.api.agent_loop.v1.GetGroupRequest\x1a*.strata.api.agent_loop.v1.GetGroupResponse\"\x03\x90\x02\x01\x12l\n\nListGroups\x12+.strata.api.agent_loop.v1.ListGroupsRequest\x1a,.strata.api.agent_loop.v1.ListGroupsResponse\"\x03\x90\x02\x01\x12o\n\x0bUpdateGroup\x12,.strata.api.agent_loop.v1.UpdateGroupRequest\x1a-.strata.api.agent_loop.v1.UpdateGroupResponse\"\x03\x90\x02\x02\x12o\n\x0b\x44\x65leteGroup\x12,.strata.api.agent_loop.v1.DeleteGroupRequest\x1a-.strata.api.agent_loop.v1.DeleteGroupResponse\"\x03\x90\x02\x02\x42\x65\n\x18strata.api.agent_loop.v1P\x01Z-strata.internal/api/agent_loop/v1;agentloopv1\xaa\x02\x17Strata.Api.AgentLoop.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,38 +43,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPSERVICE'].methods_by_name['UpdateGroup']._serialized_options = b'\220\002\002'
   _globals['_GROUPSERVICE'].methods_by_name['DeleteGroup']._loaded_options = None
   _globals['_GROUPSERVICE'].methods_by_name['DeleteGroup']._serialized_options = b'\220\002\002'
-  _globals['_MANAGERTYPE']._serialized_start=1878
-  _globals['_MANAGERTYPE']._serialized_end=2092
+  _globals['_MANAGERTYPE']._serialized_start=1903
+  _globals['_MANAGERTYPE']._serialized_end=2117
   _globals['_MANAGERCONFIG']._serialized_start=108
   _globals['_MANAGERCONFIG']._serialized_end=353
   _globals['_GROUPMEMBER']._serialized_start=355
   _globals['_GROUPMEMBER']._serialized_end=421
   _globals['_GROUP']._serialized_start=424
-  _globals['_GROUP']._serialized_end=782
-  _globals['_CREATEGROUPREQUEST']._serialized_start=785
-  _globals['_CREATEGROUPREQUEST']._serialized_end=949
-  _globals['_CREATEGROUPRESPONSE']._serialized_start=951
-  _globals['_CREATEGROUPRESPONSE']._serialized_end=1020
-  _globals['_GETGROUPREQUEST']._serialized_start=1022
-  _globals['_GETGROUPREQUEST']._serialized_end=1057
-  _globals['_GETGROUPRESPONSE']._serialized_start=1059
-  _globals['_GETGROUPRESPONSE']._serialized_end=1125
-  _globals['_LISTGROUPSREQUEST']._serialized_start=1128
-  _globals['_LISTGROUPSREQUEST']._serialized_end=1265
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=1267
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=1361
-  _globals['_MEMBERLIST']._serialized_start=1363
-  _globals['_MEMBERLIST']._serialized_end=1394
-  _globals['_SHAREDBLOCKLIST']._serialized_start=1396
-  _globals['_SHAREDBLOCKLIST']._serialized_end=1432
-  _globals['_UPDATEGROUPREQUEST']._serialized_start=1435
-  _globals['_UPDATEGROUPREQUEST']._serialized_end=1741
-  _globals['_UPDATEGROUPRESPONSE']._serialized_start=1743
-  _globals['_UPDATEGROUPRESPONSE']._serialized_end=1812
-  _globals['_DELETEGROUPREQUEST']._serialized_start=1814
-  _globals['_DELETEGROUPREQUEST']._serialized_end=1852
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=1854
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=1875
-  _globals['_GROUPSERVICE']._serialized_start=2095
-  _globals['_GROUPSERVICE']._serialized_end=2662
+  _globals['_GROUP']._serialized_end=807
+  _globals['_CREATEGROUPREQUEST']._serialized_start=810
+  _globals['_CREATEGROUPREQUEST']._serialized_end=974
+  _globals['_CREATEGROUPRESPONSE']._serialized_start=976
+  _globals['_CREATEGROUPRESPONSE']._serialized_end=1045
+  _globals['_GETGROUPREQUEST']._serialized_start=1047
+  _globals['_GETGROUPREQUEST']._serialized_end=1082
+  _globals['_GETGROUPRESPONSE']._serialized_start=1084
+  _globals['_GETGROUPRESPONSE']._serialized_end=1150
+  _globals['_LISTGROUPSREQUEST']._serialized_start=1153
+  _globals['_LISTGROUPSREQUEST']._serialized_end=1290
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=1292
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=1386
+  _globals['_MEMBERLIST']._serialized_start=1388
+  _globals['_MEMBERLIST']._serialized_end=1419
+  _globals['_SHAREDBLOCKLIST']._serialized_start=1421
+  _globals['_SHAREDBLOCKLIST']._serialized_end=1457
+  _globals['_UPDATEGROUPREQUEST']._serialized_start=1460
+  _globals['_UPDATEGROUPREQUEST']._serialized_end=1766
+  _globals['_UPDATEGROUPRESPONSE']._serialized_start=1768
+  _globals['_UPDATEGROUPRESPONSE']._serialized_end=1837
+  _globals['_DELETEGROUPREQUEST']._serialized_start=1839
+  _globals['_DELETEGROUPREQUEST']._serialized_end=1877
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=1879
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=1900
+  _globals['_GROUPSERVICE']._serialized_start=2120
+  _globals['_GROUPSERVICE']._serialized_end=2687
 # @@protoc_insertion_point(module_scope)

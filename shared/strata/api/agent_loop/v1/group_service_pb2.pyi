@@ -31,7 +31,7 @@ class _ManagerTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManagerTy
     MANAGER_TYPE_ROUND_ROBIN: _ManagerType.ValueType  # 1
     """(round_robin) The members speak in their order, max_turns times in all."""
     MANAGER_TYPE_SUPERVISOR: _ManagerType.ValueType  # 2
-    """(supervisor) The manager agent asks the members."""
+    """(supervisor) The manager agent answers; it has a tool that asks all members at once."""
     MANAGER_TYPE_DYNAMIC: _ManagerType.ValueType  # 3
     """(dynamic) The manager agent picks the next speaker."""
     MANAGER_TYPE_SLEEPTIME: _ManagerType.ValueType  # 4
@@ -39,7 +39,9 @@ class _ManagerTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManagerTy
     MANAGER_TYPE_VOICE_SLEEPTIME: _ManagerType.ValueType  # 5
     """(voice_sleeptime) The same for voice agents."""
     MANAGER_TYPE_SWARM: _ManagerType.ValueType  # 6
-    """(swarm) The members hand over to each other."""
+    """(swarm) One member holds the conversation and answers; it has a tool that hands the
+    conversation over to another member, which then answers in the same run.
+    """
 
 class ManagerType(_ManagerType, metaclass=_ManagerTypeEnumTypeWrapper):
     """How a group decides who speaks."""
@@ -49,7 +51,7 @@ MANAGER_TYPE_UNSPECIFIED: ManagerType.ValueType  # 0
 MANAGER_TYPE_ROUND_ROBIN: ManagerType.ValueType  # 1
 """(round_robin) The members speak in their order, max_turns times in all."""
 MANAGER_TYPE_SUPERVISOR: ManagerType.ValueType  # 2
-"""(supervisor) The manager agent asks the members."""
+"""(supervisor) The manager agent answers; it has a tool that asks all members at once."""
 MANAGER_TYPE_DYNAMIC: ManagerType.ValueType  # 3
 """(dynamic) The manager agent picks the next speaker."""
 MANAGER_TYPE_SLEEPTIME: ManagerType.ValueType  # 4
@@ -57,7 +59,9 @@ MANAGER_TYPE_SLEEPTIME: ManagerType.ValueType  # 4
 MANAGER_TYPE_VOICE_SLEEPTIME: ManagerType.ValueType  # 5
 """(voice_sleeptime) The same for voice agents."""
 MANAGER_TYPE_SWARM: ManagerType.ValueType  # 6
-"""(swarm) The members hand over to each other."""
+"""(swarm) One member holds the conversation and answers; it has a tool that hands the
+conversation over to another member, which then answers in the same run.
+"""
 Global___ManagerType: _TypeAlias = ManagerType  # noqa: Y015
 
 @_typing.final
@@ -159,12 +163,17 @@ class Group(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    HOLDER_AGENT_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "group-" and a time-sortable UUID."""
     description: _builtins.str
     """What it is for."""
     revision: _builtins.int
     """Grows with every change."""
+    holder_agent_id: _builtins.str
+    """The member that holds the conversation and answers the next message: swarm. The first
+    member if no other was handed the conversation, or if that one was deleted or removed.
+    """
     @_builtins.property
     def manager(self) -> Global___ManagerConfig:
         """How it decides who speaks."""
@@ -201,10 +210,11 @@ class Group(_message.Message):
         revision: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        holder_agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "manager", b"manager", "manager_agent", b"manager_agent", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "description", b"description", "id", b"id", "manager", b"manager", "manager_agent", b"manager_agent", "members", b"members", "revision", b"revision", "shared_block_ids", b"shared_block_ids", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "description", b"description", "holder_agent_id", b"holder_agent_id", "id", b"id", "manager", b"manager", "manager_agent", b"manager_agent", "members", b"members", "revision", b"revision", "shared_block_ids", b"shared_block_ids", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,6 +48,7 @@ class ExecuteRunRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
+    GROUP_TOOL_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     attempt: _builtins.int
@@ -108,6 +109,10 @@ class ExecuteRunRequest(_message.Message):
     def response_format(self) -> _response_format_pb2.ResponseFormat:
         """What the reply must be; unset means as the agent says."""
 
+    @_builtins.property
+    def group_tool(self) -> Global___GroupTool:
+        """The tool that the agent is offered in this run of a group, beside its own."""
+
     def __init__(
         self,
         *,
@@ -128,14 +133,144 @@ class ExecuteRunRequest(_message.Message):
         group: _group_service_pb2.Group | None = ...,
         transcript: Global___TranscriptRange | None = ...,
         response_format: _response_format_pb2.ResponseFormat | None = ...,
+        group_tool: Global___GroupTool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "group", b"group", "remaining_time", b"remaining_time", "response_format", b"response_format", "transcript", b"transcript"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "group", b"group", "group_tool", b"group_tool", "remaining_time", b"remaining_time", "response_format", b"response_format", "transcript", b"transcript"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "group", b"group", "group_id", b"group_id", "group_tool", b"group_tool", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteRunRequest: _TypeAlias = ExecuteRunRequest  # noqa: Y015
+
+@_typing.final
+class GroupTool(_message.Message):
+    """A tool that an agent has only within a run of its group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"send_message_to_all_agents_in_group" or "hand_over"."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[_group_service_pb2.GroupMember]:
+        """The agents that it reaches, in the order of the group."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        members: _abc.Iterable[_group_service_pb2.GroupMember] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupTool: _TypeAlias = GroupTool  # noqa: Y015
+
+@_typing.final
+class BeginGroupRunRequest(_message.Message):
+    """A run of a swarm begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    run_id: _builtins.str
+    """The run."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginGroupRunRequest: _TypeAlias = BeginGroupRunRequest  # noqa: Y015
+
+@_typing.final
+class BeginGroupRunResponse(_message.Message):
+    """Who holds the conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_AGENT_ID_FIELD_NUMBER: _builtins.int
+    holder_agent_id: _builtins.str
+    """The member; empty if no run has handed the conversation over yet. It may have been
+    deleted or may have left the group since.
+    """
+    def __init__(
+        self,
+        *,
+        holder_agent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder_agent_id", b"holder_agent_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginGroupRunResponse: _TypeAlias = BeginGroupRunResponse  # noqa: Y015
+
+@_typing.final
+class HandOverRequest(_message.Message):
+    """A member of a swarm hands the conversation over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    HOLDER_AGENT_ID_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    run_id: _builtins.str
+    """The run."""
+    number: _builtins.int
+    """Number of the hand-over in the run, from 1."""
+    holder_agent_id: _builtins.str
+    """The member that holds the conversation from now on."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        run_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        holder_agent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "holder_agent_id", b"holder_agent_id", "number", b"number", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverRequest: _TypeAlias = HandOverRequest  # noqa: Y015
+
+@_typing.final
+class HandOverResponse(_message.Message):
+    """The hand-over is stored, or is older than the one that is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
 
 @_typing.final
 class TranscriptRange(_message.Message):

@@ -45,6 +45,16 @@ class TurnServiceStub:
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunResponse.FromString,
                 _registered_method=True)
+        self.BeginGroupRun = channel.unary_unary(
+                '/strata.api.agent_loop.v1.TurnService/BeginGroupRun',
+                request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.BeginGroupRunRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.BeginGroupRunResponse.FromString,
+                _registered_method=True)
+        self.HandOver = channel.unary_unary(
+                '/strata.api.agent_loop.v1.TurnService/HandOver',
+                request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.HandOverRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.HandOverResponse.FromString,
+                _registered_method=True)
 
 
 class TurnServiceServicer:
@@ -74,6 +84,24 @@ class TurnServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BeginGroupRun(self, request, context):
+        """Returns the member that holds the conversation of a swarm when a run of the group
+        begins. Every call for the same run gives the same member until another run begins.
+        NOT_FOUND (GROUP_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HandOver(self, request, context):
+        """Stores that a member of a swarm was handed the conversation. A hand-over that is
+        older than the last one of the run, or of a run that is not the last that began,
+        changes nothing. NOT_FOUND (GROUP_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TurnServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -86,6 +114,16 @@ def add_TurnServiceServicer_to_server(servicer, server):
                     servicer.RecordRun,
                     request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunRequest.FromString,
                     response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunResponse.SerializeToString,
+            ),
+            'BeginGroupRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginGroupRun,
+                    request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.BeginGroupRunRequest.FromString,
+                    response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.BeginGroupRunResponse.SerializeToString,
+            ),
+            'HandOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOver,
+                    request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.HandOverRequest.FromString,
+                    response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.HandOverResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -143,6 +181,60 @@ class TurnService:
             '/strata.api.agent_loop.v1.TurnService/RecordRun',
             strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunRequest.SerializeToString,
             strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginGroupRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.agent_loop.v1.TurnService/BeginGroupRun',
+            strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.BeginGroupRunRequest.SerializeToString,
+            strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.BeginGroupRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.agent_loop.v1.TurnService/HandOver',
+            strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.HandOverRequest.SerializeToString,
+            strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.HandOverResponse.FromString,
             options,
             channel_credentials,
             insecure,

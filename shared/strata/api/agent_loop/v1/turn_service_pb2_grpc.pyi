@@ -30,6 +30,16 @@ class TurnServiceStub:
     """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
     CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
     """
+    BeginGroupRun: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.BeginGroupRunRequest, _turn_service_pb2.BeginGroupRunResponse]
+    """Returns the member that holds the conversation of a swarm when a run of the group
+    begins. Every call for the same run gives the same member until another run begins.
+    NOT_FOUND (GROUP_NOT_FOUND).
+    """
+    HandOver: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.HandOverRequest, _turn_service_pb2.HandOverResponse]
+    """Stores that a member of a swarm was handed the conversation. A hand-over that is
+    older than the last one of the run, or of a run that is not the last that began,
+    changes nothing. NOT_FOUND (GROUP_NOT_FOUND).
+    """
 
 class TurnServiceServicer:
     """Runs turns. Internal: called by the gateway, not proxied by it."""
@@ -57,6 +67,26 @@ class TurnServiceServicer:
     ) -> _abc.AsyncIterator[_turn_service_pb2.RecordRunResponse]:
         """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
+        """
+
+    def BeginGroupRun(
+        self,
+        request: _turn_service_pb2.BeginGroupRunRequest,
+        context: _aio.ServicerContext[_turn_service_pb2.BeginGroupRunRequest, _abc.Awaitable[_turn_service_pb2.BeginGroupRunResponse]],
+    ) -> _abc.Awaitable[_turn_service_pb2.BeginGroupRunResponse]:
+        """Returns the member that holds the conversation of a swarm when a run of the group
+        begins. Every call for the same run gives the same member until another run begins.
+        NOT_FOUND (GROUP_NOT_FOUND).
+        """
+
+    def HandOver(
+        self,
+        request: _turn_service_pb2.HandOverRequest,
+        context: _aio.ServicerContext[_turn_service_pb2.HandOverRequest, _abc.Awaitable[_turn_service_pb2.HandOverResponse]],
+    ) -> _abc.Awaitable[_turn_service_pb2.HandOverResponse]:
+        """Stores that a member of a swarm was handed the conversation. A hand-over that is
+        older than the last one of the run, or of a run that is not the last that began,
+        changes nothing. NOT_FOUND (GROUP_NOT_FOUND).
         """
 
 def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _aio.Server) -> None: ...

@@ -930,7 +930,8 @@ class RunEvent(_message.Message):
     @_builtins.property
     def member(self) -> Global___EventMember:
         """In the run of a group: the member that did it; unset in events of the run itself. Steps are
-        numbered on from member to member.
+        numbered in the order in which they begin. Members that a manager agent asks answer at the
+        same time, within the turn of the manager agent.
         """
 
     @_builtins.property

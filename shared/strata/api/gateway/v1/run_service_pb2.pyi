@@ -291,7 +291,8 @@ class SendMessageRequest(_message.Message):
     """What to do when the conversation waits for an approval."""
     group_id: _builtins.str
     """The group whose members answer, instead of an agent. max_steps is then that of each turn
-    of a member.
+    of a member. Together with agent_id only in calls that a tool makes for the manager
+    agent of a group: the member is asked within the run of this group.
     """
     send_message_as_text: _builtins.bool
     """Whether what the tool send_message sends is shown as the text of the agent; unset means true.

@@ -207,6 +207,7 @@ class ExecuteToolsRequest(_message.Message):
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     MAX_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     OLDER_LINES_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     conversation_id: _builtins.str
@@ -255,6 +256,12 @@ class ExecuteToolsRequest(_message.Message):
     def older_lines(self) -> Global___OlderLines:
         """Set in runs of a voice_sleeptime_agent: what store_memories can store."""
 
+    @_builtins.property
+    def group(self) -> Global___CallingGroup:
+        """The group in whose run the calls are made, if the agent is offered a tool of the
+        group: "send_message_to_all_agents_in_group" or "hand_over".
+        """
+
     def __init__(
         self,
         *,
@@ -274,10 +281,11 @@ class ExecuteToolsRequest(_message.Message):
         per_file_view_window_char_limit: _builtins.int = ...,
         max_memory_bytes: _builtins.int = ...,
         older_lines: Global___OlderLines | None = ...,
+        group: Global___CallingGroup | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["older_lines", b"older_lines"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "older_lines", b"older_lines"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "message_id", b"message_id", "model", b"model", "older_lines", b"older_lines", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "group", b"group", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "message_id", b"message_id", "model", b"model", "older_lines", b"older_lines", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,6 +324,60 @@ class OlderLines(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OlderLines: _TypeAlias = OlderLines  # noqa: Y015
+
+@_typing.final
+class CallingGroup(_message.Message):
+    """A group, as the tools that an agent has only within a run of it need to know it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallingGroupMember]:
+        """The agents that the tool reaches, in the order of the group."""
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        members: _abc.Iterable[Global___CallingGroupMember] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallingGroup: _TypeAlias = CallingGroup  # noqa: Y015
+
+@_typing.final
+class CallingGroupMember(_message.Message):
+    """An agent that a tool of a group reaches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    name: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallingGroupMember: _TypeAlias = CallingGroupMember  # noqa: Y015
 
 @_typing.final
 class ExecuteToolsResponse(_message.Message):

@@ -1,14 +1,14 @@
 """Retention of events of runs and of deliveries; delayed runs are counted by themselves.
 
-Revision ID: 0015
+Revision ID: 0014
 """
 
 from alembic import op
 
 from strata.shared.db import grant_columns_sql, grant_sql, worker_policy_sql
 
-revision = "0015"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 

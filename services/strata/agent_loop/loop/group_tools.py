@@ -1,0 +1,54 @@
+"""The tool that an agent has only in a run of its group: who gets it, and how it reads. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.groups import GroupTool
+from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.shared.member_labels import labels_of, member_lines
+from strata.shared.tool_catalogue import GROUP_TOOLS, HAND_OVER
+
+_AGENT = "agent"
+
+
+def in_run(agent: Agent, tool: GroupTool | None) -> Agent:
+    """Returns an agent with the tools that it has in a run.
+
+    Args:
+        agent: The agent as stored.
+        tool: The tool that its group offers it; None outside of groups.
+    """
+    own = tuple(name for name in agent.tools if name not in GROUP_TOOLS)
+    tools = own if tool is None else (*own, tool.name)
+    return agent if tools == agent.tools else replace(agent, tools=tools)
+
+
+def with_members(toolset: ToolSet, tool: GroupTool | None) -> ToolSet:
+    """Returns the tools with the members of the group in the description of the group's tool.
+
+    The argument of ``hand_over`` that names an agent admits the labels of the members only.
+    """
+    if tool is None:
+        return toolset
+    return ToolSet(
+        tuple(
+            _described(known, tool) if known.name == tool.name else known for known in toolset.tools
+        )
+    )
+
+
+def _described(known: Tool, tool: GroupTool) -> Tool:
+    names = [member.name for member in tool.members]
+    lines = member_lines(names, [member.description for member in tool.members])
+    schema = known.schema
+    listed = (f"- {line}" for line in lines)
+    description = "\n".join([f"{schema.description} The other agents:", *listed])
+    parameters: dict[str, Any] = dict(schema.parameters)
+    if tool.name == HAND_OVER:
+        properties = dict(parameters["properties"])
+        properties[_AGENT] = {**properties[_AGENT], "enum": list(labels_of(names))}
+        parameters["properties"] = properties
+    return replace(known, schema=replace(schema, description=description, parameters=parameters))

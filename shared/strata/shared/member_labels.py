@@ -1,0 +1,90 @@
+"""How the members of a group are named in prompts and tool schemas.
+
+The name and the description of an agent are free text. Every text that a model reads shows them
+through this module: one line, bounded, without characters that could end a quotation or begin a
+tag. A tool refers to a member by its label; the same members always have the same labels, so that
+every service finds the member that the model meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAX_LABEL_CHARS = 64
+MAX_DESCRIPTION_CHARS = 300
+_DESCRIPTIONS_CHARS = 4_000
+# Longer texts are not looked at: they can only be blanks up to here.
+_READ_CHARS = 2_000
+_NAMELESS = "agent"
+_CUT = "..."
+# In a label, which stands between quotation marks and is written back by the model.
+_NOT_IN_LABELS = str.maketrans(dict.fromkeys("<>\"'`\\", " "))
+_ESCAPED = str.maketrans({"<": "&lt;", ">": "&gt;"})
+
+
+def labels_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns a label for each of the members: one line of at most 64 characters, all different.
+
+    Labels differ even if case is ignored.
+
+    Args:
+        names: Names of the members, in order.
+    """
+    labels: list[str] = []
+    taken: set[str] = set()
+    for name in names:
+        plain = _bounded(_one_line(name.translate(_NOT_IN_LABELS)), MAX_LABEL_CHARS) or _NAMELESS
+        label, number = plain, 1
+        while label.casefold() in taken:
+            number += 1
+            suffix = f" ({number})"
+            label = plain[: MAX_LABEL_CHARS - len(suffix)].rstrip() + suffix
+        taken.add(label.casefold())
+        labels.append(label)
+    return tuple(labels)
+
+
+def member_lines(names: Sequence[str], descriptions: Sequence[str]) -> tuple[str, ...]:
+    """Returns the lines that introduce members in a prompt: label and description.
+
+    Descriptions have at most 300 characters each and 4,000 together, so that a large group leaves
+    room for the conversation.
+
+    Args:
+        names: Names of the members, in order.
+        descriptions: What each is for; may be empty.
+    """
+    most = min(MAX_DESCRIPTION_CHARS, _DESCRIPTIONS_CHARS // max(len(names), 1))
+    return tuple(
+        _line(label, _bounded(_one_line(description[:_READ_CHARS]), most).translate(_ESCAPED))
+        for label, description in zip(labels_of(names), descriptions, strict=True)
+    )
+
+
+def _line(label: str, description: str) -> str:
+    return f'"{label}": {description}' if description else f'"{label}"'
+
+
+def position_of(wanted: str, agent_ids: Sequence[str], names: Sequence[str]) -> int | None:
+    """Returns the position of the member that a model names by label or id; None for no member.
+
+    Args:
+        wanted: What the model wrote; blanks at the ends and case do not count.
+        agent_ids: Ids of the members, in order.
+        names: Their names.
+    """
+    folded = wanted.strip().casefold()
+    for spellings in (labels_of(names), agent_ids):
+        for position, spelling in enumerate(spellings):
+            if spelling.casefold() == folded:
+                return position
+    return None
+
+
+def _one_line(text: str) -> str:
+    printable = (character if character.isprintable() else " " for character in text)
+    return " ".join("".join(printable).split())
+
+
+def _bounded(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - len(_CUT)].rstrip() + _CUT

@@ -1,0 +1,226 @@
+"""Scripted agents of groups, and what the tests of groups read in a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from integration.gateway.world import (
+    Gateway,
+    World,
+    delta,
+    event,
+    finished,
+    kinds,
+    message,
+    started,
+    step,
+    stored,
+)
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
+from strata.shared.context import current
+from strata.shared.ids import new_id
+from strata.shared.interceptors.client import ClientChannel
+from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
+from strata.tool_execution.builtin.agents import AgentTools
+from strata.tool_execution.domain.tools import Call, Caller, CallingGroup, Output, ToolError
+
+
+@dataclass
+class Members:
+    """The agents of a group; each says its name and the number of its turn.
+
+    Attributes:
+        spoken: Agents whose turns were ended, in order.
+        held: Turns, by name and number, that wait until their event is set.
+        says: What an agent says in place of that, by its name.
+        gateway: The gateway that the tools of the agents call.
+        asks: What an agent asks the members of its group, one question after the other, by name.
+        told: What came of these calls.
+        hands: Turns, by name and number, that hand the conversation over: the member, the message.
+    """
+
+    world: World
+    names: dict[str, str] = field(default_factory=dict)
+    spoken: list[str] = field(default_factory=list)
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
+    begun: list[str] = field(default_factory=list)
+    says: dict[str, Callable[[], str]] = field(default_factory=dict)
+    reasons: dict[str, Any] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+    gateway: Gateway | None = None
+    asks: dict[str, list[str]] = field(default_factory=dict)
+    told: list[Any] = field(default_factory=list)
+    hands: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.world.turns.script = self._play
+
+    def group(self, *names: str, manager: str = "", **config: Any) -> group_pb.Group:
+        """Makes a group of new agents."""
+        config.setdefault("type", group_pb.MANAGER_TYPE_ROUND_ROBIN)
+        group = group_pb.Group(
+            id=new_id("group"),
+            members=[self._member(name) for name in names],
+            manager=group_pb.ManagerConfig(**config),
+        )
+        if manager:
+            group.manager_agent.CopyFrom(self._member(manager))
+        self.world.groups.groups[group.id] = group
+        return group
+
+    def _member(self, name: str) -> group_pb.GroupMember:
+        agent_id = self.world.new_agent()
+        self.names[agent_id] = name
+        return group_pb.GroupMember(agent_id=agent_id, name=name)
+
+    def shown(self, name: str) -> list[list[tuple[str, str]]]:
+        """The messages, with names, that an agent was sent, turn by turn, each once."""
+        by_run = {
+            request.run_id: [
+                (each.name, "".join(part.text.text for part in each.parts))
+                for each in request.messages
+            ]
+            for request in self.world.turns.requests
+            if self.names[request.agent_id] == name
+        }
+        return list(by_run.values())
+
+    async def _play(self, request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        name = self.names[request.agent_id]
+        yield started()
+        if request.record_only:
+            yield run_event_pb2.RunEvent(
+                run_finished=run_event_pb2.RunFinished(
+                    stop_reason=run_event_pb2.STOP_REASON_END_TURN
+                )
+            )
+            return
+        if request.attempt == 1:
+            self.turns[name] = self.turns.get(name, 0) + 1
+        key = f"{name} {self.turns[name]}"
+        text = self.says.get(name, lambda: key)()
+        self.begun.append(key)
+        for number, question in enumerate(self.asks.get(name, []), start=1):
+            yield step(number)
+            async for happened in self._ask(request, number, question):
+                yield happened
+        yield step(len(self.asks.get(name, [])) + 1)
+        yield delta(text[:2], f"message-{request.run_id}")
+        if key in self.held:
+            await self.held[key].wait()
+        yield delta(text[2:], f"message-{request.run_id}")
+        said = stored(text, f"message-{request.run_id}")
+        said.message_stored.message.provenance.append(message_pb2.PROVENANCE_MCP)
+        yield said
+        if key in self.hands:
+            for happened in self._hand_over(request, key):
+                yield happened
+        self.spoken.append(key)
+        yield finished(self.reasons.get(key, run_event_pb2.STOP_REASON_END_TURN))
+
+    async def _ask(
+        self, request: Any, number: int, question: str
+    ) -> AsyncIterator[run_event_pb2.RunEvent]:
+        """Calls the tool as the services behind the gateway do, with the token of the run."""
+        assert self.gateway is not None
+        tool, caller = request.group_tool, current().caller
+        assert tool.name == ASK_MEMBERS
+        assert caller is not None
+        call_id = f"call-{number}"
+        begun = run_event_pb2.ToolStarted(tool_call_id=call_id, name=ASK_MEMBERS)
+        yield event(tool_started=begun)
+        channel = ClientChannel(self.gateway.channel)
+        tools = AgentTools(
+            run_grpc.RunServiceStub(channel), agent_grpc.AgentServiceStub(channel), wait_s=20
+        )
+        group = CallingGroup(
+            request.group_id,
+            tuple(member.agent_id for member in tool.members),
+            tuple(member.name for member in tool.members),
+        )
+        on_behalf = Caller(request.agent_id, "", request.run_id, "", "", "UTC", group=group)
+        call = Call(call_id, ASK_MEMBERS, "", f"{request.run_id}/{number}/{call_id}")
+        try:
+            output = await tools.run(call, {"message": question}, on_behalf)
+        except ToolError as error:
+            output = Output(error.value)
+        self.told.append(output.value)
+        returned = message_pb2.ToolReturnPart(
+            tool_call_id=call_id, name=ASK_MEMBERS, status=message_pb2.TOOL_STATUS_OK
+        )
+        yield event(tool_finished=run_event_pb2.ToolFinished(tool_return=returned))
+
+    def _hand_over(self, request: Any, key: str) -> Sequence[run_event_pb2.RunEvent]:
+        agent, text = self.hands[key]
+        call = message_pb2.ToolCallPart(
+            tool_call_id=f"call {key}",
+            name=HAND_OVER,
+            arguments=json.dumps({"agent": agent, "message": text}),
+        )
+        offered = request.group_tool.name == HAND_OVER
+        status = message_pb2.TOOL_STATUS_OK if offered else message_pb2.TOOL_STATUS_FAILED
+        returned = message_pb2.ToolReturnPart(
+            tool_call_id=call.tool_call_id, name=HAND_OVER, status=status
+        )
+        messages = (
+            message_pb2.Message(
+                id=f"message-call-{request.run_id}",
+                role=message_pb2.ROLE_ASSISTANT,
+                parts=[message_pb2.Part(tool_call=call)],
+            ),
+            message_pb2.Message(
+                id=f"message-return-{request.run_id}",
+                role=message_pb2.ROLE_TOOL,
+                parts=[message_pb2.Part(tool_return=returned)],
+            ),
+        )
+        return [
+            event(message_stored=run_event_pb2.MessageStored(message=each)) for each in messages
+        ]
+
+
+def send(gateway: Gateway, group: group_pb.Group, text: str = "Hi", **fields: Any) -> Any:
+    return gateway.runs.SendMessage(
+        run_pb.SendMessageRequest(group_id=group.id, messages=[message(text)], **fields),
+        metadata=gateway.metadata,
+        timeout=60,
+    )
+
+
+def said(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str, int]]:
+    """Name, text and turn of the messages in a stream."""
+    return [
+        (
+            event.member.agent_name,
+            event.message_stored.message.parts[0].text.text,
+            event.member.turn,
+        )
+        for event in events
+        if event.HasField("message_stored")
+    ]
+
+
+def check_log(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
+    """The stored events have no gap, no double, and each turn begins and ends once."""
+    stored_events = [event for event in events if event.sequence]
+    assert [event.sequence for event in stored_events] == list(range(1, len(stored_events) + 1))
+    copied = [
+        (event.member.run_id, event.member.sequence)
+        for event in stored_events
+        if event.HasField("member")
+    ]
+    assert len(set(copied)) == len(copied)
+    ended = [event.member.turn for event in events if event.HasField("turn_finished")]
+    assert ended == list(range(1, turns + 1))
+    assert kinds(list(events))[-1] == "run_finished"
+    steps = [event.step_started.step for event in events if event.HasField("step_started")]
+    # A step that was cut off is begun again under its number.
+    assert list(dict.fromkeys(steps)) == list(range(1, turns + 1))

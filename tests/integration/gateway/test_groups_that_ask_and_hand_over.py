@@ -1,0 +1,273 @@
+"""Messages to supervisor and swarm groups: members that are asked, members that hand over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from integration.gateway.members import Members, said, send
+from integration.gateway.world import Gateway, World, collect, eventually, finished, message
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.shared.errors import InvalidArgumentError
+from strata.shared.ids import new_id
+from strata.shared.interceptors.client import ClientChannel
+from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
+
+
+def supervised(members: Members, *names: str) -> group_pb.Group:
+    """A group of these members, whose manager agent Max asks one question and then answers."""
+    members.asks["Max"] = ["Where to?"]
+    return members.group(*names, manager="Max", type=group_pb.MANAGER_TYPE_SUPERVISOR)
+
+
+def swarm(members: Members, *names: str, **config: Any) -> group_pb.Group:
+    return members.group(*names, type=group_pb.MANAGER_TYPE_SWARM, **config)
+
+
+def check_turns(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
+    """The log has no gap and no double; each turn begins and ends once, whatever its order."""
+    log = [event for event in events if event.sequence]
+    assert [event.sequence for event in log] == list(range(1, len(log) + 1))
+    copied = Counter(
+        (event.member.run_id, event.member.sequence) for event in log if event.HasField("member")
+    )
+    assert set(copied.values()) == {1}
+    for kind in ("turn_started", "turn_finished"):
+        numbers = [event.member.turn for event in log if event.HasField(kind)]
+        assert sorted(set(numbers)) == list(range(1, turns + 1))
+        if kind == "turn_finished":
+            assert len(numbers) == turns
+    steps: dict[int, set[str]] = {}
+    for event in log:
+        if event.HasField("step_started"):
+            steps.setdefault(event.step_started.step, set()).add(event.member.run_id)
+    assert sorted(steps) == list(range(1, len(steps) + 1))
+    assert {len(runs) for runs in steps.values()} == {1}
+    assert log[-1].HasField("run_finished")
+
+
+def words(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str]]:
+    return [(name, text) for name, text, _ in said(events) if text]
+
+
+async def _runs_of(gateway: Gateway, agent_id: str) -> list[run_pb.Run]:
+    request = run_pb.ListRunsRequest(agent_id=agent_id)
+    return list((await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs)
+
+
+async def test_the_manager_agent_asks_all_members_and_answers_with_what_they_said(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    members.gateway = gateway
+    group = supervised(members, "Ada", "Bo")
+    members.asks["Max"] = ["Where to?", "When?"]
+    members.held["Ada 2"] = asyncio.Event()
+    events = []
+    async for response in send(gateway, group, "Plan a trip."):
+        events.append(response.event)
+        if response.event.HasField("turn_started") and response.event.member.turn == 4:
+            members.held["Ada 2"].set()
+    check_turns(events, 5)
+    assert sorted(words(events)) == [
+        ("Ada", "Ada 1"),
+        ("Ada", "Ada 2"),
+        ("Bo", "Bo 1"),
+        ("Bo", "Bo 2"),
+        ("Max", "Max 1"),
+    ]
+    assert words(events)[-1] == ("Max", "Max 1")
+    # The words of members come as they are written, under their names.
+    deltas = {event.member.agent_name for event in events if event.HasField("text_delta")}
+    assert {"Ada", "Max"} <= deltas
+    numbers = {name: turn for name, text, turn in said(events) if text.endswith("1")}
+    assert numbers == {"Max": 1, "Ada": 2, "Bo": 3}
+    assert [[each["agent_name"] for each in told] for told in members.told] == [["Ada", "Bo"]] * 2
+    assert [each["reply"] for each in members.told[0]] == ["Ada 1", "Bo 1"]
+    # A member sees what it is asked, and nothing else of the conversation.
+    assert members.shown("Max") == [[("", "Plan a trip.")]]
+    [[(sender, question)], _] = members.shown("Ada")
+    assert sender
+    assert question.endswith("\n\nWhere to?")
+    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Ada"]
+    assert {each.group_id for each in asked} == {group.id}
+    assert {each.sender_agent_id for each in asked} == {group.manager_agent.agent_id}
+    # The tokens of all count once: in the run of the group, and in the sums of the project.
+    end = events[-1].run_finished
+    assert (end.usage.total_tokens, end.stop_reason) == (50, run_event_pb2.STOP_REASON_END_TURN)
+    usage = await gateway.admin.GetUsage(admin_pb.GetUsageRequest(), metadata=gateway.metadata)
+    assert usage.prompt_tokens == 35
+    run = await gateway.run(events[0].run_id)
+    assert (run.state, run.usage.total_tokens) == (run_pb.RUN_STATE_COMPLETED, 50)
+
+
+async def test_the_tool_of_a_group_is_offered_in_its_runs_only(world: World) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = supervised(members, "Ada", "Bo")
+    members.gateway = gateway
+    await collect(send(gateway, group))
+    await collect(gateway.send(group.manager_agent.agent_id))
+    first, last = (
+        [each for each in world.turns.requests if members.names[each.agent_id] == "Max"][place]
+        for place in (0, -1)
+    )
+    assert first.group_tool.name == ASK_MEMBERS
+    assert [member.name for member in first.group_tool.members] == ["Ada", "Bo"]
+    assert not last.HasField("group_tool")
+    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Ada"]
+    assert not any(each.HasField("group_tool") for each in asked)
+
+
+@pytest.mark.parametrize("held", ["Ada 1", "Max 1"])
+async def test_a_gateway_that_is_lost_lets_no_asked_member_speak_twice(
+    network_world: World, held: str
+) -> None:
+    world, members = network_world, Members(network_world)
+    group = supervised(members, "Ada", "Bo")
+    members.held[held] = asyncio.Event()
+    first = members.gateway = await world.gateway()
+    request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
+    run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
+    await eventually(lambda: held in members.begun and "Bo 1" in members.spoken)
+    if held == "Max 1":
+        await eventually(lambda: "Ada 1" in members.spoken and members.told)
+    members.gateway = await world.gateway()
+    await first.stop()
+    members.held[held].set()
+    events = await collect(members.gateway.stream(run_id))
+    check_turns(events, 3)
+    assert sorted(words(events)) == [("Ada", "Ada 1"), ("Bo", "Bo 1"), ("Max", "Max 1")]
+    assert members.turns == {"Max": 1, "Ada": 1, "Bo": 1}
+    assert [each["reply"] for each in members.told[-1]] == ["Ada 1", "Bo 1"]
+    assert events[-1].run_finished.usage.total_tokens == 30
+
+
+async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    members.gateway = gateway
+    group = supervised(members, "Ada", "Bo")
+    members.held["Ada 1"] = asyncio.Event()
+
+    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
+
+    world.turns.on_cancel = stops
+    reading = asyncio.create_task(collect(send(gateway, group)))
+    await eventually(lambda: "Ada 1" in members.begun and "Bo 1" in members.spoken)
+    request = run_pb.ListRunsRequest(group_id=group.id)
+    [run] = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs
+    await gateway.cancel(run.id)
+    events = await reading
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+    for member in (group.manager_agent, group.members[0]):
+        [each] = await _runs_of(gateway, member.agent_id)
+        assert each.state == run_pb.RUN_STATE_CANCELLED
+
+
+async def test_groups_that_wait_for_members_asked_leave_slots_and_quota_to_them(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(runs_at_once=1, open_runs_per_project=3), Members(world)
+    members.gateway = gateway
+    groups = [supervised(members, "Ada", "Bo") for _ in range(3)]
+    for events in await asyncio.gather(*(collect(send(gateway, group)) for group in groups)):
+        check_turns(events, 3)
+        assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    assert [[each["status"] for each in told] for told in members.told] == [["answered"] * 2] * 3
+
+
+async def test_only_the_manager_agent_of_a_run_of_the_group_asks_in_its_name(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo")
+    members.held["Ada 1"] = asyncio.Event()
+    reading = asyncio.create_task(collect(send(gateway, group)))
+    await eventually(lambda: "Ada 1" in members.begun)
+    token = world.turns.callers[-1].token
+    for group_id in (members.group("Cy").id, new_id("group")):
+        request = run_pb.SendMessageRequest(
+            group_id=group_id, agent_id=group.members[1].agent_id, messages=[message("Hi")]
+        )
+        call = ClientChannel(gateway.channel).unary_stream(
+            "/strata.api.gateway.v1.RunService/SendMessage",
+            request_serializer=run_pb.SendMessageRequest.SerializeToString,
+            response_deserializer=run_pb.SendMessageResponse.FromString,
+        )(request, metadata=(("authorization", f"Bearer {token}"),))
+        with pytest.raises(InvalidArgumentError) as caught:
+            await collect(call)
+        assert [violation.field for violation in caught.value.violations] == ["group_id"]
+    members.held["Ada 1"].set()
+    await reading
+
+
+async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to_the_other(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = swarm(members, "Ada", "Bo", "Cy")
+    members.hands["Ada 1"] = ("Bo", "It is about tents.")
+    events = await collect(send(gateway, group, "Help."))
+    check_turns(events, 2)
+    assert words(events) == [("Ada", "Ada 1"), ("Bo", "Bo 1")]
+    [shown] = members.shown("Bo")
+    assert shown[:2] == [("", "Help."), ("Ada", "Ada 1")]
+    assert shown[2][0] == "Ada"
+    assert shown[2][1].endswith("\n\nIt is about tents.")
+    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Bo"]
+    assert list(asked[0].senders) == ["", *[group.members[0].agent_id] * 2]
+    # All members have seen what was said.
+    assert members.shown("Cy") == [[("", "Help."), ("Ada", "Ada 1"), ("Bo", "Bo 1")]]
+    assert world.turns.holders[group.id].agent_id == group.members[1].agent_id
+    assert words(await collect(send(gateway, group, "And?"))) == [("Bo", "Bo 2")]
+    # A holder that has left the group gives the conversation to the first member.
+    del group.members[1]
+    assert words(await collect(send(gateway, group, "Still there?"))) == [("Ada", "Ada 2")]
+
+
+async def test_the_last_turn_of_a_swarm_cannot_hand_over(world: World) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = swarm(members, "Ada", "Bo", max_turns=3)
+    members.hands |= {"Ada 1": ("bo", ""), "Bo 1": ("ADA", ""), "Ada 2": ("Bo", "")}
+    events = await collect(send(gateway, group))
+    assert words(events) == [("Ada", "Ada 1"), ("Bo", "Bo 1"), ("Ada", "Ada 2")]
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    asked = [each for each in world.turns.requests if not each.record_only]
+    assert [each.group_tool.name for each in asked] == [HAND_OVER, HAND_OVER, ""]
+    assert [[member.name for member in each.group_tool.members] for each in asked] == [
+        ["Bo"],
+        ["Ada"],
+        [],
+    ]
+    assert world.turns.holders[group.id].agent_id == group.members[0].agent_id
+
+
+@pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1"])
+async def test_a_swarm_whose_gateway_is_lost_goes_on_with_the_same_holders(
+    network_world: World, held: str
+) -> None:
+    world, members = network_world, Members(network_world)
+    group = swarm(members, "Ada", "Bo", "Cy", max_turns=5)
+    members.hands |= {"Ada 1": ("Bo", ""), "Bo 1": ("Cy", ""), "Cy 1": ("Ada", "")}
+    members.held[held] = asyncio.Event()
+    first = await world.gateway()
+    request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
+    run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
+    await eventually(lambda: held in members.begun)
+    await first.stop()
+    second = await world.gateway()
+    members.held[held].set()
+    events = await collect(second.stream(run_id))
+    check_turns(events, 4)
+    assert [text for _, text in words(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2"]
+    assert members.turns == {"Ada": 2, "Bo": 1, "Cy": 1}
+    assert world.turns.holders[group.id].agent_id == group.members[0].agent_id
