@@ -9,7 +9,13 @@ from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, RunKind, StopReason, Usage
-from strata.gateway.runs.memory_agents import MAX_RANGE, MemoryBudget, MemoryMark, TendedTurn
+from strata.gateway.runs.memory_agents import (
+    MAX_RANGE,
+    MemoryBudget,
+    MemoryMark,
+    TendedTurn,
+    TranscriptRead,
+)
 from strata.gateway.runs.memory_store import note_turn
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
@@ -183,6 +189,36 @@ async def test_a_very_long_range_is_read_in_parts(gateways: Gateways) -> None:
         (2 * MAX_RANGE - 1, newest),
     ]
     assert (await mark(gateways)).processed_message_id == f"message-{newest}"
+
+
+async def test_what_did_not_fit_into_a_run_is_read_by_the_next_one_at_once(
+    gateways: Gateways,
+) -> None:
+    await turn(gateways, 9, frequency=5)
+    await end(gateways.second, await claimed(gateways.second), read_until(4))
+    found = await mark(gateways)
+    assert (found.processed_sequence, found.processed_message_id) == (4, "message-4")
+    second = await claimed(gateways.second)
+    assert range_of(second) == (4, 9)
+    # A run that failed has read nothing, however far it would have gone.
+    await end(gateways.second, second, replace(BROKEN, read=TranscriptRead(6, "message-6")))
+    assert (await mark(gateways)).processed_sequence == 4
+    await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
+    await end(gateways.second, await claimed(gateways.second), read_until(9))
+    found = await mark(gateways)
+    assert (found.processed_sequence, found.processed_message_id) == (9, "message-9")
+    assert await claimed(gateways.second) is None
+
+
+async def test_a_run_ends_its_range_however_wrong_its_word_of_it_is(gateways: Gateways) -> None:
+    for newest, wrong in ((4, -1), (6, 4), (8, 100)):
+        await turn(gateways, newest)
+        await end(gateways.second, await claimed(gateways.second), read_until(wrong))
+        assert (await mark(gateways)).processed_sequence == newest
+
+
+def read_until(sequence: int) -> Ending:
+    return replace(READ, read=TranscriptRead(sequence, f"message-{sequence}"))
 
 
 async def test_a_run_that_dies_with_its_gateway_is_taken_over_with_its_range(

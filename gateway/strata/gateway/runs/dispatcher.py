@@ -522,6 +522,9 @@ class Dispatcher:
                     elif response.HasField("tended"):
                         tended = response.tended
                         live.note_tended(tended.memory_agent_id, tended.frequency)
+                    elif response.HasField("transcript_read"):
+                        read = response.transcript_read
+                        live.note_transcript_read(read.until_sequence, read.until_message_id)
                     elif response.event.HasField("run_finished"):
                         return response.event.run_finished
                     else:

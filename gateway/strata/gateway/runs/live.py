@@ -31,7 +31,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
-from strata.gateway.runs.memory_agents import TendedTurn
+from strata.gateway.runs.memory_agents import TendedTurn, TranscriptRead
 from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
 from strata.shared.clock import Clock
@@ -186,6 +186,7 @@ class LiveRun:
         self._payload = dispatch.payload
         self._kind = run.kind
         self._tended: TendedTurn | None = None
+        self._read: TranscriptRead | None = None
         self._text = _Text()
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -296,6 +297,10 @@ class LiveRun:
         """Takes in that the agent of the run has a memory agent."""
         self._tended = TendedTurn(memory_agent_id, frequency)
 
+    def note_transcript_read(self, until_sequence: int, until_message_id: str) -> None:
+        """Takes in how far the run reads the range of its transcript."""
+        self._read = TranscriptRead(until_sequence, until_message_id)
+
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool
     ) -> Dispatch | None:
@@ -343,6 +348,7 @@ class LiveRun:
                 taint_of(finished.taint),
                 tended=None if waits else self._ended_turn(),
                 reads_transcript=self._kind is RunKind.SLEEPTIME,
+                read=self._read,
             )
             if not self._progress.began:
                 ending = answered_in_vain(self._payload, ending)

@@ -45,6 +45,19 @@ class TendedTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptRead:
+    """How far a run of a memory agent has read its range.
+
+    Attributes:
+        sequence: The last sequence that was read.
+        message_id: Id of the message with that sequence, or of one before it.
+    """
+
+    sequence: int
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryMark:
     """How far a memory agent has read a conversation.
 
@@ -97,6 +110,24 @@ class MemoryMark:
     def turn_is_due(self) -> bool:
         """Whether the turn that has just ended is one after which the memory agent runs."""
         return self.turns_counter % max(self.frequency, 1) == 0
+
+    def read_until(self, read: TranscriptRead | None) -> MemoryMark:
+        """Returns the mark with the range of its run as far as the run reads it.
+
+        The rest, which did not fit into the context window of the memory agent, is read by a run
+        that follows at once.
+
+        Args:
+            read: How far; None for the whole range.
+        """
+        if read is None or not self.processed_sequence < read.sequence <= self.until_sequence:
+            return self
+        return replace(
+            self,
+            due=self.due or read.sequence < self.until_sequence,
+            until_sequence=read.sequence,
+            until_message_id=read.message_id or self.until_message_id,
+        )
 
     def after_run(self, state: RunState, reason: str = "", message: str = "") -> MemoryMark:
         """Returns the mark after the end of its run.

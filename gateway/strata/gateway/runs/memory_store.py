@@ -9,7 +9,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.gateway.runs.memory_agents import MemoryBudget, MemoryMark, TendedTurn, next_run
+from strata.gateway.runs.memory_agents import (
+    MemoryBudget,
+    MemoryMark,
+    TendedTurn,
+    TranscriptRead,
+    next_run,
+)
 from strata.gateway.runs.statements import CLAIM_MEMORY_RUNS
 from strata.gateway.runs.states import OPEN_STATES, RunState
 from strata.shared.db import Database
@@ -128,6 +134,7 @@ async def note_end(
     run_id: str,
     state: RunState,
     failure: tuple[str, str] = ("", ""),
+    read: TranscriptRead | None = None,
 ) -> None:
     """Moves the mark of a memory agent's run that has ended, and queues what shall follow it.
 
@@ -139,13 +146,15 @@ async def note_end(
         run_id: The run.
         state: How it ended.
         failure: Reason and message if it failed.
+        read: How far it has read its range; None for the whole range.
     """
     values = {"project_id": project_id, "run_id": run_id}
     row = (await connection.execute(_LOCK_BY_RUN, values)).mappings().one_or_none()
     if row is None:
         # The agent, or its memory agent, was deleted.
         return
-    mark = mark_of({**row, "state": None, "run_at": None}).after_run(state, *failure)
+    mark = mark_of({**row, "state": None, "run_at": None})
+    mark = mark.read_until(read).after_run(state, *failure)
     if mark.due and mark.pending > 0:
         await _queue(connection, project_id, mark, source_id=run_id)
     else:

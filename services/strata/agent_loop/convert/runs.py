@@ -31,6 +31,7 @@ from strata.agent_loop.domain.events import (
     ToolCallPiece,
     ToolFinished,
     ToolStarted,
+    TranscriptRead,
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
@@ -145,6 +146,11 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
             memory_agent_id=event.memory_agent_id, frequency=event.frequency
         )
         return turn_pb.ExecuteRunResponse(tended=tended)
+    if isinstance(event, TranscriptRead):
+        read = turn_pb.TranscriptRead(
+            until_sequence=event.until_sequence, until_message_id=event.until_message_id
+        )
+        return turn_pb.ExecuteRunResponse(transcript_read=read)
     return turn_pb.ExecuteRunResponse(event=event_to_proto(event, run_id, now))
 
 

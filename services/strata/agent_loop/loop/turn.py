@@ -48,7 +48,7 @@ from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
 from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.loop.steps import Steps
-from strata.agent_loop.loop.transcripts import transcript_input
+from strata.agent_loop.loop.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.models.domain import ImagePart, Usage
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.prompts.system_message import ArchivalStats
@@ -223,8 +223,6 @@ class Turn:
 
     async def _begin(self, agent: Agent, bound: BoundModel | ModelError) -> _Begun:
         inputs = self._inputs()
-        if self._request.transcript is not None:
-            inputs = self._messages([await self._transcript(self._request.transcript)])
         if any(isinstance(part, ImagePart) for message in inputs for part in message.parts):
             inputs = await fetch_images(inputs, self._ports.images)
         # The answer to an approval belongs to the run that asked for it, and each turn in a group
@@ -234,10 +232,9 @@ class Turn:
         # A transcript stands for itself: one that is read again after a failure takes the place of
         # the one before it.
         clear = clear or self._request.transcript is not None
-        view = memory_view(agent, bound if isinstance(bound, BoundModel) else None)
-        begun, section, toolset, stats = await asyncio.gather(
-            self._ports.recall.begin_turn(self._key, inputs, clear=clear),
-            self._ports.memory.compile(agent, view),
+        model = bound if isinstance(bound, BoundModel) else None
+        prompt_parts = (
+            self._ports.memory.compile(agent, memory_view(agent, model)),
             # With the file tools, which are offered if core memory knows of folders.
             self._ports.tools.resolve(
                 merge_tools(agent.tools, FILE_TOOLS),
@@ -245,8 +242,24 @@ class Turn:
                 run_id=self._key.run_id,
             ),
             read_counts(self._ports.archival, agent.id),
-            return_exceptions=True,
         )
+        if self._request.transcript is None:
+            begin = self._ports.recall.begin_turn(self._key, inputs, clear=clear)
+            begun, section, toolset, stats = await asyncio.gather(
+                begin, *prompt_parts, return_exceptions=True
+            )
+        else:
+            section, toolset, stats = await asyncio.gather(*prompt_parts, return_exceptions=True)
+            # How much is read depends on the room that the prompt leaves.
+            budget = reading_budget(
+                agent,
+                model,
+                self._ports.tokens,
+                section if isinstance(section, MemorySection) else None,
+                toolset if isinstance(toolset, ToolSet) else None,
+            )
+            inputs = self._messages([await self._transcript(self._request.transcript, budget)])
+            begun = await self._ports.recall.begin_turn(self._key, inputs, clear=clear)
         for found in (begun, section, toolset, stats):
             if isinstance(found, BaseException) and not isinstance(found, StrataError):
                 raise found
@@ -258,6 +271,8 @@ class Turn:
 
     async def _tell_begun(self, begun: BegunTurn) -> None:
         ids = tuple(message.id for message in begun.inputs)
+        if self._request.transcript is not None and (read := read_of(begun.inputs)) is not None:
+            await self._sink.emit(read)
         await self._sink.emit(
             RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
         )
@@ -329,13 +344,13 @@ class Turn:
             return None
         return self._request.remaining_s - (self._ports.clock.monotonic() - self._arrived)
 
-    async def _transcript(self, read: TranscriptRange) -> MessageInput:
+    async def _transcript(self, read: TranscriptRange, budget: int) -> MessageInput:
         try:
             messages = await self._ports.recall.transcript(read)
         except NotFoundError:
             # The conversation was deleted since the run was queued.
             messages = ()
-        return transcript_input(messages, read)
+        return read_transcript(messages, read, budget).message
 
     def _inputs(self) -> list[Message]:
         answer = [

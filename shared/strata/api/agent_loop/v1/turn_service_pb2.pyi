@@ -175,6 +175,7 @@ class ExecuteRunResponse(_message.Message):
     REPLY_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     TENDED_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_READ_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _run_event_pb2.RunEvent:
         """The event."""
@@ -191,6 +192,12 @@ class ExecuteRunResponse(_message.Message):
     def tended(self) -> Global___TendedTurn:
         """The agent has a memory agent; comes before any event, and not otherwise."""
 
+    @_builtins.property
+    def transcript_read(self) -> Global___TranscriptRead:
+        """How much of its range a memory agent reads; comes before the end of the turn if the run
+        has a transcript, and not otherwise.
+        """
+
     def __init__(
         self,
         *,
@@ -198,16 +205,45 @@ class ExecuteRunResponse(_message.Message):
         reply: Global___ReplyReceived | None = ...,
         request: Global___ModelRequestSent | None = ...,
         tended: Global___TendedTurn | None = ...,
+        transcript_read: Global___TranscriptRead | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended", "transcript_read", b"transcript_read"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended", "transcript_read", b"transcript_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["event", "reply", "request", "tended"]  # noqa: Y015
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["event", "reply", "request", "tended", "transcript_read"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
 Global___ExecuteRunResponse: _TypeAlias = ExecuteRunResponse  # noqa: Y015
+
+@_typing.final
+class TranscriptRead(_message.Message):
+    """The part of its range that a run of a memory agent reads. It ends before the end of the range
+    if the rest does not fit into the context window of the memory agent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_SEQUENCE_FIELD_NUMBER: _builtins.int
+    UNTIL_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    until_sequence: _builtins.int
+    """The last sequence that the run reads."""
+    until_message_id: _builtins.str
+    """Id of the message with that sequence, or of one before it."""
+    def __init__(
+        self,
+        *,
+        until_sequence: _builtins.int = ...,
+        until_message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["until_message_id", b"until_message_id", "until_sequence", b"until_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranscriptRead: _TypeAlias = TranscriptRead  # noqa: Y015
 
 @_typing.final
 class TendedTurn(_message.Message):
