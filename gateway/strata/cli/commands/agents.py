@@ -19,6 +19,7 @@ from strata.cli.commands.agents_context import compact_conversation, show_contex
 from strata.cli.commands.agents_memory import (
     FrequencyOption,
     SleeptimeOption,
+    ingest_files,
     run_memory_agent,
     status_fields,
     status_of,
@@ -383,6 +384,7 @@ def delete_agent(
 
 
 app.command("sleep")(run_memory_agent)
+app.command("ingest")(ingest_files)
 app.command("context")(show_context)
 app.command("compact")(compact_conversation)
 app.command("tools")(show_tools)

@@ -293,13 +293,13 @@ class LiveRun:
         )
         self._model_calls.note_request(request.message_id, request.model, self._elapsed_ms())
 
-    def note_tended(self, memory_agent_id: str, frequency: int) -> None:
+    def note_tended(self, tended: turn_service_pb2.TendedTurn) -> None:
         """Takes in that the agent of the run has a memory agent."""
-        self._tended = TendedTurn(memory_agent_id, frequency)
+        self._tended = TendedTurn(tended.memory_agent_id, tended.frequency)
 
-    def note_transcript_read(self, until_sequence: int, until_message_id: str) -> None:
-        """Takes in how far the run reads the range of its transcript."""
-        self._read = TranscriptRead(until_sequence, until_message_id)
+    def note_transcript_read(self, read: turn_service_pb2.TranscriptRead) -> None:
+        """Takes in how far the run reads its range."""
+        self._read = TranscriptRead(read.until_sequence, read.until_message_id)
 
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool

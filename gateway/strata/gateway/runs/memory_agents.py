@@ -13,15 +13,22 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.states import RunState
 from strata.shared.errors import Reason
 from strata.shared.ids import default_conversation_id, new_id
 
+if TYPE_CHECKING:
+    from strata.gateway.runs.domain import Principal
+
 MAX_RANGE = 500
 """Messages that one run reads at most; what is left is read by the run after it."""
+
+DOCUMENT_KEY = "document "
+"""With the hash of its content, what a mark of a file has in place of a conversation. No id of a
+conversation has a space."""
 
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 3600.0
@@ -80,6 +87,11 @@ class MemoryMark:
         last_error: What the last of them failed with.
         run_open: The last run is not over.
         run_at: When the open run may begin; None if none is open.
+        file_id: The file that is read in place of a conversation; empty for a conversation. Its
+            lines, from 0, are what messages are of a conversation; `conversation_id` names its
+            content.
+        file_name: Its name.
+        block_label: The block of the agent that is written.
     """
 
     agent_id: str
@@ -100,6 +112,14 @@ class MemoryMark:
     last_error: str = ""
     run_open: bool = False
     run_at: datetime | None = None
+    file_id: str = ""
+    file_name: str = ""
+    block_label: str = ""
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of the bytes of the file, in hex; empty for a conversation."""
+        return self.conversation_id.removeprefix(DOCUMENT_KEY) if self.file_id else ""
 
     @property
     def pending(self) -> int:
@@ -197,19 +217,23 @@ class MemoryRun:
 def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
     """Returns the run that reads what is behind a mark, and the mark with it."""
     after = mark.processed_sequence
-    until = min(mark.newest_sequence, after + MAX_RANGE)
+    until = mark.newest_sequence if mark.file_id else min(mark.newest_sequence, after + MAX_RANGE)
     whole = until == mark.newest_sequence
     conversation_id = default_conversation_id(mark.memory_agent_id)
-    payload = turn_pb.ExecuteRunRequest(
+    request = turn_pb.ExecuteRunRequest(
         agent_id=mark.memory_agent_id,
         conversation_id=conversation_id,
-        transcript=turn_pb.TranscriptRange(
-            agent_id=mark.agent_id,
-            conversation_id=mark.conversation_id,
-            after_sequence=after,
-            until_sequence=until,
-        ),
-    ).SerializeToString(deterministic=True)
+    )
+    if mark.file_id:
+        request.document.agent_id = mark.agent_id
+        request.document.file_id = mark.file_id
+        request.document.content_hash = mark.content_hash
+        request.document.after_line, request.document.until_line = after, until
+    else:
+        request.transcript.agent_id = mark.agent_id
+        request.transcript.conversation_id = mark.conversation_id
+        request.transcript.after_sequence, request.transcript.until_sequence = after, until
+    payload = request.SerializeToString(deterministic=True)
     count = mark.run_count + 1
     run_id = new_id("run")
     run = MemoryRun(
@@ -273,6 +297,18 @@ class MemoryRunStore(Protocol):
         Returns:
             The open runs of memory agents that belong to them.
         """
+        ...
+
+    async def start_document(self, mark: MemoryMark, principal: Principal) -> MemoryMark | None:
+        """Stores the mark of a file and queues the first run that reads it.
+
+        Returns:
+            The mark with the run; None if the agent has a mark of that content.
+        """
+        ...
+
+    async def retire_document(self, project_id: str, agent_id: str, conversation_id: str) -> None:
+        """Notes that the agent that has read a file is deleted; the mark stays."""
         ...
 
     async def claim_memory_runs(

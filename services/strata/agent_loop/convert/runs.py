@@ -37,6 +37,7 @@ from strata.agent_loop.domain.events import (
 from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
 from strata.agent_loop.domain.runs import (
     DEFAULT_MAX_STEPS,
+    DocumentRange,
     Outcome,
     RunRequest,
     StopReason,
@@ -78,6 +79,10 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         violations.append(FieldViolation("approval", "must not be sent together with messages"))
     if request.HasField("transcript") and (request.messages or request.HasField("approval")):
         violations.append(FieldViolation("transcript", "must be sent alone"))
+    if request.HasField("document") and (
+        request.messages or request.HasField("approval") or request.HasField("transcript")
+    ):
+        violations.append(FieldViolation("document", "must be sent alone"))
     violations.extend(content_violations("messages", request.messages))
     refuse(violations)
     inputs = [
@@ -96,6 +101,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
             approval_response_from_proto(request.approval) if request.HasField("approval") else None
         ),
         transcript=_transcript(request) if request.HasField("transcript") else None,
+        document=_document(request) if request.HasField("document") else None,
         max_steps=request.max_steps or DEFAULT_MAX_STEPS,
         stream_tokens=request.stream_tokens,
         cancelled=request.cancel,
@@ -265,6 +271,15 @@ def _outcome(outcome: Outcome) -> pb.RunFinished:
         wire.error.message = outcome.failure.message
         wire.error.retryable = outcome.failure.retryable
     return wire
+
+
+def _document(request: turn_pb.ExecuteRunRequest) -> DocumentRange:
+    wire = request.document
+    check_id(wire.agent_id, "agent", field="document.agent_id")
+    check_id(wire.file_id, "file", field="document.file_id")
+    return DocumentRange(
+        wire.agent_id, wire.file_id, wire.after_line, wire.until_line, wire.content_hash
+    )
 
 
 def _transcript(request: turn_pb.ExecuteRunRequest) -> TranscriptRange:

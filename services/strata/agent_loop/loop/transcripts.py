@@ -119,10 +119,20 @@ def read_transcript(messages: Sequence[Message], read: TranscriptRange, budget: 
         (TextPart(text),),
         # A later attempt is given the message as it was stored, and knows from this how far it
         # goes: the budget may be another by then.
-        client_message_id=f"{_READ_UNTIL} {until} {until_id}",
+        client_message_id=reading_mark(until, until_id),
         taint=taint_of_messages(shown),
     )
     return Reading(message_input, TranscriptRead(until, until_id))
+
+
+def reading_mark(until: int, until_id: str) -> str:
+    """Returns how a stored message says how far it goes; see `read_of`."""
+    return f"{_READ_UNTIL} {until} {until_id}"
+
+
+def without_reminders(text: str) -> str:
+    """Returns text in which nothing can be taken for a reminder, or for its end."""
+    return text.replace("system-reminder>", "system-reminder&gt;")
 
 
 def read_of(inputs: Sequence[Message]) -> TranscriptRead | None:
@@ -164,7 +174,7 @@ def _lines(message: Message) -> Iterator[str]:
 
 def _indented(text: str) -> str:
     """Returns text that cannot be taken for further lines of the transcript or for a reminder."""
-    return "\n  ".join(text.splitlines()).replace("system-reminder>", "system-reminder&gt;")
+    return without_reminders("\n  ".join(text.splitlines()))
 
 
 def _one_line(text: str) -> str:

@@ -23,17 +23,18 @@ from strata.agent_loop.domain.events import (
 from strata.agent_loop.domain.journal import key_of
 from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole, Provenance
 from strata.agent_loop.domain.runs import (
+    DocumentRange,
     Outcome,
     RunFailure,
     RunRequest,
     StopReason,
-    TranscriptRange,
 )
 from strata.agent_loop.domain.taint import Taint, taint_of_messages
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import continued_run, settled_steps
 from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.control import TurnControl
+from strata.agent_loop.loop.documents import document_input
 from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
@@ -86,7 +87,7 @@ class Turn:
         sink: EventSink,
         control: TurnControl | None = None,
     ) -> None:
-        if request.transcript is not None:
+        if request.reads:
             ports = replace(ports, work=ports.background_work)
         self._ports = ports
         self._request = request
@@ -231,7 +232,7 @@ class Turn:
         clear = agent.message_buffer_autoclear and not continues
         # A transcript stands for itself: one that is read again after a failure takes the place of
         # the one before it.
-        clear = clear or self._request.transcript is not None
+        clear = clear or self._request.reads
         model = bound if isinstance(bound, BoundModel) else None
         prompt_parts = (
             self._ports.memory.compile(agent, memory_view(agent, model)),
@@ -243,7 +244,7 @@ class Turn:
             ),
             read_counts(self._ports.archival, agent.id),
         )
-        if self._request.transcript is None:
+        if not self._request.reads:
             begin = self._ports.recall.begin_turn(self._key, inputs, clear=clear)
             begun, section, toolset, stats = await asyncio.gather(
                 begin, *prompt_parts, return_exceptions=True
@@ -258,7 +259,7 @@ class Turn:
                 section if isinstance(section, MemorySection) else None,
                 toolset if isinstance(toolset, ToolSet) else None,
             )
-            inputs = self._messages([await self._transcript(self._request.transcript, budget)])
+            inputs = self._messages([await self._reading(budget)])
             begun = await self._ports.recall.begin_turn(self._key, inputs, clear=clear)
         for found in (begun, section, toolset, stats):
             if isinstance(found, BaseException) and not isinstance(found, StrataError):
@@ -271,7 +272,7 @@ class Turn:
 
     async def _tell_begun(self, begun: BegunTurn) -> None:
         ids = tuple(message.id for message in begun.inputs)
-        if self._request.transcript is not None and (read := read_of(begun.inputs)) is not None:
+        if self._request.reads and (read := read_of(begun.inputs)) is not None:
             await self._sink.emit(read)
         await self._sink.emit(
             RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
@@ -344,13 +345,26 @@ class Turn:
             return None
         return self._request.remaining_s - (self._ports.clock.monotonic() - self._arrived)
 
-    async def _transcript(self, read: TranscriptRange, budget: int) -> MessageInput:
+    async def _reading(self, budget: int) -> MessageInput:
+        """Returns what a run reads in place of inputs."""
+        if self._request.document is not None:
+            return await self._document(self._request.document, budget)
+        assert self._request.transcript is not None
+        read = self._request.transcript
         try:
             messages = await self._ports.recall.transcript(read)
         except NotFoundError:
             # The conversation was deleted since the run was queued.
             messages = ()
         return read_transcript(messages, read, budget).message
+
+    async def _document(self, read: DocumentRange, budget: int) -> MessageInput:
+        try:
+            document = await self._ports.memory.read_file(read, budget)
+        except NotFoundError:
+            # The file was deleted, or its folder taken from the agent, since the run was queued.
+            document = None
+        return document_input(document, read)
 
     def _inputs(self) -> list[Message]:
         answer = [

@@ -45,6 +45,7 @@ class ExecuteRunRequest(_message.Message):
     SENDERS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    DOCUMENT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     attempt: _builtins.int
@@ -101,6 +102,10 @@ class ExecuteRunRequest(_message.Message):
     def transcript(self) -> Global___TranscriptRange:
         """What a memory agent has to read, instead of messages."""
 
+    @_builtins.property
+    def document(self) -> Global___DocumentRange:
+        """What a document ingestion agent has to read, instead of messages."""
+
     def __init__(
         self,
         *,
@@ -120,14 +125,55 @@ class ExecuteRunRequest(_message.Message):
         senders: _abc.Iterable[_builtins.str] | None = ...,
         group: _group_service_pb2.Group | None = ...,
         transcript: Global___TranscriptRange | None = ...,
+        document: Global___DocumentRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "group", b"group", "remaining_time", b"remaining_time", "transcript", b"transcript"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "document", b"document", "group", b"group", "remaining_time", b"remaining_time", "transcript", b"transcript"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "document", b"document", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteRunRequest: _TypeAlias = ExecuteRunRequest  # noqa: Y015
+
+@_typing.final
+class DocumentRange(_message.Message):
+    """Lines of a file that a document ingestion agent reads. How many of them it reads is told by
+    TranscriptRead, whose sequences are numbers of lines from 0.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    AFTER_LINE_FIELD_NUMBER: _builtins.int
+    UNTIL_LINE_FIELD_NUMBER: _builtins.int
+    CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent to which the folder of the file is attached, and whose block is written."""
+    file_id: _builtins.str
+    """The file."""
+    after_line: _builtins.int
+    """Only lines behind this one, numbered from 0; -1 for all."""
+    until_line: _builtins.int
+    """Only lines up to this one."""
+    content_hash: _builtins.str
+    """SHA-256 of the bytes of the file, hex; of a file that has other bytes, nothing is read."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        file_id: _builtins.str = ...,
+        after_line: _builtins.int = ...,
+        until_line: _builtins.int = ...,
+        content_hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_line", b"after_line", "agent_id", b"agent_id", "content_hash", b"content_hash", "file_id", b"file_id", "until_line", b"until_line"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DocumentRange: _TypeAlias = DocumentRange  # noqa: Y015
 
 @_typing.final
 class TranscriptRange(_message.Message):
@@ -195,7 +241,7 @@ class ExecuteRunResponse(_message.Message):
     @_builtins.property
     def transcript_read(self) -> Global___TranscriptRead:
         """How much of its range a memory agent reads; comes before the end of the turn if the run
-        has a transcript, and not otherwise.
+        has a transcript or a document, and not otherwise.
         """
 
     def __init__(
