@@ -8,8 +8,17 @@ from dataclasses import replace
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, RunKind, StopReason, Usage
+from strata.gateway.runs.domain import (
+    Dispatch,
+    Ending,
+    Principal,
+    RunFailure,
+    RunKind,
+    StopReason,
+    Usage,
+)
 from strata.gateway.runs.memory_agents import (
+    DOCUMENT_KEY,
     MAX_RANGE,
     MemoryBudget,
     MemoryMark,
@@ -322,3 +331,47 @@ async def test_projects_whose_runs_wait_for_their_time_hold_up_no_other(
     await turn(gateways, 2, project="project-zzz")
     # This gateway has claimed nothing yet: it looks from the first project on.
     assert await claimed(gateways.first, "project-zzz") is not None
+
+
+async def test_a_file_has_one_mark_for_its_content_and_is_read_in_portions(
+    gateways: Gateways,
+) -> None:
+    principal = Principal("org-1", PROJECT, "key-1", frozenset({"run"}))
+    document = MemoryMark(
+        agent_id=AGENT,
+        conversation_id=f"{DOCUMENT_KEY}abc",
+        memory_agent_id="agent-reader",
+        frequency=1,
+        newest_sequence=MAX_RANGE + 99,
+        file_id="file-1",
+        file_name="notes.txt",
+        block_label="notes.txt",
+    )
+    started = await asyncio.gather(
+        gateways.first.start_document(document, principal),
+        gateways.second.start_document(document, principal),
+    )
+    assert [mark for mark in started if mark is None] == [None]
+    first = await claimed(gateways.second)
+    assert lines_of(first) == (-1, MAX_RANGE + 99)
+    await end(gateways.second, first, read_until(40))
+    second = await claimed(gateways.second)
+    assert lines_of(second) == (40, MAX_RANGE + 99)
+    await end(gateways.second, second)
+    assert await claimed(gateways.second) is None
+    assert (await mark(gateways)).pending == 0
+
+    # The reader may go; what it has read stays read, until the agent itself goes.
+    await gateways.first.retire_document(PROJECT, AGENT, document.conversation_id)
+    await gateways.first.forget_memory_agent(PROJECT, "agent-reader")
+    assert (await mark(gateways)).memory_agent_id == ""
+    assert await gateways.first.start_document(document, principal) is None
+    await gateways.first.forget_memory_agent(PROJECT, AGENT)
+    assert not await gateways.first.memory_marks(PROJECT, AGENT)
+
+
+def lines_of(dispatch: Dispatch | None) -> tuple[int, int]:
+    assert dispatch is not None
+    document = turn_pb.ExecuteRunRequest.FromString(dispatch.payload).document
+    assert (document.file_id, document.content_hash) == ("file-1", "abc")
+    return document.after_line, document.until_line

@@ -1235,7 +1235,7 @@ class MemoryStatus(_message.Message):
     conversation_id is empty, and sequences and messages are lines of the file, from 0.
     """
     file_name: _builtins.str
-    """Its name, "folder/name"."""
+    """Its name in its folder."""
     block_label: _builtins.str
     """The block that is written, by its label in the memory of the agent."""
     @_builtins.property
