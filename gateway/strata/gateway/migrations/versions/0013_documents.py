@@ -25,6 +25,8 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Drops the marks of files: no earlier release knows what to read there."""
+    op.execute("ALTER TABLE gateway.memory_agents NO FORCE ROW LEVEL SECURITY")
     op.execute("DELETE FROM gateway.memory_agents WHERE file_id <> ''")
+    op.execute("ALTER TABLE gateway.memory_agents FORCE ROW LEVEL SECURITY")
     for column in reversed(_COLUMNS):
         op.execute(f"ALTER TABLE gateway.memory_agents DROP COLUMN {column}")
