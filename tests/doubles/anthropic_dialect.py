@@ -15,6 +15,11 @@ from doubles.script import Fault, Reply, blocks_of, events
 
 _ID = re.compile(r"^[a-zA-Z0-9_-]+$")
 _CACHE_MARKS = 4
+_VERSION = re.compile(r"claude-[a-z]+-(\d+)(?:-(\d)(?!\d))?")
+_SCHEMA_KEYWORDS = {
+    *("type", "enum", "const", "anyOf", "allOf", "title", "description", "properties", "required"),
+    *("additionalProperties", "items", "minItems", "format", "$ref", "$defs"),
+}
 
 
 def error_body(fault: Fault) -> dict[str, Any]:
@@ -46,6 +51,7 @@ def check(body: Any, headers: Mapping[str, str]) -> None:
         if name in body:
             raise RefusedError(f"{name}: Extra inputs are not permitted")
     _check_thinking(body)
+    _check_output(body)
     _check_tools(body)
     _check_turns(body.get("messages"))
     _check_images(body["messages"])
@@ -54,6 +60,42 @@ def check(body: Any, headers: Mapping[str, str]) -> None:
         raise RefusedError(
             f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."
         )
+
+
+def _check_output(body: Mapping[str, Any]) -> None:
+    form = body.get("output_config", {}).get("format")
+    if form is None:
+        return
+    if set(form) != {"type", "schema"} or form["type"] != "json_schema":
+        raise RefusedError("output_config.format: Extra inputs are not permitted")
+    version = _VERSION.search(body["model"])
+    if version is None or (int(version[1]), int(version[2] or 0)) < (4, 5):
+        raise RefusedError(f"'{body['model']}' does not support output_config.format.")
+    _check_output_schema(form["schema"])
+
+
+def _check_output_schema(schema: Any) -> None:
+    where = "output_config.format.schema"
+    if not isinstance(schema, Mapping):
+        raise RefusedError(f"{where}: Input should be an object")
+    if not {"type", "enum", "const", "anyOf", "allOf"} & set(schema):
+        raise RefusedError(f"{where}: Schema type is missing")
+    kind = schema.get("type")
+    unknown = set(schema) - _SCHEMA_KEYWORDS
+    if unknown:
+        raise RefusedError(f"{where}: For '{kind}' type, properties {unknown} are not supported")
+    if kind == "object" and schema.get("additionalProperties") is not False:
+        raise RefusedError(
+            f"{where}: For 'object' type, 'additionalProperties' must be explicitly set to false"
+        )
+    if schema.get("minItems", 0) not in (0, 1):
+        raise RefusedError(f"{where}: For 'array' type, 'minItems' values other than 0 or 1")
+    if any(isinstance(value, list | dict) for value in schema.get("enum", ())):
+        raise RefusedError(f"{where}: Enum values must be simple")
+    inner = [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]
+    inner += [*schema.get("allOf", ()), *([schema["items"]] if "items" in schema else [])]
+    for part in inner:
+        _check_output_schema(part)
 
 
 def _check_thinking(body: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ _NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 _CALL_ID_LIMIT = 40
 _DATA_URL = re.compile(r"data:(?P<type>[a-z/]+);base64,(?P<data>[A-Za-z0-9+/=]*)")
 _FINISH_WITHOUT_TOOLS = "stop"
+_NO_SCHEMAS = re.compile(r"gpt-3\.5|gpt-4-turbo")
 
 
 class RefusedError(Exception):
@@ -53,6 +54,54 @@ def check(body: Any) -> None:
         raise RefusedError("temperature must be between 0 and 2", "temperature")
     check_tools(body)
     _check_messages(body.get("messages"))
+    _check_response_format(body)
+
+
+def _check_response_format(body: Mapping[str, Any]) -> None:
+    form = body.get("response_format")
+    if form is None:
+        return
+    if form["type"] == "json_schema":
+        if set(form) != {"type", "json_schema"}:
+            raise RefusedError("Unknown parameter in 'response_format'.", "response_format")
+        refuse_old_model(body["model"], "response_format")
+        check_schema_format(form["json_schema"], "response_format")
+    elif form["type"] == "json_object":
+        if "json" not in json.dumps(body["messages"]).lower():
+            raise RefusedError(
+                "'messages' must contain the word 'json' in some form, to use 'response_format' of"
+                " type 'json_object'.",
+                "messages",
+            )
+    elif form["type"] != "text":
+        raise RefusedError(f"Invalid value: '{form['type']}'.", "response_format.type")
+
+
+def refuse_old_model(model: str, where: str) -> None:
+    """Refuses a schema for models of the time before structured outputs."""
+    if _NO_SCHEMAS.search(model):
+        raise RefusedError(
+            f"Invalid parameter: '{where}' of type 'json_schema' is not supported with this model.",
+            where,
+        )
+
+
+def check_schema_format(form: Mapping[str, Any], where: str) -> None:
+    """Refuses a name, a description and a schema of a reply that break a rule."""
+    if not _NAME.match(form.get("name", "")):
+        raise RefusedError(f"Missing or invalid parameter: '{where}.name'.", where)
+    if set(form) - {"type", "name", "description", "schema", "strict"}:
+        raise RefusedError(f"Unknown parameter in '{where}'.", where)
+    schema = form.get("schema")
+    if not isinstance(schema, Mapping):
+        raise RefusedError(f"Missing required parameter: '{where}.schema'.", where)
+    if form.get("strict"):
+        if schema.get("type") != "object":
+            raise RefusedError("schema must be a JSON Schema of 'type: \"object\"'", where)
+        try:
+            _check_strict(schema, where)
+        except RefusedError as error:
+            raise RefusedError(str(error), where) from None
 
 
 def check_tools(body: Mapping[str, Any]) -> None:

@@ -59,18 +59,27 @@ def check(body: Any, account: str = "") -> None:
         raise RefusedError("Invalid value for 'reasoning.effort'", "reasoning.effort")
     if body.get("store") is not False and "previous_response_id" not in body:
         raise RefusedError("these tests want nothing to be stored", "store")
-    _check_format(body.get("text", {}).get("format"))
+    _check_format(body)
     _check_tools(body)
     _check_input(body.get("input"), account)
 
 
-def _check_format(form: Any) -> None:
+def _check_format(body: Mapping[str, Any]) -> None:
+    form = body.get("text", {}).get("format")
     if form is None:
         return
-    if form["type"] == "json_schema" and not ({"name", "schema"} <= set(form)):
-        raise RefusedError("Missing required parameter: 'text.format.name'.", "text.format.name")
-    if set(form) - {"type", "name", "schema", "strict", "description"}:
+    if form["type"] == "json_schema":
+        openai_dialect.refuse_old_model(body["model"], "text.format")
+        openai_dialect.check_schema_format(form, "text.format")
+    elif form["type"] != "json_object" or set(form) != {"type"}:
         raise RefusedError("Unknown parameter in 'text.format'.", "text.format")
+    elif "json" not in json.dumps(body["input"]).lower():
+        # The instructions are not looked at.
+        raise RefusedError(
+            "Response input messages must contain the word 'json' in some form to use"
+            " 'text.format' of type 'json_object'.",
+            "input",
+        )
 
 
 def _check_tools(body: Mapping[str, Any]) -> None:

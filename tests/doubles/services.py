@@ -113,6 +113,10 @@ def _groq(body: Body) -> Fault | None:
     for name in _GROQ_REFUSES:
         if name in body:
             return _invalid(f"property '{name}' is unsupported")
+    if "response_format" in body and body.get("tools"):
+        return _invalid("json mode cannot be combined with tool/function calling")
+    if "response_format" in body and body.get("stream"):
+        return _invalid("response_format` does not support streaming")
     for number, message in enumerate(body["messages"]):
         for name in sorted(set(message) - _MESSAGE_FIELDS):
             return _invalid(
@@ -124,6 +128,9 @@ def _groq(body: Body) -> Fault | None:
 
 def _templates(body: Body) -> Fault | None:
     """The chat templates of several model families that local servers run."""
+    if "response_format" in body and body.get("tools"):
+        # Others do not refuse it: the grammar of the reply keeps the model from calling anything.
+        return _invalid("Cannot use custom grammar constraints with tools.")
     before = ""
     for message in body["messages"]:
         role = message["role"]
@@ -168,6 +175,10 @@ def _gemini(body: Body) -> Fault | None:
             return _google_error(f"{where}.properties: should be non-empty for OBJECT type")
         if parameters is not None and (problem := _gemini_schema(parameters, where)):
             return _google_error(problem)
+    if "response_format" in body and body.get("tools"):
+        return _google_error(
+            "Function calling with a response mime type: 'application/json' is unsupported"
+        )
     form = body.get("response_format", {}).get("json_schema")
     if form is not None and (problem := _gemini_schema(form["schema"], "response_schema")):
         return _google_error(problem)
@@ -184,6 +195,8 @@ def _gemini_schema(schema: Mapping[str, Any], where: str) -> str:
         return f"Proto field is not repeating, cannot start list. at '{where}.type'"
     if "enum" in schema and (kind != "string" or not all(schema["enum"])):
         return f"{where}.enum: only allowed for STRING type, without empty values"
+    if kind == "object" and not schema.get("properties"):
+        return f"{where}.properties: should be non-empty for OBJECT type"
     if kind == "array" and "items" not in schema:
         return f"{where}.items: missing field."
     if kind == "string" and schema.get("format", "enum") not in ("enum", "date-time"):

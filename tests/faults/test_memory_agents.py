@@ -1,7 +1,8 @@
 """Processes die while memory agents work: each message is read once.
 
 A run of a memory agent that ended well has read its range. The ranges of a conversation begin
-where the one before ended, and together they are what was said.
+where the one before ended, and together they are what was said. What a voice agent said is either
+archived, once, or in its window.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pytest_asyncio
 from doubles.script import Call, ModelCall, Reply, Step, say
 from faults.live import Client, Live, ModelThread, gone
 from faults.test_death_at_any_point import process_of
+from strata.api.agent_loop.v1 import agent_service_pb2
 
 VICTIMS = ("agent_loop", "gateway", "postgres", "agent_loop")
 _RUNS = """
@@ -33,6 +35,16 @@ _RUNS = """
 _READ = """
     SELECT m.run_id, m.parts::text AS parts FROM recall.messages m
      WHERE m.role = 'user' AND m.parts::text LIKE '%Messages:%' ORDER BY m.sequence
+"""
+_OPEN_RUNS = """
+    SELECT id FROM gateway.runs
+     WHERE kind = 'SLEEPTIME' AND state IN ('QUEUED', 'RUNNING', 'CANCELLING')
+"""
+_ARCHIVED = "SELECT text FROM archival.passages ORDER BY id"
+_IN_VIEW = """
+    SELECT m.parts::text AS parts FROM recall.windows w, unnest(w.message_ids) AS shown(id)
+      JOIN recall.messages m USING (id)
+     WHERE m.role = 'user' AND w.agent_id = $1 ORDER BY m.sequence
 """
 _MARKS = """
     SELECT last_processed_sequence, newest_sequence, failures FROM gateway.memory_agents
@@ -45,6 +57,18 @@ def answer(call: ModelCall) -> Step:
     if "memory_finish_edits" in names:
         return Reply(calls=(Call("memory_finish_edits"),))
     said = [each["content"] for each in call.body["messages"] if each["role"] == "user"][-1]
+    if names == {"store_memories"}:
+        last = len(re.findall(r"^\d+\. \(Older\)", said, re.MULTILINE)) - 1
+        # No two calls store the same text.
+        context = f"Call {random.randrange(10**9)}."
+        memory = {"start_index": 0, "end_index": last, "context": context}
+        return Reply(calls=(Call("store_memories", {"memories": [memory]}),))
+    if "finish_rethinking_memory" in names:
+        return Reply(calls=(Call("finish_rethinking_memory"),))
+    if "rethink_user_memory" in names:
+        return Reply(calls=(Call("rethink_user_memory", {"new_memory": "Said much."}),))
+    if "send_message" in names:
+        return Reply(calls=(Call("send_message", {"message": f"heard {said}"}),))
     return say(f"heard {said}")
 
 
@@ -80,10 +104,10 @@ async def say_all(client: Client, agent_id: str, texts: list[str]) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def fetch(live: Live, statement: str) -> list[Any]:
+async def fetch(live: Live, statement: str, *values: str) -> list[Any]:
     connection = await asyncpg.connect(live.admin_url)
     try:
-        return list(await connection.fetch(statement))
+        return list(await connection.fetch(statement, *values))
     finally:
         await connection.close()
 
@@ -98,23 +122,29 @@ async def all_is_read(live: Live) -> bool:
     return False
 
 
-async def read_through_deaths(live: Live, kills: int, turns: int) -> None:
+async def talk_through_deaths(
+    live: Live, client: Client, agent_id: str, kills: int, texts: list[str]
+) -> None:
     chance = random.Random(kills)
+    talking = asyncio.create_task(say_all(client, agent_id, texts))
+    for number in range(kills):
+        await asyncio.sleep(chance.uniform(0.2, 2.0))
+        victim = VICTIMS[number % len(VICTIMS)]
+        if victim == "postgres":
+            process = process_of(live, victim)
+            if process is not None:
+                process.kill()
+            continue
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(live.runtime.processes[victim], signal.SIGKILL)
+    await talking
+
+
+async def read_through_deaths(live: Live, kills: int, turns: int) -> None:
     texts = [f"fact-{number:03}" for number in range(turns)]
     async with live.client() as client:
         agent = await client.new_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
-        talking = asyncio.create_task(say_all(client, agent.id, texts))
-        for number in range(kills):
-            await asyncio.sleep(chance.uniform(0.2, 2.0))
-            victim = VICTIMS[number % len(VICTIMS)]
-            if victim == "postgres":
-                process = process_of(live, victim)
-                if process is not None:
-                    process.kill()
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(live.runtime.processes[victim], signal.SIGKILL)
-        await talking
+        await talk_through_deaths(live, client, agent.id, kills, texts)
         async with asyncio.timeout(150):
             while not await all_is_read(live):
                 await asyncio.sleep(0.2)
@@ -144,3 +174,37 @@ async def test_no_message_is_read_twice_or_skipped_through_six_deaths(split: Liv
 @pytest.mark.timeout(3_600)
 async def test_no_message_is_read_twice_or_skipped_through_sixty_deaths(split: Live) -> None:
     await read_through_deaths(split, 60, 300)
+
+
+async def is_archived(live: Live) -> bool:
+    with contextlib.suppress(OSError, asyncpg.PostgresError):
+        return not await fetch(live, _OPEN_RUNS)
+    return False
+
+
+# Its short form is within one process: integration/agent_loop/test_voice_memory_runs.
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+async def test_voice_agent_archives_each_message_once_through_twelve_deaths(split: Live) -> None:
+    texts = [f"fact-{number:03}" for number in range(40)]
+    async with split.client() as client:
+        agent = await client.new_agent(
+            type=agent_service_pb2.AGENT_TYPE_VOICE_CONVO,
+            enable_sleeptime=True,
+            without_initial_messages=True,
+            max_message_buffer_length=6,
+            min_message_buffer_length=3,
+        )
+        await talk_through_deaths(split, client, agent.id, 12, texts)
+        async with asyncio.timeout(150):
+            while not await is_archived(split):
+                await asyncio.sleep(0.2)
+    passages = "\n".join(row["text"] for row in await fetch(split, _ARCHIVED))
+    archived = sorted(re.findall(r"^user: (fact-\d+)", passages, re.MULTILINE))
+    shown = [
+        fact
+        for row in await fetch(split, _IN_VIEW, agent.id)
+        for fact in re.findall(r"fact-\d+", row["parts"])
+    ]
+    assert archived + shown == texts
+    assert len(archived) > len(texts) // 2

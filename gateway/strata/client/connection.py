@@ -9,6 +9,7 @@ from typing import Any
 
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import tool_pb2 as tool_types
+from strata.api.common.v1.response_format_pb2 import ResponseFormat
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
@@ -40,6 +41,7 @@ class Client(Services):
         max_steps: int = 0,
         request_id: str = "",
         stream_tokens: bool = True,
+        response_format: ResponseFormat | None = None,
         back_off: BackOff | None = None,
         tools: Sequence[Callable[..., Any]] = (),
     ) -> AsyncGenerator[RunEvent, None]:
@@ -59,7 +61,9 @@ class Client(Services):
             conversation_id: Where; empty for the agent's default conversation.
             max_steps: Most model calls; 0 for the server's default.
             request_id: Names the message; one that was sent before gives the events of its run.
-            stream_tokens: Yield text as it comes, not only whole messages.
+            stream_tokens: Yield text as it comes, not only whole messages. A reply in JSON comes
+                whole, once it is checked.
+            response_format: What the reply must be; None as the agent says.
             back_off: How a lost connection is taken up again.
             tools: Functions that this program runs; see `ClientTools`. The agent needs tools of
                 their names that are the client's; see `upsert_tool`.
@@ -78,6 +82,7 @@ class Client(Services):
             messages=[message],
             max_steps=max_steps,
             stream_tokens=stream_tokens,
+            response_format=response_format,
         )
         runs = self._runs_of(request, ClientTools(tools), back_off)
         async with aclosing(runs) as events:

@@ -271,7 +271,8 @@ async def end(process: subprocess.Popen[bytes], how: signal.Signals, patience: f
     if process.poll() is None:
         process.send_signal(how)
         try:
-            await asyncio.wait_for(wait_exit(process), patience)
+            async with asyncio.timeout(patience):
+                await wait_exit(process)
         except TimeoutError:
             process.kill()
             await wait_exit(process)

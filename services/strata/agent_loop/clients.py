@@ -360,6 +360,15 @@ class RecallClient:
         request = window_pb.GetWindowRequest(conversation_id=conversation_id)
         return window_from_proto((await self._stub.GetWindow(request)).window)
 
+    async def evict(self, read: TranscriptRange) -> None:
+        """Takes the messages of a range, and those before it, out of the window."""
+        request = window_pb.EvictMessagesRequest(
+            conversation_id=read.conversation_id,
+            agent_id=read.agent_id,
+            until_sequence=read.until_sequence,
+        )
+        await self._stub.EvictMessages(request)
+
     async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
         """Returns what is left of a range of a conversation, in order."""
         request = message_pb.ListMessagesRequest(

@@ -52,12 +52,14 @@ from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.requests import view_of
 from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.memory_agents import (
-    DEFAULT_FREQUENCY,
-    MEMORY_AGENT_TYPES,
     PERSONA,
     PERSONA_LABEL,
+    changed_buffer,
     check_frequency_is_used,
     creation_of_memory_agent,
+    frequency_of,
+    has_no_frequency,
+    keeps_memory_agent,
     memory_agent_for,
     needs_no_memory_agent,
 )
@@ -72,6 +74,7 @@ from strata.agent_loop.prompts.system_message import (
 )
 from strata.agent_loop.rules.validation import tool_violations
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.agent_types import MEMORY_AGENT_TYPES
 from strata.shared.clock import Clock
 from strata.shared.errors import (
     AbortedError,
@@ -211,6 +214,7 @@ class AgentLifecycle:
             await self._tools.resolve(command.patch.tools)
         if command.patch.message_buffer_autoclear is False:
             await self._check_autoclear(command.patch.agent_id)
+        command = await self._with_buffer(command)
         if command.patch.enable_sleeptime is None:
             if command.patch.sleeptime_frequency is not None:
                 check_frequency_is_used(await self.get(command.patch.agent_id))
@@ -231,6 +235,13 @@ class AgentLifecycle:
                 violations=[FieldViolation("message_buffer_autoclear", problem)],
             )
 
+    async def _with_buffer(self, command: UpdateAgent) -> UpdateAgent:
+        patch = command.patch
+        if patch.max_buffer is None and patch.min_buffer is None:
+            return command
+        agent = await self.get(patch.agent_id)
+        return replace(command, patch=replace(patch, buffer=changed_buffer(agent, patch)))
+
     async def _change_sleeptime(self, command: UpdateAgent) -> Agent:
         """Changes an agent that is to have a memory agent, or none.
 
@@ -238,17 +249,22 @@ class AgentLifecycle:
         agent together, with the settings of the last of them.
         """
         patch, agent_id = command.patch, command.patch.agent_id
+        agent = await self.get(agent_id)
         if not patch.enable_sleeptime:
+            if AGENT_TYPES[agent.type].needs_sleeptime:
+                raise keeps_memory_agent(agent.type)
             patch = replace(patch, memory_agent_id="", sleeptime_frequency=0)
             changed = await self._change(replace(command, patch=patch))
             await self._clear_memory_agent(agent_id)
             return changed
         for _ in range(_CREATION_TRIES):
             agent = await self.get(agent_id)
-            if agent.memory_agent_id:
-                return await self._change(command)
             if agent.type in MEMORY_AGENT_TYPES:
                 raise needs_no_memory_agent(agent.type)
+            if patch.sleeptime_frequency is not None and AGENT_TYPES[agent.type].buffered:
+                raise has_no_frequency(agent.type)
+            if agent.memory_agent_id:
+                return await self._change(command)
             await self._clear_memory_agent(agent_id)
             enabled = await self._enable_sleeptime(agent, command)
             if enabled is not None:
@@ -267,7 +283,7 @@ class AgentLifecycle:
         patch = replace(
             command.patch,
             memory_agent_id=made.id,
-            sleeptime_frequency=command.patch.sleeptime_frequency or DEFAULT_FREQUENCY,
+            sleeptime_frequency=frequency_of(agent.type, command.patch.sleeptime_frequency or 0),
         )
         try:
             if creation.state is AgentState.CREATING:

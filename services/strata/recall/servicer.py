@@ -214,6 +214,17 @@ class WindowServicer(window_grpc.WindowServiceServicer):
         window = await self._store.compact(convert.to_compaction(request, self._clock.now()))
         return window_pb.CompactWindowResponse(window=convert.window_to_proto(window))
 
+    async def EvictMessages(
+        self, request: window_pb.EvictMessagesRequest, context: Context
+    ) -> window_pb.EvictMessagesResponse:
+        """Takes archived messages out of a window."""
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+        check_id(request.agent_id, "agent", field="agent_id")
+        evicted = await self._store.evict(
+            request.conversation_id, request.agent_id, request.until_sequence
+        )
+        return window_pb.EvictMessagesResponse(evicted_count=evicted)
+
     async def ForkWindow(
         self, request: window_pb.ForkWindowRequest, context: Context
     ) -> window_pb.ForkWindowResponse:

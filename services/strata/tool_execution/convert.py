@@ -19,6 +19,7 @@ from strata.tool_execution.domain.tools import (
     Caller,
     Effect,
     Image,
+    OlderLines,
     Outcome,
     ReturnStatus,
     Tool,
@@ -141,8 +142,17 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         max_memory_bytes=request.max_memory_bytes,
         message_id=request.message_id,
         taint=labels_to_domain(request.taint),
+        older_lines=_older_lines(request),
     )
     return calls, caller
+
+
+def _older_lines(request: execution_pb.ExecuteToolsRequest) -> OlderLines | None:
+    if not request.HasField("older_lines"):
+        return None
+    wire = request.older_lines
+    check_id(wire.agent_id, "agent", field="older_lines.agent_id")
+    return OlderLines(wire.agent_id, wire.range_key, tuple(wire.lines))
 
 
 def to_callable(

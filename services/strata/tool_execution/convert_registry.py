@@ -11,6 +11,7 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
+from strata.shared.json_schemas import GivenSchemaError, read_schema
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.convert import EFFECTS
 from strata.tool_execution.domain import hosts
@@ -24,7 +25,6 @@ from strata.tool_execution.domain.tools import (
 from strata.tool_execution.packages.requirements import package_of, problem_of
 from strata.tool_execution.schema import DerivedTool, SourceError, derive_tool
 from strata.tool_execution.schema.derive import AGENT_STATE, MAX_DESCRIPTION_CHARS
-from strata.tool_execution.schema.given import GivenSchemaError, read_schema
 
 MAX_LIST = 32
 MAX_TAG = 64

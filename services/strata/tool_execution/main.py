@@ -33,6 +33,7 @@ from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
 from strata.tool_execution.builtin.talk import SendMessage
+from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_wiring import open_web_tools
 from strata.tool_execution.custom.agent_memory import AgentMemory
@@ -105,6 +106,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             passage_grpc.PassageServiceStub(archival),
             wiring.clock,
         ),
+        StoreMemories(passage_grpc.PassageServiceStub(archival)),
         await open_web_tools(settings, stack),
         CodeTools(sandbox),
         AgentTools(

@@ -18,6 +18,9 @@ class AgentType(StrEnum):
     VOICE_SLEEPTIME = "voice_sleeptime_agent"
 
 
+MEMORY_AGENT_TYPES = frozenset({AgentType.SLEEPTIME, AgentType.VOICE_SLEEPTIME})
+"""Types that tend the memory of others; none tends theirs."""
+
 LINE_NUMBERED_TYPES = frozenset({AgentType.SLEEPTIME, AgentType.MEMGPT_V2, AgentType.LETTA_V1})
 """Types whose memory is shown with line numbers, to models that do better with them."""
 

@@ -57,7 +57,8 @@ def fit_arguments(
         problem = explain(given) if explain is not None else None
         if problem is not None:
             raise ArgumentsError(problem)
-        problems = _first(map(_describe, ArgumentsValidator(parameters).iter_errors(given)))
+        errors = ArgumentsValidator(parameters).iter_errors(given)
+        problems = _first(map(describe_violation, errors))
     if problems:
         raise ArgumentsError(f"{INVALID} {name}: {'; '.join(problems)}.")
     return given
@@ -173,7 +174,8 @@ def _bad_text(text: str) -> str:
     return "holds an incomplete character" if text != encodable_text(text) else ""
 
 
-def _describe(error: ValidationError) -> str:
+def describe_violation(error: ValidationError) -> str:
+    """Says what is wrong with a value, in words for the model that wrote it."""
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
     path = _quoted(path.lstrip(".")) if path else ""
     within = f" in {path}" if path else ""

@@ -20,6 +20,14 @@ SEND_MESSAGE = "send_message"
 SENT_MESSAGE = "Sent message successfully."
 """The return of every call of ``send_message``, which the contract fixes."""
 
+STORE_MEMORIES = "store_memories"
+RETHINK_USER_MEMORY = "rethink_user_memory"
+FINISH_RETHINKING_MEMORY = "finish_rethinking_memory"
+
+MEMORIES_STORED = "Memories stored."
+"""The return of every call of ``store_memories`` after which its range is stored. A rule of voice
+memory agents recognises it."""
+
 
 class ToolEffect(StrEnum):
     """What a tool does to the world; see ``ToolEffect`` in the protos."""
@@ -220,25 +228,28 @@ _ENTRIES = (
         shows_history=True,
     ),
     BuiltinTool(
-        "store_memories",
+        STORE_MEMORIES,
         _ONCE,
-        "",
+        "voice_memory_definitions",
+        keyed=True,
         default_rule=_CONTINUE,
         agent_types=_VOICE_SLEEP,
         agent_types_with_sleeptime=_VOICE_SLEEP,
     ),
     BuiltinTool(
-        "rethink_user_memory",
+        RETHINK_USER_MEMORY,
         _ONCE,
-        "",
+        "voice_memory_definitions",
+        keyed=True,
         default_rule=_CONTINUE,
         agent_types=_VOICE_SLEEP,
         agent_types_with_sleeptime=_VOICE_SLEEP,
     ),
     BuiltinTool(
-        "finish_rethinking_memory",
+        FINISH_RETHINKING_MEMORY,
         _READS,
-        "",
+        "voice_memory_definitions",
+        keyed=True,
         default_rule=_EXIT,
         exits_without_rule=True,
         agent_types=_VOICE_SLEEP,

@@ -22,6 +22,7 @@ from strata.gateway.runs.memory_agents import (
     MAX_RANGE,
     MemoryBudget,
     MemoryMark,
+    MessageBuffer,
     TendedTurn,
     TranscriptRead,
 )
@@ -375,3 +376,74 @@ def lines_of(dispatch: Dispatch | None) -> tuple[int, int]:
     document = turn_pb.ExecuteRunRequest.FromString(dispatch.payload).document
     assert (document.file_id, document.content_hash) == ("file-1", "abc")
     return document.after_line, document.until_line
+
+
+async def voice_turn(gateways: Gateways, until: int, *, full: bool = True, after: int = 0) -> None:
+    """A turn of a voice agent that leaves a window from which messages up to `until` can leave."""
+    accepted = await gateways.first.accept(new_run(TALK, agent_id=AGENT))
+    assert accepted.dispatch is not None
+    buffer = MessageBuffer(after, until, f"message-{until}", full)
+    tended = TendedTurn(MEMORY_AGENT, 0, "message-99", 99, buffer)
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    await gateways.first.finish(fence, replace(WELL, tended=tended), events(1), take_next=True)
+
+
+async def test_the_memory_agent_of_a_voice_agent_runs_when_the_window_is_full(
+    gateways: Gateways,
+) -> None:
+    await voice_turn(gateways, -1, full=False)
+    assert (await mark(gateways)).pending == 0
+    await voice_turn(gateways, 4, full=False)
+    assert await claimed(gateways.second) is None
+    assert (await mark(gateways)).pending == 4
+    await voice_turn(gateways, 6)
+    run = await claimed(gateways.second)
+    assert range_of(run) == (0, 6)
+    await end(gateways.second, run)
+    found = await mark(gateways)
+    assert (found.processed_sequence, found.processed_message_id) == (6, "message-6")
+    await voice_turn(gateways, 9)
+    assert range_of(await claimed(gateways.second)) == (6, 9)
+
+
+async def test_a_window_that_is_full_while_it_is_archived_is_looked_at_by_the_next_turn(
+    gateways: Gateways,
+) -> None:
+    await voice_turn(gateways, 6)
+    run = await claimed(gateways.second)
+    await voice_turn(gateways, 8)
+    await end(gateways.second, run)
+    # What left the window with the first run may have been enough.
+    assert await claimed(gateways.second) is None
+    await voice_turn(gateways, 8, full=False)
+    assert await claimed(gateways.second) is None
+    await voice_turn(gateways, 12)
+    assert range_of(await claimed(gateways.second)) == (6, 12)
+
+
+async def test_a_range_of_a_voice_agent_stays_as_it_is_until_it_is_archived(
+    gateways: Gateways,
+) -> None:
+    await voice_turn(gateways, 6)
+    await end(gateways.second, await claimed(gateways.second), BROKEN)
+    await voice_turn(gateways, 10)
+    await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
+    again = await claimed(gateways.second)
+    assert range_of(again) == (0, 6)
+    await end(gateways.second, again, STOPPED)
+    await voice_turn(gateways, 12)
+    # It still backs off.
+    await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
+    again = await claimed(gateways.second)
+    assert range_of(again) == (0, 6)
+    await end(gateways.second, again)
+    assert (await mark(gateways)).processed_message_id == "message-6"
+    await voice_turn(gateways, 12)
+    assert range_of(await claimed(gateways.second)) == (6, 12)
+
+
+async def test_messages_that_had_left_the_window_before_are_not_archived(
+    gateways: Gateways,
+) -> None:
+    await voice_turn(gateways, 50, after=40)
+    assert range_of(await claimed(gateways.second)) == (40, 50)

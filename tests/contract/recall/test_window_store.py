@@ -399,3 +399,55 @@ async def test_whatever_the_order_of_writers_the_log_has_no_gap(
     window = await store.get(conversation.id)
     assert window.message_count == accepted == len(window.messages)
     assert [item.sequence for item in window.messages] == list(range(accepted))
+
+
+async def test_evicted_messages_leave_the_window_once_and_stay_in_the_log(
+    conversation: Conversation, log: PostgresMessageStore
+) -> None:
+    await conversation.begin("run-1", "first")
+    await conversation.store.commit_step(conversation.step("run-1", 1, "reply"))
+    await conversation.begin("run-2", "second")
+    before = await conversation.store.get(conversation.id)
+
+    assert await conversation.store.evict(conversation.id, conversation.agent, 2) == 2
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages) == ["You remember.", "second"]
+    assert window.revision == before.revision + 1
+    assert window.message_count == before.message_count
+    assert window.metadata_stale
+    assert await conversation.store.evict(conversation.id, conversation.agent, 2) == 0
+    assert await conversation.store.get(conversation.id) == window
+    # The turn that is under way goes on in the window that is left.
+    await conversation.store.commit_step(conversation.step("run-2", 1, "later"))
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages) == ["You remember.", "second", "later"]
+    assert (await log.get(before.messages[1].id)).parts[0]["text"] == "first"
+
+
+async def test_only_a_window_of_the_agent_and_the_project_is_evicted_from(
+    conversation: Conversation,
+) -> None:
+    await conversation.begin("run-1", "first")
+    for conversation_id, agent in (
+        (conversation.id, new_id("agent")),
+        (new_id("conversation"), conversation.agent),
+    ):
+        with pytest.raises(NotFoundError) as raised:
+            await conversation.store.evict(conversation_id, agent, 9)
+        assert raised.value.reason is Reason.WINDOW_NOT_FOUND
+    with context.use(caller(new_id("project"))), pytest.raises(NotFoundError):
+        await conversation.store.evict(conversation.id, conversation.agent, 9)
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages) == ["You remember.", "first"]
+
+
+async def test_evictions_and_steps_at_one_time_lose_nothing(conversation: Conversation) -> None:
+    await conversation.begin("run-1", "first")
+    for number in range(1, 9):
+        step = conversation.step("run-1", number, f"step {number}")
+        await asyncio.gather(
+            conversation.store.commit_step(step),
+            conversation.store.evict(conversation.id, conversation.agent, number - 1),
+        )
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages) == ["You remember.", "step 7", "step 8"]

@@ -184,6 +184,8 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         if request.HasField("packaging"):
             assert request.expected_revision == agent.revision
             agent.packaging.CopyFrom(request.packaging)
+        if request.HasField("response_format"):
+            agent.response_format.CopyFrom(request.response_format)
         if request.HasField("message_buffer_autoclear"):
             agent.message_buffer_autoclear = request.message_buffer_autoclear
         for name in ("tools", "tags"):

@@ -73,10 +73,15 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
             "system_prompt_key",
             # They need enable_sleeptime, or contradict initial_messages.
             *("sleeptime_agent_frequency", "without_initial_messages"),
+            # They belong to voice agents.
+            *("max_message_buffer_length", "min_message_buffer_length"),
         }
     ),
     "UpdateAgentRequest": frozenset(
-        {"model", "compaction", "tool_rules", "set_tool_rules", "tools"}
+        {
+            *("model", "compaction", "tool_rules", "set_tool_rules", "tools"),
+            *("max_message_buffer_length", "min_message_buffer_length"),
+        }
     ),
     "EditBlockRequest": frozenset({"origin"}),
     "NewPassage": frozenset({"origin", "embedding"}),
@@ -114,6 +119,8 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
         }
     ),
 }
+# Of a oneof the first field is set, or this one.
+_CHOSEN: Mapping[str, str] = {"ResponseFormat": "json_schema"}
 _NEVER = frozenset({"page_token", "expected_revision", "time_to_live_seconds", "embedding_model"})
 _TEXTS: Mapping[str, str] = {
     "label": "human",
@@ -124,6 +131,7 @@ _TEXTS: Mapping[str, str] = {
     "url": "https://hook.example/hook",
     "parameters_json": "{}",
     "arguments_json": "{}",
+    "schema_json": "{}",
     "media_type": "text/plain",
     "redirect_uri": "http://127.0.0.1:9/callback",
     "provider": "openai",
@@ -176,7 +184,9 @@ def _fill(message: Any, ids: Ids, depth: int) -> None:
     left_out = _LEFT_OUT.get(message.DESCRIPTOR.name, frozenset()) | _NEVER
     for field in message.DESCRIPTOR.fields:
         group = field.containing_oneof
-        chosen = group is None or group.fields[0] is field
+        wanted = _CHOSEN.get(message.DESCRIPTOR.name)
+        first = group is not None and group.fields[0] is field
+        chosen = group is None or (field.name == wanted if wanted else first)
         if field.name not in left_out and chosen:
             _set(message, field, ids, depth)
 

@@ -16,6 +16,7 @@ from strata.agent_loop.domain.tools import Seen
 from strata.agent_loop.models.domain import (
     ChatMessage,
     FinishReason,
+    JsonReply,
     ModelRequest,
     ReasoningPart,
 )
@@ -167,7 +168,8 @@ async def test_usage_has_cached_and_reasoning_tokens(responses_bench: Bench) -> 
 async def test_a_schema_of_the_reply_is_sent_as_its_format(responses_bench: Bench) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     responses_bench.server.script(say('{"a": "b"}'))
-    await collect(responses_bench.model(), replace(request(tools=()), response_schema=schema))
+    asked = replace(request(tools=()), response_format=JsonReply(schema, strict=False))
+    await collect(responses_bench.model(), asked)
     form = responses_bench.server.requests[0].body["text"]["format"]
     assert (form["type"], form["name"], form["schema"]) == ("json_schema", "reply", schema)
 

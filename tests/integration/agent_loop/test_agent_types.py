@@ -21,12 +21,18 @@ from strata.shared.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+PHASES = [
+    ("store_memories", tool_pb2.TOOL_RULE_TYPE_RUN_FIRST),
+    ("store_memories", tool_pb2.TOOL_RULE_TYPE_CONDITIONAL),
+    ("rethink_user_memory", tool_pb2.TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS),
+]
 EXIT, CONTINUE = tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, tool_pb2.TOOL_RULE_TYPE_CONTINUE_LOOP
 TOKYO = ZoneInfo("Asia/Tokyo")
 ARCHIVAL = ["archival_memory_insert", "archival_memory_search", "expand_summary"]
 V1_TOOLS = ["conversation_search", "memory_insert", "memory_replace", *ARCHIVAL]
 MEMGPT_TOOLS = ["core_memory_append", "core_memory_replace", "memory", "memory_apply_patch"]
 SLEEPTIME_TOOLS = ["memory_insert", "memory_replace", "memory_rethink", "memory_finish_edits"]
+VOICE_MEMORY_TOOLS = ["store_memories", "rethink_user_memory", "finish_rethinking_memory"]
 BOOTED = ["system", "assistant", "tool", "user"]
 
 TYPES: list[tuple[AgentType, list[str], list[str]]] = [
@@ -40,6 +46,8 @@ TYPES: list[tuple[AgentType, list[str], list[str]]] = [
     (AgentType.SLEEPTIME, SLEEPTIME_TOOLS, ["system"]),
     (AgentType.REACT, [], ["system", "user"]),
     (AgentType.WORKFLOW, [], ["system", "user"]),
+    (AgentType.VOICE_CONVO, ["send_message", "search_memory"], BOOTED),
+    (AgentType.VOICE_SLEEPTIME, VOICE_MEMORY_TOOLS, ["system"]),
 ]
 """Type, tools by default, roles of the first messages."""
 
@@ -52,6 +60,10 @@ PARAMETERS = {
     "memory_finish_edits": [],
     "core_memory_append": ["label", "content"],
     "core_memory_replace": ["label", "old_content", "new_content"],
+    "search_memory": ["convo_keyword_queries", "start_minutes_ago", "end_minutes_ago"],
+    "store_memories": ["memories"],
+    "rethink_user_memory": ["new_memory"],
+    "finish_rethinking_memory": [],
 }
 """Parameters of tools, without what the loop of a type adds to them."""
 ADDED = {"request_heartbeat", "thinking"}
@@ -82,14 +94,18 @@ def login_text(message: message_pb2.Message) -> str:
 async def test_new_agent_has_the_tools_rules_prompt_and_messages_of_its_type(
     world: World, agent_type: AgentType, tools: list[str], first: list[str]
 ) -> None:
-    agent = await world.make_agent(type=wire(agent_type), timezone="Asia/Tokyo")
     traits = AGENT_TYPES[agent_type]
+    agent = await world.make_agent(
+        type=wire(agent_type), timezone="Asia/Tokyo", enable_sleeptime=traits.needs_sleeptime
+    )
     assert agent.type == wire(agent_type)
     assert list(agent.tools) == tools
     assert agent.system == system_prompt(traits.prompt_key)
-    ending = {"send_message", "memory_finish_edits"}
+    ending = {"send_message", "memory_finish_edits", "finish_rethinking_memory"}
     rules = [(tool, EXIT if tool in ending else CONTINUE) for tool in tools]
     expected = rules if agent_type is not AgentType.LETTA_V1 else []
+    if agent_type is AgentType.VOICE_SLEEPTIME:
+        expected = [*PHASES, *rules]
     assert [(rule.tool_name, rule.type) for rule in agent.tool_rules] == expected
     assert agent.message_buffer_autoclear is (agent_type is AgentType.WORKFLOW)
 
@@ -126,19 +142,23 @@ async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools
         tools = ["conversation_search"]
         fields["tools"] = tools
         fields["tool_rules"] = [{"type": EXIT, "tool_name": tools[0]}]
+    fields["enable_sleeptime"] = AGENT_TYPES[agent_type].needs_sleeptime
     agent = await world.make_agent(
         type=wire(agent_type), timezone="Asia/Tokyo", model={"handle": handle}, **fields
     )
     created = (await world.window(agent)).messages
-    world.model.script(_ending(agent_type, tools))
+    world.model.script(*_replies(agent_type, tools))
     ran = await world.run(agent, "Hello.")
     assert ran.finished.stop_reason in _ENDINGS
     request = world.model.requests[0]
 
-    assert request.system == (await world.window(agent)).messages[0].parts[0].text.text
+    if agent_type is not AgentType.VOICE_SLEEPTIME:
+        # It has changed the block by now.
+        assert request.system == (await world.window(agent)).messages[0].parts[0].text.text
     assert request.system.startswith(system_prompt(AGENT_TYPES[agent_type].prompt_key)[:200])
     offered = dict(_offered(request))
-    assert list(offered) == tools
+    # The first phase of a voice memory agent has one tool.
+    assert list(offered) == (tools[:1] if agent_type is AgentType.VOICE_SLEEPTIME else tools)
     for name, parameters in offered.items():
         if name in PARAMETERS:
             assert [p for p in parameters if p not in ADDED] == PARAMETERS[name]
@@ -214,13 +234,16 @@ async def test_boot_messages_are_of_the_first_conversation_alone(world: World) -
 _ENDINGS = (run_event_pb2.STOP_REASON_END_TURN, run_event_pb2.STOP_REASON_TOOL_RULE)
 
 
-def _ending(agent_type: AgentType, tools: Sequence[str]) -> Any:
-    """A reply that ends a turn of the type, whichever loop runs it."""
+def _replies(agent_type: AgentType, tools: Sequence[str]) -> list[Any]:
+    """Replies that end a turn of the type, whichever loop runs it."""
     if AGENT_TYPES[agent_type].loop is LoopKind.V3:
-        return say("Hi.")
+        return [say("Hi.")]
     if "send_message" in tools:
-        return call("send_message", {"message": "Hi."})
-    return call(tools[0], {"query": "x"})
+        return [call("send_message", {"message": "Hi."})]
+    if agent_type is AgentType.VOICE_SLEEPTIME:
+        arguments: list[dict[str, Any]] = [{"memories": []}, {"new_memory": "Name: Ada"}, {}]
+        return [call(name, given) for name, given in zip(tools, arguments, strict=True)]
+    return [call(tools[0], {"query": "x"})]
 
 
 def _offered(request: Any) -> list[tuple[str, list[str]]]:

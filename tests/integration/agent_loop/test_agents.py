@@ -253,19 +253,6 @@ async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], fiel
     assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"type": pb.AGENT_TYPE_VOICE_SLEEPTIME},
-        {"type": pb.AGENT_TYPE_VOICE_CONVO, "enable_sleeptime": True},
-    ],
-)
-async def test_what_is_not_built_is_refused(world: World, fields: dict[str, Any]) -> None:
-    with pytest.raises(UnimplementedError) as raised:
-        await create(world, **fields)
-    assert raised.value.reason is Reason.NOT_BUILT
-
-
 async def test_autoclear_is_stored_and_changed(world: World) -> None:
     agent = (await create(world, message_buffer_autoclear=True)).agent
     assert agent.message_buffer_autoclear
@@ -493,8 +480,13 @@ async def test_models_are_listed_with_endpoints_and_default(world: World) -> Non
     listed = await world.models.ListModels(model_pb.ListModelsRequest())
 
     names = ["blind", "claude", "listing", "studio", "test"]
-    assert [model.handle for model in listed.models] == [f"{name}/test-model" for name in names]
-    assert [model.is_default for model in listed.models] == [False, False, False, False, True]
+    handles = [
+        "blind/test-model",
+        "claude/claude-sonnet-5",
+        *(f"{n}/test-model" for n in names[1:]),
+    ]
+    assert [model.handle for model in listed.models] == handles
+    assert [model.is_default for model in listed.models] == [*[False] * 5, True]
     assert [each.name for each in listed.endpoints] == [
         "test",
         "claude",

@@ -280,3 +280,45 @@ async def test_a_client_cannot_send_the_request_id_of_a_memory_agent(world: Worl
     agent = await world.make_agent(enable_sleeptime=True)
     with pytest.raises(InvalidArgumentError):
         await world.make_agent(request_id=creation_of_memory_agent(agent.id).id)
+
+
+async def test_a_voice_agent_keeps_its_memory_agent_and_its_buffer_can_be_changed(
+    world: World,
+) -> None:
+    agent = await world.make_agent(
+        name="Vera", type=pb.AGENT_TYPE_VOICE_CONVO, enable_sleeptime=True
+    )
+    memory = await get(world, agent.memory_agent_id)
+    assert (memory.name, memory.type) == ("Vera-sleeptime", pb.AGENT_TYPE_VOICE_SLEEPTIME)
+    assert await labels(world, memory.id) == ["human", "memory_persona", "persona"]
+    lengths = (agent.max_message_buffer_length, agent.min_message_buffer_length)
+    assert (*lengths, agent.sleeptime_agent_frequency) == (30, 15, 0)
+
+    changed = await update(world, agent, max_message_buffer_length=12, min_message_buffer_length=4)
+    assert (changed.max_message_buffer_length, changed.min_message_buffer_length) == (12, 4)
+    changed = await update(world, agent, min_message_buffer_length=6)
+    assert (changed.max_message_buffer_length, changed.min_message_buffer_length) == (12, 6)
+    for fields, wrong in (
+        ({"min_message_buffer_length": 12}, "min_message_buffer_length"),
+        (
+            {"max_message_buffer_length": 0, "min_message_buffer_length": 30},
+            "min_message_buffer_length",
+        ),
+        ({"enable_sleeptime": False}, "enable_sleeptime"),
+        ({"sleeptime_agent_frequency": 3}, "sleeptime_agent_frequency"),
+        ({"sleeptime_agent_frequency": 3, **ON}, "sleeptime_agent_frequency"),
+    ):
+        with pytest.raises(InvalidArgumentError) as raised:
+            await update(world, agent, **fields)
+        assert [v.field for v in raised.value.violations] == [wrong]
+    other = await world.make_agent(**ON)
+    with pytest.raises(InvalidArgumentError) as raised:
+        await update(world, other, max_message_buffer_length=9)
+    assert [v.field for v in raised.value.violations] == ["max_message_buffer_length"]
+
+    # Deleted by itself it is gone, and can be made again.
+    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=memory.id))
+    assert not (await get(world, agent.id)).enable_sleeptime
+    again = await update(world, agent, **ON)
+    assert (await get(world, again.memory_agent_id)).type == pb.AGENT_TYPE_VOICE_SLEEPTIME
+    assert (again.sleeptime_agent_frequency, again.max_message_buffer_length) == (0, 12)

@@ -15,9 +15,7 @@ import pytest_asyncio
 from doubles.script import Call, Reply, rate_limited, say
 from integration.agent_loop.world import World, roles, user
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
-from strata.agent_loop.convert import agents as creation
 from strata.agent_loop.convert.runs import run_from_proto
-from strata.agent_loop.domain.agent_types import AGENT_TYPES
 from strata.agent_loop.domain.events import RunEvent, RunFinished, StepStarted
 from strata.agent_loop.domain.journal import key_of
 from strata.agent_loop.domain.runs import RunRequest, StopReason
@@ -352,10 +350,8 @@ class DyingSink(Sink):
 @pytest.mark.parametrize("where", ["in the call", "after the call", "before the next step"])
 @pytest.mark.parametrize("step", [1, 2, 3])
 async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
-    world: World, mortal: Mortal, monkeypatch: pytest.MonkeyPatch, step: int, where: str
+    world: World, mortal: Mortal, step: int, where: str
 ) -> None:
-    rows = {kind: replace(row, built=True) for kind, row in AGENT_TYPES.items()}
-    monkeypatch.setattr(creation, "AGENT_TYPES", rows)
     agent = await world.make_agent(
         type=agent_pb.AGENT_TYPE_MEMGPT_V2,
         include_base_tools=False,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
 from doubles.script import Call, ModelCall, Reply, say
 from integration.agent_loop.world import Ran, World, roles
-from strata.agent_loop.convert import agents as creation
-from strata.agent_loop.domain.agent_types import AGENT_TYPES
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
@@ -27,16 +24,11 @@ TYPES = {
     "memgpt_agent": pb.AGENT_TYPE_MEMGPT,
     "react_agent": pb.AGENT_TYPE_REACT,
     "workflow_agent": pb.AGENT_TYPE_WORKFLOW,
+    "voice_convo_agent": pb.AGENT_TYPE_VOICE_CONVO,
 }
 TOOLS = ["send_message", "conversation_search", "memory_replace"]
 SEND = Call("send_message", {"message": "Done."})
 STOP = run_event_pb2.StopReason
-
-
-@pytest.fixture(autouse=True)
-def _all_types_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {kind: replace(row, built=True) for kind, row in AGENT_TYPES.items()}
-    monkeypatch.setattr(creation, "AGENT_TYPES", rows)
 
 
 async def make(
@@ -50,6 +42,7 @@ async def make(
     handle = "test/test-model" if dialect == "openai" else "claude/test-model"
     fields.setdefault("tools", TOOLS)
     fields.setdefault("include_base_tool_rules", False)
+    fields.setdefault("enable_sleeptime", kind == pb.AGENT_TYPE_VOICE_CONVO)
     return await world.make_agent(
         type=kind,
         include_base_tools=False,

@@ -231,7 +231,7 @@ async def open_world(
                 name="claude",
                 type="anthropic",
                 base_url=model.anthropic_url,
-                models=("test-model",),
+                models=("test-model", "claude-sonnet-5"),
             ),
             EndpointSettings(
                 name="blind",

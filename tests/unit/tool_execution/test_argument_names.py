@@ -37,8 +37,11 @@ from strata.tool_execution.domain.tools import Call, Caller
 
 # These make no request to a service from their arguments.
 WITHOUT_REQUEST = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS)} | {
+    "finish_rethinking_memory",
     "memory_finish_edits",
     "send_message",
+    # It stores lines that its arguments count.
+    "store_memories",
 }
 CALLER = Caller(new_id("agent"), new_id("conversation"), new_id("run"), "step-1", "openai/x", "UTC")
 OTHERS = [new_id("agent"), new_id("agent")]

@@ -24,16 +24,12 @@ from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
 from strata.tool_execution.builtin.talk import SendMessage
+from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web import WebTools
 from strata.tool_execution.domain.tools import Tool
 
-NOT_BUILT = {
-    "conversation_search_date",
-    "store_memories",
-    "rethink_user_memory",
-    "finish_rethinking_memory",
-}
+NOT_BUILT = {"conversation_search_date"}
 EXECUTORS: tuple[Any, ...] = (
     AgentTools,
     ArchivalTools,
@@ -44,6 +40,7 @@ EXECUTORS: tuple[Any, ...] = (
     MemoryTools,
     SearchMemory,
     SendMessage,
+    StoreMemories,
     WebTools,
 )
 

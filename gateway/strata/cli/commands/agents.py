@@ -18,6 +18,8 @@ from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands.agents_context import compact_conversation, show_context
 from strata.cli.commands.agents_memory import (
     FrequencyOption,
+    MaxBufferOption,
+    MinBufferOption,
     SleeptimeOption,
     ingest_files,
     run_memory_agent,
@@ -64,6 +66,7 @@ from strata.cli.output import (
     safe,
     when,
 )
+from strata.cli.response_formats import ResponseFormatOption, named_format, response_format
 from strata.shared.agent_types import TYPES_WITHOUT_BLOCKS, AgentType
 
 app = typer.Typer(
@@ -198,8 +201,11 @@ def create_agent(
     user_messages: UserMessagesOption = None,
     location: LocationOption = None,
     autoclear: AutoclearOption = None,
+    reply_format: ResponseFormatOption = None,
     sleeptime: SleeptimeOption = None,
     sleeptime_frequency: FrequencyOption = None,
+    max_buffer: MaxBufferOption = None,
+    min_buffer: MinBufferOption = None,
     compaction_mode: CompactionModeOption = None,
     compaction_share: CompactionShareOption = None,
     compaction_model: CompactionModelOption = None,
@@ -247,8 +253,11 @@ def create_agent(
         compaction=compaction.over() if compaction else None,
         packaging=_packaging(pb.MessagePackaging(), user_messages, location),
         message_buffer_autoclear=bool(autoclear),
+        response_format=response_format(reply_format),
         enable_sleeptime=bool(sleeptime),
         sleeptime_agent_frequency=sleeptime_frequency or 0,
+        max_message_buffer_length=max_buffer or 0,
+        min_message_buffer_length=min_buffer or 0,
     )
 
     async def create(client: Client) -> pb.Agent:
@@ -280,8 +289,11 @@ def update_agent(
     user_messages: UserMessagesOption = None,
     location: LocationOption = None,
     autoclear: AutoclearOption = None,
+    reply_format: ResponseFormatOption = None,
     sleeptime: SleeptimeOption = None,
     sleeptime_frequency: FrequencyOption = None,
+    max_buffer: MaxBufferOption = None,
+    min_buffer: MinBufferOption = None,
     compaction_mode: CompactionModeOption = None,
     compaction_share: CompactionShareOption = None,
     compaction_model: CompactionModelOption = None,
@@ -316,8 +328,11 @@ def update_agent(
         user_messages,
         location,
         autoclear,
+        reply_format,
         sleeptime,
         sleeptime_frequency,
+        max_buffer,
+        min_buffer,
     )
     if not any(changes) and all(value is None for value in values):
         raise UsageError("Nothing to change: give at least one option.")
@@ -328,8 +343,11 @@ def update_agent(
         system=prompt,
         timezone=timezone,
         message_buffer_autoclear=autoclear,
+        response_format=response_format(reply_format),
         enable_sleeptime=sleeptime,
         sleeptime_agent_frequency=sleeptime_frequency,
+        max_message_buffer_length=max_buffer,
+        min_message_buffer_length=min_buffer,
     )
 
     async def update(client: Client) -> pb.Agent:
@@ -410,6 +428,7 @@ def _print_agent(agent: pb.Agent, status: Sequence[MemoryStatus] = (), *, as_jso
             ("user messages", "packed" if agent.packaging.pack_user_messages else ""),
             ("location", agent.packaging.location),
             ("window", "cleared before each run" if agent.message_buffer_autoclear else ""),
+            ("replies", named_format(agent.response_format)),
             ("compaction", _compaction(agent.compaction)),
             ("conversation", agent.default_conversation_id),
             *status_fields(agent, status),

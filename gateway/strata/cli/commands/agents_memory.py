@@ -36,6 +36,26 @@ FrequencyOption = Annotated[
         show_default=False,
     ),
 ]
+MaxBufferOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-buffer",
+        min=2,
+        max=1000,
+        help="Of a voice agent: messages in its window above which the oldest are archived (30).",
+        show_default=False,
+    ),
+]
+MinBufferOption = Annotated[
+    int | None,
+    typer.Option(
+        "--min-buffer",
+        min=1,
+        max=1000,
+        help="Of a voice agent: messages that are left in its window then (15).",
+        show_default=False,
+    ),
+]
 
 
 @online
@@ -48,7 +68,10 @@ def run_memory_agent(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the memory agent of an agent run now, over what was said since it read last."""
+    """Let the memory agent of an agent run now, over what was said since it read last.
+
+    Of a voice agent it reads what can leave the window.
+    """
 
     async def start(client: Client) -> tuple[pb.Run | None, list[run_event_pb2.RunEvent]]:
         present = await client.agent(agent)
@@ -147,6 +170,11 @@ def status_fields(
 
 
 def _frequency(agent: agent_pb.Agent) -> str:
+    if agent.max_message_buffer_length:
+        return (
+            f"more than {agent.max_message_buffer_length} messages in the window;"
+            f" {agent.min_message_buffer_length} are left"
+        )
     number = agent.sleeptime_agent_frequency
     return f"every {number} turns" if number > 1 else "every turn" if number else ""
 

@@ -27,6 +27,7 @@ from strata.cli.output import (
     print_table,
     when,
 )
+from strata.cli.response_formats import ResponseFormatOption, response_format
 from strata.cli.times import parse_end
 from strata.client.images import user_message
 
@@ -88,9 +89,11 @@ def start_run(
         ),
     ] = "",
     conversation: ConversationOption = "",
+    reply_format: ResponseFormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a run without waiting for it, now or later."""
+    chosen_format = response_format(reply_format)
 
     async def start(client: Client) -> pb.Run:
         request = pb.StartRunRequest(
@@ -98,6 +101,7 @@ def start_run(
             agent_id=await client.agent_id(agent),
             conversation_id=conversation,
             messages=[user_message(message)],
+            response_format=chosen_format,
         )
         if at:
             request.start_time.FromDatetime(parse_end(at))

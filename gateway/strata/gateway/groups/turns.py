@@ -92,7 +92,8 @@ class _GroupRun:
         if self.stop.is_set():
             return
         try:
-            await asyncio.wait_for(self._cancel.wait(), self._remaining)
+            async with asyncio.timeout(self._remaining):
+                await self._cancel.wait()
         except TimeoutError:
             self.late = True
         self.stop.set()
@@ -220,7 +221,7 @@ def _new_run(
     """Returns the run of an agent of a group; the same name gives the same request id."""
     agent_id = turn.agent.agent_id
     conversation_id = default_conversation_id(agent_id)
-    payload = turn_pb.ExecuteRunRequest(
+    execute = turn_pb.ExecuteRunRequest(
         agent_id=agent_id,
         conversation_id=conversation_id,
         messages=[line.message for line in turn.lines],
@@ -228,7 +229,12 @@ def _new_run(
         max_steps=request.max_steps,
         group_id=request.group.id,
         record_only=record_only,
-    ).SerializeToString(deterministic=True)
+    )
+    payload_hash = hashlib.sha256(execute.SerializeToString(deterministic=True)).digest()
+    if turn.manager:
+        # A manager answers with a name, whatever format its replies have elsewhere. It is not in
+        # the hash: a run of an older release may have accepted the turn without it.
+        execute.response_format.text.SetInParent()
     named = hashlib.sha256(f"{request.run_id} {name}".encode())
     return NewRun(
         id=new_id("run"),
@@ -236,8 +242,8 @@ def _new_run(
         agent_id=agent_id,
         conversation_id=conversation_id,
         kind=RunKind.FOREGROUND,
-        payload=payload,
-        payload_hash=hashlib.sha256(payload).digest(),
+        payload=execute.SerializeToString(deterministic=True),
+        payload_hash=payload_hash,
         max_steps=request.max_steps,
         request_id=f"groups-{named.hexdigest()}",
         parent_run_id=request.run_id,

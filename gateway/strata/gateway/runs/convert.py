@@ -33,6 +33,7 @@ from strata.shared.context import Caller
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
 from strata.shared.ids import check_id, default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.response_formats import response_format_violations
 
 MAX_MESSAGES = 64
 MAX_CHARACTERS = 200_000
@@ -96,6 +97,7 @@ def new_run(
         messages=request.messages,
         max_steps=request.max_steps,
         sender_agent_id=chain[0].agent_id if chain else "",
+        response_format=request.response_format if request.HasField("response_format") else None,
     )
     return _new_run(request, caller, kind, chain, payload)
 
@@ -118,6 +120,9 @@ def new_group_run(
         for name in ("agent_id", "conversation_id")
         if getattr(request, name)
     )
+    if request.HasField("response_format"):
+        problem = "must be unset beside group_id: each member replies in the format of its own"
+        violations.append(FieldViolation("response_format", problem))
     refuse(violations)
     payload = turn_pb.ExecuteRunRequest(
         agent_id=request.group_id,
@@ -171,6 +176,7 @@ def _new_run_violations(
 ) -> Iterator[FieldViolation]:
     yield from run_violations(request)
     yield from _message_violations(request.messages)
+    yield from response_format_violations(request)
     if request.on_busy not in _ON_BUSY:
         yield FieldViolation("on_busy", "is not a known policy")
     if request.on_approval not in _ON_APPROVAL:

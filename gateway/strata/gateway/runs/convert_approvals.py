@@ -44,6 +44,24 @@ def asked_approval(request: message_pb2.ApprovalRequestPart) -> AskedApproval:
     )
 
 
+def with_response_format(asked: AskedApproval, payload: bytes) -> AskedApproval:
+    """Returns what a run asks for, with the response format that its message asked for.
+
+    The run that goes on with the answer takes it from there: nothing is kept of the message once
+    its run has ended.
+
+    Args:
+        asked: What the run asks for.
+        payload: What the run was dispatched with.
+    """
+    dispatched = turn_pb.ExecuteRunRequest.FromString(payload)
+    if not dispatched.HasField("response_format"):
+        return asked
+    request = message_pb2.ApprovalRequestPart.FromString(asked.request)
+    request.response_format.CopyFrom(dispatched.response_format)
+    return replace(asked, request=request.SerializeToString(deterministic=True))
+
+
 def request_of(approval: Approval) -> message_pb2.ApprovalRequestPart:
     """Returns the request as the wire has it."""
     return message_pb2.ApprovalRequestPart.FromString(approval.request)
@@ -132,6 +150,9 @@ def _run_with(
         approval=answer,
         max_steps=max_steps,
     )
+    asked = request_of(approval)
+    if asked.HasField("response_format"):
+        request.response_format.CopyFrom(asked.response_format)
     payload = request.SerializeToString(deterministic=True)
     # What the client asks for: a request may be repeated with another key of the project.
     request.approval.ClearField("answered_by")

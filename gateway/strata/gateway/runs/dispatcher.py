@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, TypeVar
@@ -272,10 +272,9 @@ class Dispatcher:
                 await self._claim()
             except StrataError as error:
                 _log.warning("no look at waiting runs", error=repr(error))
-            try:
-                await asyncio.wait_for(self._wake.wait(), self._terms.poll_s * _spread(0.2))
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._terms.poll_s * _spread(0.2)):
+                    await self._wake.wait()
 
     def look(self) -> None:
         """Looks for runs that may start without waiting for the next poll."""
@@ -539,10 +538,9 @@ class Dispatcher:
         raise broken
 
     async def _pause(self, active: ActiveRun, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(active.stopped.wait(), seconds * _spread(0.3))
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds * _spread(0.3)):
+                await active.stopped.wait()
 
     def _remaining(self, active: ActiveRun) -> float:
         return active.deadline - self._clock.monotonic()

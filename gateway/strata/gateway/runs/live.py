@@ -18,8 +18,9 @@ from datetime import datetime
 
 from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
+from strata.gateway.runs.approvals import AskedApproval
 from strata.gateway.runs.convert import stop_of, taint_of, usage_of, usage_to_pb
-from strata.gateway.runs.convert_approvals import answered_in_vain
+from strata.gateway.runs.convert_approvals import answered_in_vain, with_response_format
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,
@@ -31,7 +32,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
-from strata.gateway.runs.memory_agents import TendedTurn, TranscriptRead
+from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn, TranscriptRead
 from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
 from strata.shared.clock import Clock
@@ -294,8 +295,14 @@ class LiveRun:
         self._model_calls.note_request(request.message_id, request.model, self._elapsed_ms())
 
     def note_tended(self, tended: turn_service_pb2.TendedTurn) -> None:
-        """Takes in that the agent of the run has a memory agent."""
-        self._tended = TendedTurn(tended.memory_agent_id, tended.frequency)
+        """Takes in that the agent of the run has a memory agent, and what it can archive."""
+        buffer = None
+        if tended.HasField("message_buffer"):
+            wire = tended.message_buffer
+            buffer = MessageBuffer(
+                wire.after_sequence, wire.until_sequence, wire.until_message_id, wire.full
+            )
+        self._tended = TendedTurn(tended.memory_agent_id, tended.frequency, buffer=buffer)
 
     def note_transcript_read(self, read: turn_service_pb2.TranscriptRead) -> None:
         """Takes in how far the run reads its range."""
@@ -344,7 +351,7 @@ class LiveRun:
                 failure,
                 usage_of(finished.usage),
                 finished.step_count,
-                self._progress.asked if waits else None,
+                self._asked() if waits else None,
                 taint_of(finished.taint),
                 tended=None if waits else self._ended_turn(),
                 reads_transcript=self._kind is RunKind.SLEEPTIME,
@@ -462,6 +469,10 @@ class LiveRun:
         self._unstored.append(stored)
         self._unstored_bytes += len(stored.payload)
         self._held.append(event)
+
+    def _asked(self) -> AskedApproval | None:
+        asked = self._progress.asked
+        return None if asked is None else with_response_format(asked, self._payload)
 
     def _elapsed_ms(self) -> int:
         return max(int((self._clock.monotonic() - self._accepted_at) * 1000), 0)

@@ -5,6 +5,10 @@ conversation there is a mark: the last message that was read. A run of the memor
 range behind the mark that is fixed when the run is queued; the mark moves when the run ends well,
 in the same transaction. There is one such run of a conversation at a time, so no range is read
 twice and none is skipped. Turns that end meanwhile are read by the run after it.
+
+The memory agent of a voice agent runs when the window is full, and reads the oldest messages of it,
+which then leave the window. What it archives is stored under a key of the range: a range that was
+given to a run stays as it is until a run of it has ended well.
 """
 
 from __future__ import annotations
@@ -35,20 +39,60 @@ _LONGEST_PAUSE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
+class MessageBuffer:
+    """The oldest messages of a voice agent's window, which its memory agent can archive.
+
+    Attributes:
+        after_sequence: Sequence below that of the first message of the window when the turn began.
+        until_sequence: Sequence of the last message that can leave; -1 if none can.
+        until_message_id: Its id; empty if none can.
+        full: The window holds more messages than it may.
+    """
+
+    after_sequence: int
+    until_sequence: int
+    until_message_id: str
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TendedTurn:
     """A turn of an agent that has a memory agent.
 
     Attributes:
         memory_agent_id: The memory agent.
-        frequency: It runs after the first turn of a conversation and then after every so many.
+        frequency: It runs after the first turn of a conversation and then after every so many; 0
+            if the buffer decides.
         message_id: The last message that the turn stored; empty if it stored none.
         sequence: Its sequence in the conversation; -1 if there is none.
+        buffer: Of a voice agent; None if the turn did not come to its end.
     """
 
     memory_agent_id: str
     frequency: int
     message_id: str = ""
     sequence: int = -1
+    buffer: MessageBuffer | None = None
+
+    @property
+    def readable(self) -> tuple[int, str]:
+        """Sequence and id of the last message that the memory agent can read; -1 for none."""
+        if self.frequency:
+            return self.sequence, self.message_id
+        if self.buffer is None:
+            return -1, ""
+        return self.buffer.until_sequence, self.buffer.until_message_id
+
+    @property
+    def read_before(self) -> int:
+        """Where a first run begins: behind this sequence."""
+        return -1 if self.buffer is None else self.buffer.after_sequence
+
+    def is_due(self, mark: MemoryMark) -> bool:
+        """Says whether the memory agent runs after this turn, which the mark counts already."""
+        if self.frequency:
+            return mark.turns_counter % self.frequency == 0
+        return self.buffer is not None and self.buffer.full
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +118,8 @@ class MemoryMark:
         memory_agent_id: Who reads it.
         frequency: See `TendedTurn`.
         turns_counter: Turns that have ended since there is a memory agent, less one.
-        newest_sequence: The last message of the turns that have ended.
+        newest_sequence: The last message of the turns that have ended; of a voice agent the last
+            one that can leave its window.
         newest_message_id: Its id.
         processed_sequence: The last message that was read; -1 for none.
         processed_message_id: Its id, or of one before it.
@@ -124,12 +169,12 @@ class MemoryMark:
     @property
     def pending(self) -> int:
         """Messages, at most, that no run has read."""
-        return self.newest_sequence - self.processed_sequence
+        return max(self.newest_sequence - self.processed_sequence, 0)
 
     @property
-    def turn_is_due(self) -> bool:
-        """Whether the turn that has just ended is one after which the memory agent runs."""
-        return self.turns_counter % max(self.frequency, 1) == 0
+    def archives(self) -> bool:
+        """Whether messages leave the window when they are read: the mark of a voice agent."""
+        return self.frequency == 0
 
     def read_until(self, read: TranscriptRead | None) -> MemoryMark:
         """Returns the mark with the range of its run as far as the run reads it.
@@ -218,7 +263,12 @@ def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
     """Returns the run that reads what is behind a mark, and the mark with it."""
     after = mark.processed_sequence
     until = mark.newest_sequence if mark.file_id else min(mark.newest_sequence, after + MAX_RANGE)
+    # What an earlier run has archived of its range must not be archived again in another one.
+    repeats = mark.archives and mark.until_sequence > after and not mark.file_id
+    if repeats:
+        until = mark.until_sequence
     whole = until == mark.newest_sequence
+    until_message_id = mark.newest_message_id if whole else mark.processed_message_id
     conversation_id = default_conversation_id(mark.memory_agent_id)
     request = turn_pb.ExecuteRunRequest(
         agent_id=mark.memory_agent_id,
@@ -250,11 +300,11 @@ def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
     marked = replace(
         mark,
         # What does not fit into the range is read by the run after it.
-        due=not whole,
+        due=not whole and not repeats,
         run_id=run.id,
         run_count=count,
         until_sequence=until,
-        until_message_id=mark.newest_message_id if whole else mark.processed_message_id,
+        until_message_id=mark.until_message_id if repeats else until_message_id,
         run_open=True,
     )
     return marked, run

@@ -35,9 +35,10 @@ _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequ
 _NOTE_TURN = text(f"""
 INSERT INTO gateway.memory_agents AS mark (
     project_id, agent_id, conversation_id, memory_agent_id, frequency, turns_counter,
-    newest_sequence, newest_message_id)
-VALUES (:project_id, :agent_id, :conversation_id, :memory_agent_id, :frequency, 0, :sequence,
-        :message_id)
+    newest_sequence, newest_message_id, last_processed_sequence)
+VALUES (:project_id, :agent_id, :conversation_id, :memory_agent_id, :frequency, 0,
+        greatest(CAST(:sequence AS bigint), CAST(:read_before AS bigint)), :message_id,
+        CAST(:read_before AS bigint))
     ON CONFLICT (project_id, agent_id, conversation_id) DO UPDATE
    SET memory_agent_id = :memory_agent_id, frequency = :frequency,
        turns_counter = mark.turns_counter + 1,
@@ -135,21 +136,26 @@ async def note_turn(
         turn: The turn.
     """
     run_id, agent_id, conversation_id = run
+    sequence, message_id = turn.readable
     values = {
         "project_id": project_id,
         "agent_id": agent_id,
         "conversation_id": conversation_id,
         "memory_agent_id": turn.memory_agent_id,
         "frequency": turn.frequency,
-        "sequence": turn.sequence,
-        "message_id": turn.message_id,
+        "sequence": sequence,
+        "message_id": message_id,
+        "read_before": turn.read_before,
     }
     row = (await connection.execute(_NOTE_TURN, values)).mappings().one()
     mark = mark_of({**row, "state": None, "run_at": None})
-    if not (mark.turn_is_due or mark.due):
+    if not (turn.is_due(mark) or mark.due):
         return
     if await _is_open(connection, project_id, mark):
-        await _write(connection, project_id, mark, due=True)
+        # When the run for a voice agent ends, the window may not be full any more: its next turn
+        # tells.
+        if not mark.archives:
+            await _write(connection, project_id, mark, due=True)
     elif mark.pending > 0:
         await _queue(connection, project_id, mark, source_id=run_id, parent_run_id=run_id)
 

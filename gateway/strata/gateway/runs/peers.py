@@ -48,7 +48,8 @@ class Peers:
         call: Any = stub.FollowRun(request)
         try:
             try:
-                await asyncio.wait_for(call.initial_metadata(), self._answer_s)
+                async with asyncio.timeout(self._answer_s):
+                    await call.initial_metadata()
             except TimeoutError:
                 raise UnavailableError("The gateway of the run does not answer.") from None
             async for response in call:

@@ -49,7 +49,8 @@ class Watcher:
         if seconds <= 0:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.moved.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self.moved.wait()
 
 
 class RunWatch:

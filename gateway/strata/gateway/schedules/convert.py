@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1.response_format_pb2 import ResponseFormat
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.gateway.runs import convert as runs
@@ -40,6 +41,7 @@ def new_schedule(request: pb.CreateScheduleRequest, caller: Caller) -> NewSchedu
             messages=request.messages,
             max_steps=request.max_steps,
             on_approval=request.on_approval,
+            response_format=_set(request),
         ),
         caller,
         RunKind.BACKGROUND,
@@ -70,6 +72,7 @@ def changed_schedule(
             on_approval=(
                 request.on_approval if request.HasField("on_approval") else before.on_approval
             ),
+            response_format=_set(request) or _set(before),
         ),
         caller,
         RunKind.BACKGROUND,
@@ -89,12 +92,13 @@ def refusal(error: TimingError) -> InvalidArgumentError:
 def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
     """Returns a schedule as the wire has it."""
     plan, timing = schedule.plan, schedule.timing
+    execute = turn_pb.ExecuteRunRequest.FromString(plan.payload)
     out = pb.Schedule(
         id=schedule.id,
         name=schedule.name,
         agent_id=plan.agent_id,
         conversation_id=plan.conversation_id,
-        messages=turn_pb.ExecuteRunRequest.FromString(plan.payload).messages,
+        messages=execute.messages,
         max_steps=plan.max_steps,
         on_approval=run_pb.OnApproval.Value(f"ON_APPROVAL_{plan.on_approval}"),
         on_overlap=pb.OnOverlap.Value(f"ON_OVERLAP_{plan.on_overlap}"),
@@ -104,6 +108,7 @@ def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
         state_reason=schedule.state_reason,
         last_run_id=schedule.last_run_id,
         principal=plan.principal.name,
+        response_format=_set(execute),
     )
     out.create_time.FromDatetime(schedule.create_time)
     out.update_time.FromDatetime(schedule.update_time)
@@ -141,6 +146,18 @@ def _plan(run: NewRun, on_overlap: pb.OnOverlap.ValueType) -> RunPlan:
         run.on_approval,
         _ON_OVERLAP[on_overlap],
     )
+
+
+def _set(
+    wire: (
+        pb.CreateScheduleRequest
+        | pb.UpdateScheduleRequest
+        | pb.Schedule
+        | turn_pb.ExecuteRunRequest
+    ),
+) -> ResponseFormat | None:
+    """Returns the response format of a message; None if it has none."""
+    return wire.response_format if wire.HasField("response_format") else None
 
 
 def _name(name: str) -> str:

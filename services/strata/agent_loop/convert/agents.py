@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from google.protobuf.message import Message as ProtoMessage
 
@@ -17,6 +18,10 @@ from strata.agent_loop.convert.agent_options import (
     packaging_from_proto,
     packaging_to_proto,
     packaging_violations,
+)
+from strata.agent_loop.convert.response_formats import (
+    response_format_from_proto,
+    response_format_to_proto,
 )
 from strata.agent_loop.convert.runs import input_from_proto
 from strata.agent_loop.convert.tool_rules import (
@@ -38,22 +43,24 @@ from strata.agent_loop.domain.commands import (
     ForkConversation,
     UpdateAgent,
 )
+from strata.agent_loop.domain.message_buffer import MAX_BUFFER, buffer_lengths
 from strata.agent_loop.domain.store import Request
-from strata.agent_loop.domain.tool_rules import base_rules
 from strata.agent_loop.memory_agents import (
-    DEFAULT_FREQUENCY,
     MAX_FREQUENCY,
-    MEMORY_AGENT_TYPES,
+    frequency_of,
+    has_no_buffer,
+    has_no_frequency,
     needs_no_memory_agent,
 )
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.shared.agent_types import AgentType
-from strata.shared.errors import FieldViolation, UnimplementedError
+from strata.shared.agent_types import MEMORY_AGENT_TYPES, AgentType
+from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id, new_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.response_formats import response_format_violations
 
 MAX_INITIAL_MESSAGES = 64
 _MAX_FILES = 1_000
@@ -81,17 +88,15 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
-        UnimplementedError: It asks for what this release cannot run.
     """
     checks.refuse(_create_violations(request))
-    _refuse_unbuilt(request)
     agent_type = _TYPES[request.type]
     agent_id = new_id("agent")
     traits = AGENT_TYPES[agent_type]
     tools = merge_tools(_base_tools(request, traits), request.tools)
     rules = rules_from_proto(request.tool_rules)
     if _given(request, "include_base_tool_rules", default=traits.base_tool_rules):
-        rules = (*rules, *base_rules(tools, rules))
+        rules = (*rules, *traits.default_rules(tools, rules))
     agent = Agent(
         id=agent_id,
         name=request.name or f"agent-{agent_id[-8:]}",
@@ -109,10 +114,16 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
         compaction=compaction_from_proto(request.compaction),
         packaging=packaging_from_proto(request.packaging),
         message_buffer_autoclear=request.message_buffer_autoclear or traits.autoclears,
+        response_format=response_format_from_proto(request.response_format),
         sleeptime_frequency=(
-            (request.sleeptime_agent_frequency or DEFAULT_FREQUENCY)
+            frequency_of(agent_type, request.sleeptime_agent_frequency)
             if request.enable_sleeptime
             else 0
+        ),
+        buffer=(
+            buffer_lengths(request.max_message_buffer_length, request.min_message_buffer_length)
+            if traits.buffered
+            else None
         ),
     )
     violations = [
@@ -168,6 +179,11 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
             if request.HasField("message_buffer_autoclear")
             else None
         ),
+        response_format=(
+            response_format_from_proto(request.response_format)
+            if request.HasField("response_format")
+            else None
+        ),
         max_files_open=request.max_files_open if request.HasField("max_files_open") else None,
         per_file_view_window_char_limit=(
             request.per_file_view_window_char_limit
@@ -180,6 +196,16 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
         sleeptime_frequency=(
             request.sleeptime_agent_frequency
             if request.HasField("sleeptime_agent_frequency")
+            else None
+        ),
+        max_buffer=(
+            request.max_message_buffer_length
+            if request.HasField("max_message_buffer_length")
+            else None
+        ),
+        min_buffer=(
+            request.min_message_buffer_length
+            if request.HasField("min_message_buffer_length")
             else None
         ),
         expected_revision=request.expected_revision,
@@ -243,10 +269,13 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
         compaction=compaction_to_proto(agent.compaction),
         packaging=packaging_to_proto(agent.packaging),
         message_buffer_autoclear=agent.message_buffer_autoclear,
+        response_format=response_format_to_proto(agent.response_format),
         enable_sleeptime=bool(agent.memory_agent_id),
         memory_agent_id=agent.memory_agent_id,
         sleeptime_agent_frequency=agent.sleeptime_frequency,
         tends_agent_id=agent.tends_agent_id,
+        max_message_buffer_length=agent.buffer.longest if agent.buffer else 0,
+        min_message_buffer_length=agent.buffer.shortest if agent.buffer else 0,
         revision=agent.revision,
     )
     if agent.create_time is not None:
@@ -284,6 +313,7 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
             checks.pair_violations("metadata", request.metadata),
             compaction_violations(request.compaction),
             packaging_violations(request.packaging),
+            response_format_violations(request),
             _file_violations(request),
         ]
     )
@@ -310,11 +340,34 @@ def _type_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
         return [FieldViolation("enable_sleeptime", f"must be true for a {agent_type}")]
     if request.enable_sleeptime and agent_type in MEMORY_AGENT_TYPES:
         return list(needs_no_memory_agent(agent_type).violations)
+    violations = list(_buffer_violations(request, agent_type))
     if request.sleeptime_agent_frequency and not request.enable_sleeptime:
-        return [FieldViolation("sleeptime_agent_frequency", "needs enable_sleeptime")]
-    return checks.range_violations(
+        violations.append(FieldViolation("sleeptime_agent_frequency", "needs enable_sleeptime"))
+    elif request.sleeptime_agent_frequency and AGENT_TYPES[agent_type].buffered:
+        violations += has_no_frequency(agent_type).violations
+    violations += checks.range_violations(
         "sleeptime_agent_frequency", request.sleeptime_agent_frequency, 0, MAX_FREQUENCY
     )
+    return violations
+
+
+def _buffer_violations(
+    request: pb.CreateAgentRequest, agent_type: AgentType
+) -> Iterator[FieldViolation]:
+    lengths = request.max_message_buffer_length, request.min_message_buffer_length
+    if any(lengths) and not AGENT_TYPES[agent_type].buffered:
+        yield from has_no_buffer(agent_type, *(bool(length) for length in lengths)).violations
+    yield from _length_violations(request)
+    problem = buffer_lengths(*lengths).problem
+    if problem is not None:
+        yield FieldViolation("min_message_buffer_length", problem)
+
+
+def _length_violations(
+    request: pb.CreateAgentRequest | pb.UpdateAgentRequest,
+) -> Iterator[FieldViolation]:
+    for name in ("max_message_buffer_length", "min_message_buffer_length"):
+        yield from checks.range_violations(name, getattr(request, name), 0, MAX_BUFFER)
 
 
 def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
@@ -331,6 +384,7 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
             checks.pair_violations("metadata", request.metadata),
             compaction_violations(request.compaction),
             packaging_violations(request.packaging),
+            response_format_violations(request),
             _file_violations(request),
         ]
     )
@@ -348,6 +402,7 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
         )
         if request.HasField("enable_sleeptime") and not request.enable_sleeptime:
             found.append(FieldViolation("sleeptime_agent_frequency", "needs a memory agent"))
+    found.extend(_length_violations(request))
     if request.expected_revision < 0:
         found.append(FieldViolation("expected_revision", "must not be negative"))
     return found
@@ -365,16 +420,6 @@ def _file_violations(
             _MAX_VIEW,
         ),
     ]
-
-
-def _refuse_unbuilt(request: pb.CreateAgentRequest) -> None:
-    agent_type = _TYPES[request.type]
-    if not AGENT_TYPES[agent_type].built:
-        raise _unbuilt(f"The loop of {agent_type} agents")
-
-
-def _unbuilt(what: str) -> UnimplementedError:
-    return UnimplementedError(f"{what} is not built in this release.", metadata={"what": what})
 
 
 def _system(request: pb.CreateAgentRequest, agent_type: AgentType, prompt: str | None) -> str:

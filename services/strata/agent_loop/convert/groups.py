@@ -8,8 +8,6 @@ from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agents import request_of
 from strata.agent_loop.domain.groups import (
     DEFAULT_FREQUENCY,
-    DEFAULT_MAX_BUFFER,
-    DEFAULT_MIN_BUFFER,
     DEFAULT_TERMINATION_TOKEN,
     IN_TURNS,
     MANAGED,
@@ -23,12 +21,12 @@ from strata.agent_loop.domain.groups import (
     ManagerType,
     UpdateGroup,
 )
+from strata.agent_loop.domain.message_buffer import MAX_BUFFER, buffer_lengths
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id, new_id
 
 _MAX_FREQUENCY = 1000
-_MAX_BUFFER = 1000
 _MAX_TOKEN = 128
 _TYPES = {pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}"): kind for kind in ManagerType}
 _TYPES_BACK = {kind: value for value, kind in _TYPES.items()}
@@ -151,6 +149,7 @@ def _member_to_proto(member: GroupMember) -> pb.GroupMember:
 def _manager_from_proto(manager: pb.ManagerConfig) -> ManagerConfig:
     kind = _TYPES.get(manager.type, ManagerType.ROUND_ROBIN)
     voice = kind is ManagerType.VOICE_SLEEPTIME
+    buffer = buffer_lengths(manager.max_message_buffer_length, manager.min_message_buffer_length)
     return ManagerConfig(
         type=kind,
         manager_agent_id=manager.manager_agent_id,
@@ -165,12 +164,8 @@ def _manager_from_proto(manager: pb.ManagerConfig) -> ManagerConfig:
             if kind is ManagerType.SLEEPTIME
             else 0
         ),
-        max_message_buffer_length=(
-            manager.max_message_buffer_length or DEFAULT_MAX_BUFFER if voice else 0
-        ),
-        min_message_buffer_length=(
-            manager.min_message_buffer_length or DEFAULT_MIN_BUFFER if voice else 0
-        ),
+        max_message_buffer_length=buffer.longest if voice else 0,
+        min_message_buffer_length=buffer.shortest if voice else 0,
     )
 
 
@@ -193,20 +188,16 @@ def _manager_violations(
     for name, kinds, most in (
         ("max_turns", IN_TURNS, MAX_TURNS),
         ("sleeptime_agent_frequency", {ManagerType.SLEEPTIME}, _MAX_FREQUENCY),
-        ("max_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, _MAX_BUFFER),
-        ("min_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, _MAX_BUFFER),
+        ("max_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, MAX_BUFFER),
+        ("min_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, MAX_BUFFER),
     ):
         value = getattr(manager, name)
         if value and kind not in kinds:
             yield _not_of(kind, name, kinds)
         yield from checks.range_violations(f"manager.{name}", value, 0, most)
-    longest = manager.max_message_buffer_length or DEFAULT_MAX_BUFFER
-    shortest = manager.min_message_buffer_length or DEFAULT_MIN_BUFFER
-    if kind is ManagerType.VOICE_SLEEPTIME and shortest >= longest:
-        yield FieldViolation(
-            "manager.min_message_buffer_length",
-            f"is {shortest}, must be less than max_message_buffer_length, which is {longest}",
-        )
+    buffer = buffer_lengths(manager.max_message_buffer_length, manager.min_message_buffer_length)
+    if kind is ManagerType.VOICE_SLEEPTIME and buffer.problem:
+        yield FieldViolation("manager.min_message_buffer_length", buffer.problem)
     token = manager.termination_token
     if token and kind is not ManagerType.DYNAMIC:
         yield _not_of(kind, "termination_token", {ManagerType.DYNAMIC})

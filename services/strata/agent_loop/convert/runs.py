@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 
 from strata.agent_loop.convert.checks import refuse
@@ -15,6 +16,7 @@ from strata.agent_loop.convert.messages import (
     tool_return_to_proto,
     usage_to_proto,
 )
+from strata.agent_loop.convert.response_formats import response_format_from_proto
 from strata.agent_loop.domain.events import (
     ApprovalRequested,
     MessageStored,
@@ -51,6 +53,7 @@ from strata.api.common.v1 import run_event_pb2 as pb
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.response_formats import response_format_violations
 
 _INPUT_ROLES = {
     message_pb2.ROLE_UNSPECIFIED: MessageRole.USER,
@@ -84,6 +87,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
     ):
         violations.append(FieldViolation("document", "must be sent alone"))
     violations.extend(content_violations("messages", request.messages))
+    violations.extend(response_format_violations(request))
     refuse(violations)
     inputs = [
         input_from_proto(wire, f"messages[{index}]", violations)
@@ -109,6 +113,11 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         senders=tuple(request.senders),
         group_id=request.group_id,
         record_only=request.record_only,
+        response_format=(
+            response_format_from_proto(request.response_format)
+            if request.HasField("response_format")
+            else None
+        ),
     )
 
 
@@ -151,6 +160,8 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
         tended = turn_pb.TendedTurn(
             memory_agent_id=event.memory_agent_id, frequency=event.frequency
         )
+        if event.buffer is not None:
+            tended.message_buffer.CopyFrom(turn_pb.MessageBuffer(**asdict(event.buffer)))
         return turn_pb.ExecuteRunResponse(tended=tended)
     if isinstance(event, TranscriptRead):
         read = turn_pb.TranscriptRead(

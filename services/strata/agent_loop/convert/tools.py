@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from strata.agent_loop.convert.messages import (
     labels_from_proto,
@@ -63,6 +64,7 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
 
 def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
     """Returns the request that runs the calls of one reply."""
+    older = batch.older_lines
     return pb.ExecuteToolsRequest(
         agent_id=batch.agent_id,
         conversation_id=batch.conversation_id,
@@ -87,6 +89,7 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         max_memory_bytes=batch.seen.max_memory_bytes,
         message_id=batch.message_id,
         taint=labels_to_proto(batch.seen.taint),
+        older_lines=pb.OlderLines(**asdict(older)) if older is not None else None,
     )
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from strata.agent_loop.domain.tool_rules import ToolRule, base_rules
 from strata.shared.agent_types import LINE_NUMBERED_TYPES, TYPES_WITHOUT_BLOCKS, AgentType
-from strata.shared.tool_catalogue import default_tools
+from strata.shared.tool_catalogue import (
+    FINISH_RETHINKING_MEMORY,
+    MEMORIES_STORED,
+    RETHINK_USER_MEMORY,
+    STORE_MEMORIES,
+    default_tools,
+)
+from strata.shared.tool_rules import ToolRuleType
 
 
 class LoopKind(StrEnum):
@@ -40,7 +48,8 @@ class TypeTraits:
         boot: The first messages of a new agent.
         autoclears: ``message_buffer_autoclear`` is always true.
         needs_sleeptime: It cannot be created without ``enable_sleeptime``.
-        built: This release can run it; the others are refused with NOT_BUILT.
+        memory_agent: Type of the agent that tends its memory.
+        own_rules: Rules of ``include_base_tool_rules`` beside those of its tools.
     """
 
     type: AgentType
@@ -50,7 +59,30 @@ class TypeTraits:
     boot: Boot = Boot.CHAT
     autoclears: bool = False
     needs_sleeptime: bool = False
-    built: bool = False
+    memory_agent: AgentType = AgentType.SLEEPTIME
+    own_rules: tuple[ToolRule, ...] = ()
+
+    @property
+    def buffered(self) -> bool:
+        """Whether its memory agent runs when its window is full, and not after some turns."""
+        return self.memory_agent is AgentType.VOICE_SLEEPTIME
+
+    def default_rules(
+        self, tools: Sequence[str], own: Sequence[ToolRule] = ()
+    ) -> tuple[ToolRule, ...]:
+        """Returns the rules that ``include_base_tool_rules`` adds.
+
+        Args:
+            tools: Names of the agent's tools.
+            own: The agent's own rules. A tool that they name gets none of the type's.
+        """
+        named = {rule.tool_name for rule in own}
+        rules = (
+            rule
+            for rule in self.own_rules
+            if rule.tool_name not in named and {rule.tool_name, *rule.children} <= set(tools)
+        )
+        return (*rules, *base_rules(tools, own))
 
     @property
     def sees_blocks(self) -> bool:
@@ -73,6 +105,23 @@ class TypeTraits:
         return default_tools(self.type, sleeptime=True)
 
 
+VOICE_MEMORY_PHASES = (
+    ToolRule(ToolRuleType.RUN_FIRST, STORE_MEMORIES),
+    # A call that failed is made again: the second phase begins when the memories are stored.
+    ToolRule(
+        ToolRuleType.CONDITIONAL,
+        STORE_MEMORIES,
+        child_output_mapping={MEMORIES_STORED: RETHINK_USER_MEMORY},
+        default_child=STORE_MEMORIES,
+    ),
+    ToolRule(
+        ToolRuleType.CONSTRAIN_CHILD_TOOLS,
+        RETHINK_USER_MEMORY,
+        children=(RETHINK_USER_MEMORY, FINISH_RETHINKING_MEMORY),
+    ),
+)
+"""The two phases of a voice memory agent: archive first, then rewrite the block about the user."""
+
 _ROWS = (
     TypeTraits(
         AgentType.LETTA_V1,
@@ -80,16 +129,27 @@ _ROWS = (
         "letta_v1",
         base_tool_rules=False,
         boot=Boot.NONE,
-        built=True,
     ),
-    TypeTraits(AgentType.MEMGPT_V2, LoopKind.V2, "memgpt_v2_chat", built=True),
-    TypeTraits(AgentType.MEMGPT, LoopKind.V2, "memgpt_chat", built=True),
+    TypeTraits(AgentType.MEMGPT_V2, LoopKind.V2, "memgpt_v2_chat"),
+    TypeTraits(AgentType.MEMGPT, LoopKind.V2, "memgpt_chat"),
     # No login event: nobody logs in to a memory agent (decision 0152).
-    TypeTraits(AgentType.SLEEPTIME, LoopKind.V3, "sleeptime_v2", boot=Boot.NONE, built=True),
-    TypeTraits(AgentType.REACT, LoopKind.V2, "react", built=True),
-    TypeTraits(AgentType.WORKFLOW, LoopKind.V2, "workflow", autoclears=True, built=True),
-    TypeTraits(AgentType.VOICE_CONVO, LoopKind.V2, "voice_chat", needs_sleeptime=True),
-    TypeTraits(AgentType.VOICE_SLEEPTIME, LoopKind.V2, "voice_sleeptime", boot=Boot.NONE),
+    TypeTraits(AgentType.SLEEPTIME, LoopKind.V3, "sleeptime_v2", boot=Boot.NONE),
+    TypeTraits(AgentType.REACT, LoopKind.V2, "react"),
+    TypeTraits(AgentType.WORKFLOW, LoopKind.V2, "workflow", autoclears=True),
+    TypeTraits(
+        AgentType.VOICE_CONVO,
+        LoopKind.V2,
+        "voice_chat",
+        needs_sleeptime=True,
+        memory_agent=AgentType.VOICE_SLEEPTIME,
+    ),
+    TypeTraits(
+        AgentType.VOICE_SLEEPTIME,
+        LoopKind.V2,
+        "voice_sleeptime",
+        boot=Boot.NONE,
+        own_rules=VOICE_MEMORY_PHASES,
+    ),
 )
 
 AGENT_TYPES: Mapping[AgentType, TypeTraits] = MappingProxyType({row.type: row for row in _ROWS})

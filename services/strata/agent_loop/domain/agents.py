@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.message_buffer import BufferLengths
+from strata.agent_loop.domain.response_formats import TEXT_FORMAT, ResponseFormat
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import AbortedError
@@ -150,10 +152,12 @@ class Agent:
             window, see `domain.file_limits`.
         per_file_view_window_char_limit: Characters of a file that are shown; 0 likewise.
         message_buffer_autoclear: Each run begins with an empty window.
+        response_format: What its replies must be, unless a run asks for another format.
         memory_agent_id: The agent that tends its memory; empty for none.
         sleeptime_frequency: Its memory agent runs after the first turn of a conversation and
-            then after every so many; 0 without a memory agent.
+            then after every so many; 0 without a memory agent, and where `buffer` decides.
         tends_agent_id: Of a memory agent: whose memory it tends; empty for any other agent.
+        buffer: Of a voice agent: how many messages its window holds; None for other types.
         model_keys: Its own keys for models and its project's, sealed, where it was loaded for a
             turn. They are no part of it and are stored elsewhere.
     """
@@ -174,9 +178,11 @@ class Agent:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     packaging: MessagePackaging = field(default_factory=MessagePackaging)
     message_buffer_autoclear: bool = False
+    response_format: ResponseFormat = TEXT_FORMAT
     memory_agent_id: str = ""
     sleeptime_frequency: int = 0
     tends_agent_id: str = ""
+    buffer: BufferLengths | None = None
     revision: int = 1
     create_time: datetime | None = None
     update_time: datetime | None = None
@@ -226,6 +232,9 @@ class AgentPatch:
         memory_agent_id: Its new memory agent, whose creation ends with the change; empty to take
             the one that it has from it. An agent that has one keeps it.
         sleeptime_frequency: See `Agent`.
+        max_buffer: The longest length of the buffer; 0 for the default.
+        min_buffer: The shortest; 0 for the default.
+        buffer: What follows from both and from the lengths that the agent has.
         expected_revision: Fail if the agent is not at this revision; 0 means any.
     """
 
@@ -242,11 +251,15 @@ class AgentPatch:
     compaction: CompactionSettings | None = None
     packaging: MessagePackaging | None = None
     message_buffer_autoclear: bool | None = None
+    response_format: ResponseFormat | None = None
     max_files_open: int | None = None
     per_file_view_window_char_limit: int | None = None
     enable_sleeptime: bool | None = None
     memory_agent_id: str | None = None
     sleeptime_frequency: int | None = None
+    max_buffer: int | None = None
+    min_buffer: int | None = None
+    buffer: BufferLengths | None = None
     expected_revision: int = 0
 
 
@@ -300,8 +313,10 @@ _PATCHED = (
     "compaction",
     "packaging",
     "message_buffer_autoclear",
+    "response_format",
     "max_files_open",
     "per_file_view_window_char_limit",
     "memory_agent_id",
     "sleeptime_frequency",
+    "buffer",
 )

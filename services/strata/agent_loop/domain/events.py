@@ -25,16 +25,36 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageBuffer:
+    """The oldest messages of a voice agent's window, which its memory agent can archive.
+
+    Attributes:
+        after_sequence: Sequence below that of the first message of the window when the turn began.
+        until_sequence: Sequence of the last message that can leave; -1 if none can.
+        until_message_id: Its id; empty if none can.
+        full: The window holds more messages than it may.
+    """
+
+    after_sequence: int
+    until_sequence: int
+    until_message_id: str
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TendedTurn:
     """The agent of the turn has a memory agent. For the gateway alone.
 
     Attributes:
         memory_agent_id: The memory agent.
-        frequency: It runs after the first turn of the conversation and then after every so many.
+        frequency: It runs after the first turn of the conversation and then after every so many;
+            0 if the buffer decides.
+        buffer: Of a voice agent, at the end of its turn.
     """
 
     memory_agent_id: str
     frequency: int
+    buffer: MessageBuffer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from strata.agent_loop.domain.approvals import ApprovalResponse
 from strata.agent_loop.domain.messages import MessageInput
+from strata.agent_loop.domain.response_formats import ResponseFormat
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.models.domain import Usage
 from strata.shared.errors import Reason
@@ -102,6 +103,7 @@ class RunRequest:
             for inputs that no agent wrote.
         group_id: The group that the inputs are exchanged in; empty for none.
         record_only: Store the inputs without an answer.
+        response_format: What the reply must be; None as the agent says.
         approval: The answer to a request for approval, in place of inputs.
         transcript: What a memory agent has to read, in place of inputs.
         document: What a document ingestion agent has to read, in place of inputs.
@@ -128,6 +130,7 @@ class RunRequest:
     senders: Sequence[str] = ()
     group_id: str = ""
     record_only: bool = False
+    response_format: ResponseFormat | None = None
     document: DocumentRange | None = None
 
     @property

@@ -226,6 +226,21 @@ class Nesting:
 
 
 @dataclass(frozen=True, slots=True)
+class OlderLines:
+    """The part of a transcript that a voice memory agent archives.
+
+    Attributes:
+        agent_id: The agent in whose archive memories are stored.
+        range_key: Names the range of messages, whatever run reads it.
+        lines: The lines, in order.
+    """
+
+    agent_id: str
+    range_key: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ToolBatch:
     """The calls of one reply, to be run.
 
@@ -236,6 +251,7 @@ class ToolBatch:
         seen: What the reply was made from.
         message_id: Id that the reply will be stored with.
         nesting: For calls whose code calls tools; None if there are none.
+        older_lines: What ``store_memories`` can store; None if it can store nothing.
     """
 
     agent_id: str
@@ -251,3 +267,4 @@ class ToolBatch:
     seen: Seen
     message_id: str
     nesting: Nesting | None = None
+    older_lines: OlderLines | None = None

@@ -15,7 +15,9 @@ from typing import Any, TypeGuard
 from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.models.action import StringDecoder
 from strata.agent_loop.models.domain import PromptPart, ReasoningPart, ToolCall, ToolSchema
+from strata.agent_loop.models.wire import argument_object
 from strata.shared.json_text import JsonTextError, encodable, parse_json
+from strata.shared.tool_catalogue import SEND_MESSAGE
 
 THINKING = "thinking"
 HEARTBEAT = "request_heartbeat"
@@ -104,9 +106,11 @@ class CallForm:
 
     Attributes:
         thoughts: Whether thoughts are an argument of the calls.
+        json_replies: Whether the model writes its messages to the user as JSON objects.
     """
 
     thoughts: bool
+    json_replies: bool = False
 
     def shown(
         self, content: Iterable[PromptPart], calls: tuple[ToolCall, ...]
@@ -123,9 +127,21 @@ class CallForm:
             thought = "\n".join(part.text for part in content if is_thought(part))
             content = tuple(part for part in content if not is_thought(part))
         # The thoughts of several calls are one text by now, which the first call has.
-        first, *others = calls
+        first, *others = map(self._as_written, calls)
         shown = (_shown(first, self.thoughts, thought), *(_shown(c, False, "") for c in others))
         return content, shown
+
+    def _as_written(self, call: ToolCall) -> ToolCall:
+        """Returns a call of ``send_message`` with the object that its message is the text of."""
+        if not self.json_replies or call.name != SEND_MESSAGE:
+            return call
+        arguments = argument_object(call.arguments) or {}
+        message = arguments.get("message")
+        value = argument_object(message) if isinstance(message, str) else None
+        if value is None:
+            return call
+        text = json.dumps({**arguments, "message": value}, ensure_ascii=False)
+        return replace(call, arguments=text)
 
 
 def is_thought(part: PromptPart) -> TypeGuard[ReasoningPart]:

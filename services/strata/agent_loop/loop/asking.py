@@ -24,8 +24,10 @@ from strata.agent_loop.loop.failures import (
     StepFailedError,
     all_failed,
     cut_before_text,
+    cut_json_reply,
     empty_reply,
     from_model_error,
+    invalid_reply,
     system_prompt_too_large,
 )
 from strata.agent_loop.loop.fallbacks import ModelChain, may_fail_over
@@ -37,8 +39,15 @@ from strata.agent_loop.loop.gauge import (
 )
 from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
 from strata.agent_loop.loop.prompt import WorkingWindow
+from strata.agent_loop.loop.replies_in_json import (
+    CheckedReply,
+    HeldPieces,
+    checked,
+    repair_of,
+)
 from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request, view_of
 from strata.agent_loop.models.domain import (
+    ChatMessage,
     FinishReason,
     ModelEvent,
     ModelReply,
@@ -69,6 +78,7 @@ _MOST_UNDERESTIMATED = 3
 _ABOUT_IMAGES = frozenset({ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST})
 _IMAGES_REFUSED = "the provider of this model refused it"
 _WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
+_NOT_AS_ASKED = "The reply does not satisfy the response format"
 _TOO_LONG = "The prompt was too long; older messages are summarised or left out."
 
 _log = get_logger(__name__)
@@ -119,6 +129,7 @@ class Asker:
         close_files: Makes room in the system message.
         load: Returns a request with the bytes of its images.
         stream_tokens: Whether the pieces are wanted.
+        json_replies: Whether replies to the user must be JSON.
         sleep: Waits between two requests.
     """
 
@@ -133,6 +144,7 @@ class Asker:
         close_files: CloseFiles,
         load: Callable[[ModelRequest], Awaitable[ModelRequest]],
         stream_tokens: bool,
+        json_replies: bool = False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.usage = Usage()
@@ -144,6 +156,7 @@ class Asker:
         self._close_files = close_files
         self._load = load
         self._stream_tokens = stream_tokens
+        self._json_replies = json_replies
         self._sleep = sleep
         self._shown = False
         self._measure()
@@ -158,8 +171,10 @@ class Asker:
         provider refuses a request with images, a text takes the place of each. An empty reply
         is asked for again, once. If the model cannot answer for a reason that is its provider's,
         the next model of the chain is asked, with a request that fits its own window; it also
-        answers in the steps that follow. If the step fails after pieces of a reply were relayed,
-        a `StepRestarted` withdraws them: the user has seen only what is stored, or knows better.
+        answers in the steps that follow. A reply that does not satisfy the response format is
+        corrected once, see `replies_in_json`. If the step fails after pieces of a reply were
+        relayed, a `StepRestarted` withdraws them: the user has seen only what is stored, or knows
+        better.
 
         Raises:
             StepFailedError: There is no reply to be had.
@@ -227,14 +242,16 @@ class Asker:
         """Begins with what is known of the model that is asked from now on."""
         settings = self._chain.current.settings
         self._gauge = Gauge(self._tokens, settings, self._agent.id)
-        self._view = view_of(settings, self._agent)
+        self._view = view_of(settings, self._agent, json_replies=self._json_replies)
         self._read = False
 
     async def _ask(
         self, name: StepName, window: WorkingWindow, offer: Offer, fitted: FittedRequest
     ) -> ModelReply:
         restarts = empties = overflows = 0
+        whole, repair = fitted, tuple[ChatMessage, ...]()
         while True:
+            fitted = whole.continued(repair)
             attempt = _Attempt(self, name, offer)
             await self._sink.emit(self._sent(name, fitted))
             try:
@@ -251,13 +268,13 @@ class Asker:
                     smaller = await self._smaller(window, offer, fitted, overflows)
                     if smaller is None:
                         raise self._too_long(window, offer, fitted, error) from error
-                    fitted = smaller
+                    whole = smaller
                     await self._restart(name, _TOO_LONG)
                     continue
                 if error.kind in _ABOUT_IMAGES and any(m.images for m in fitted.request.messages):
                     # An image stays in the window: it must not make every later turn fail.
                     self._view = replace(self._view, without_images=_IMAGES_REFUSED)
-                    fitted = self._fit(window, offer, self._gauge.max_bytes)
+                    whole = self._fit(window, offer, self._gauge.max_bytes)
                     await self._restart(name, f"{_WITHOUT_IMAGES} {error.message}")
                     continue
                 restarts += 1
@@ -270,13 +287,29 @@ class Asker:
             await self.count(reply.usage, name.message_id, self._chain.handle)
             self._gauge.observe(fitted.size, reply.usage)
             if not reply.is_empty:
-                return reply
+                result = checked(reply, offer)
+                if not result.problem:
+                    await attempt.release(result.reply)
+                    return result.reply
+                repair = await self._repair(name, result, repaired=bool(repair))
+                continue
             if reply.finish_reason is FinishReason.LENGTH:
                 raise cut_before_text()
             empties += 1
             if empties > 1:
                 raise empty_reply()
             await self._restart(name, "The model gave an empty reply.")
+
+    async def _repair(
+        self, name: StepName, result: CheckedReply, *, repaired: bool
+    ) -> tuple[ChatMessage, ...]:
+        """Returns what asks the model to correct its reply; ends the step after the first time."""
+        if result.reply.finish_reason is FinishReason.LENGTH:
+            raise cut_json_reply()
+        if repaired:
+            raise invalid_reply(result.problem)
+        await self._restart(name, f"{_NOT_AS_ASKED}: {result.problem}.")
+        return tuple(repair_of(result.reply, result.problem))
 
     async def count(self, usage: Usage, message_id: str, handle: str) -> None:
         """Takes in what a call of a model cost.
@@ -349,7 +382,7 @@ class Asker:
         fixed = _fixed_bytes(window, offer)
         if self._gauge.least(fixed) > self._chain.current.settings.context_window:
             text, size = window.messages[0].text, self._chain.current.settings.context_window
-            parts = system_parts(text, offer.tools.schemas, self._gauge.least)
+            parts = system_parts(text, offer.schemas, self._gauge.least)
             raise system_prompt_too_large(parts, size)
         fitted = self._fit(window, offer, self._gauge.max_bytes)
         if fitted.whole_size <= self._gauge.max_bytes:
@@ -381,7 +414,7 @@ class Asker:
         if fixed < refused.size * (1.0 - MESSAGES_SHARE) or most < size:
             return from_model_error(error)
         # The messages are not the reason: memory has more tokens than its bytes let expect.
-        parts = system_parts(window.messages[0].text, offer.tools.schemas, self._gauge.estimate)
+        parts = system_parts(window.messages[0].text, offer.schemas, self._gauge.estimate)
         return system_prompt_too_large(parts, size, refusal=error.message)
 
     async def _leave_room(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
@@ -406,7 +439,7 @@ class Asker:
         if done is None:
             return
         window.compacted(done.window)
-        after = self._view.size(window.messages) + tools_bytes(offer.tools.schemas)
+        after = self._view.size(window.messages) + tools_bytes(offer.schemas)
         await self._sink.emit(
             WindowCompacted(done.summary, self._gauge.estimate(before), self._gauge.estimate(after))
         )
@@ -428,7 +461,7 @@ class Asker:
 
 def _fixed_bytes(window: WorkingWindow, offer: Offer) -> int:
     """Returns the bytes of what every request holds: the system message and the tools."""
-    return window.system_bytes + tools_bytes(offer.tools.schemas)
+    return window.system_bytes + tools_bytes(offer.schemas)
 
 
 class _Attempt:
@@ -437,8 +470,10 @@ class _Attempt:
     def __init__(self, asker: Asker, name: StepName, offer: Offer) -> None:
         self.started = False
         self._asker = asker
+        self._held = HeldPieces(offer)
         self._name = name
         self._offer = offer
+        self._calls: dict[int, ArgumentsStream | None] = {}
         self._received_bytes = 0
         self._reported = Usage()
 
@@ -453,7 +488,6 @@ class _Attempt:
         )
 
     async def run(self, fitted: FittedRequest) -> ModelReply:
-        calls: dict[int, ArgumentsStream | None] = {}
         request = await self._asker.load(fitted.request)
         async with aclosing(self._asker.bound.chat.stream(request)) as events:
             async for event in events:
@@ -461,8 +495,17 @@ class _Attempt:
                     return event
                 self.started = True
                 self._note(event)
-                await self._asker.relay(self._name, event, self._offer, calls)
+                if not self._held.take(event):
+                    await self._relay(event)
         raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
+
+    async def release(self, reply: ModelReply) -> None:
+        """Hands on what was held back of a reply, in the form in which it is stored."""
+        for event in self._held.events_of(reply):
+            await self._relay(event)
+
+    async def _relay(self, event: ModelEvent) -> None:
+        await self._asker.relay(self._name, event, self._offer, self._calls)
 
     def _note(self, event: ModelEvent) -> None:
         if isinstance(event, UsageEvent):

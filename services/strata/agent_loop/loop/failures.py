@@ -123,6 +123,48 @@ def no_tool_call() -> StepFailedError:
     )
 
 
+def invalid_reply(problem: str) -> StepFailedError:
+    """Returns how a reply ends the run that does not satisfy the response format.
+
+    Args:
+        problem: The first violation.
+    """
+    return StepFailedError(
+        StopReason.INVALID_LLM_RESPONSE,
+        RunFailure(
+            Reason.MODEL_REPLY_INVALID,
+            "The reply does not satisfy the response format, also when it was asked for again:"
+            f" {problem}. Your message is kept; send another to go on.",
+            retryable=True,
+        ),
+    )
+
+
+def nothing_archived() -> StepFailedError:
+    """Returns how the run of a voice memory agent ends that has not stored its older lines."""
+    return StepFailedError(
+        StopReason.INVALID_LLM_RESPONSE,
+        RunFailure(
+            Reason.MODEL_REPLY_INVALID,
+            "The run ended before store_memories had stored the older lines of the conversation."
+            " They stay in the window of the voice agent and are read again.",
+            retryable=True,
+        ),
+    )
+
+
+def cut_json_reply() -> StepFailedError:
+    """Returns how a reply ends the run that was cut before its JSON was complete."""
+    return StepFailedError(
+        StopReason.MAX_TOKENS_EXCEEDED,
+        RunFailure(
+            Reason.MODEL_REPLY_INVALID,
+            "The limit of output tokens was used up before the JSON of the reply was complete;"
+            " raise max_output_tokens or ask for a shorter reply.",
+        ),
+    )
+
+
 def cut_before_text() -> StepFailedError:
     """Returns how a reply ends the run that was cut before it said anything."""
     return StepFailedError(

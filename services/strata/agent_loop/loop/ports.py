@@ -254,6 +254,14 @@ class Recall(Protocol):
         """Returns a window as it is stored now."""
         ...
 
+    async def evict(self, read: TranscriptRange) -> None:
+        """Takes the messages of a range, and those before it, out of the window.
+
+        Raises:
+            NotFoundError: WINDOW_NOT_FOUND.
+        """
+        ...
+
     async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
         """Returns what is left of a range of a conversation, in order.
 

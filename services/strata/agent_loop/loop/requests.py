@@ -34,6 +34,7 @@ from strata.agent_loop.models.domain import (
     ChatMessage,
     EndpointType,
     ImagePart,
+    JsonReply,
     ModelRequest,
     ModelSettings,
     PromptPart,
@@ -43,6 +44,7 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
     ToolChoice,
+    ToolSchema,
 )
 from strata.agent_loop.models.image_tokens import shown
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
@@ -174,8 +176,14 @@ class View:
         return tuple(content)
 
 
-def view_of(settings: ModelSettings, agent: Agent) -> View:
-    """Returns how messages of an agent are shown to a model."""
+def view_of(settings: ModelSettings, agent: Agent, *, json_replies: bool = False) -> View:
+    """Returns how messages of an agent are shown to a model.
+
+    Args:
+        settings: The model.
+        agent: The agent.
+        json_replies: Whether its replies must be JSON.
+    """
     v2 = AGENT_TYPES[agent.type].loop is LoopKind.V2
     return View(
         return_limit(settings.context_window),
@@ -184,7 +192,7 @@ def view_of(settings: ModelSettings, agent: Agent) -> View:
         "" if settings.images else BLIND_MODEL,
         agent.packaging,
         settings.handle,
-        CallForm(agent.model.put_inner_thoughts_in_kwargs) if v2 else None,
+        CallForm(agent.model.put_inner_thoughts_in_kwargs, json_replies) if v2 else None,
     )
 
 
@@ -203,6 +211,8 @@ class Offer:
         tools: The tools that it is offered.
         choice: Which calls it may or must make.
         parallel: Whether it may make several at once; None as the agent's settings say.
+        json_reply: What replies to the user must be; None for any text.
+        json_text: Whether the text of a reply is one to the user.
         stream: Returns what the arguments of a call of a tool pass through before a client sees
             them; None if a client sees them as the model writes them.
     """
@@ -210,7 +220,22 @@ class Offer:
     tools: ToolSet
     choice: ToolChoice = field(default_factory=ToolChoice)
     parallel: bool | None = None
+    json_reply: JsonReply | None = None
+    json_text: bool = True
     stream: Callable[[str], ArgumentsStream] | None = None
+
+    @property
+    def response_format(self) -> JsonReply | None:
+        """What the text of a reply must be; None for any text."""
+        return self.json_reply if self.json_text else None
+
+    @property
+    def schemas(self) -> Sequence[ToolSchema]:
+        """All schemas that a request holds: those of the tools, and that of the text."""
+        reply = self.response_format
+        if reply is None or reply.schema is None:
+            return self.tools.schemas
+        return [*self.tools.schemas, ToolSchema(reply.name, reply.description, reply.schema)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +254,16 @@ class FittedRequest:
     whole_size: int
     left_out: int
 
+    def continued(self, messages: Sequence[ChatMessage]) -> FittedRequest:
+        """Returns the request with further messages at its end."""
+        if not messages:
+            return self
+        more = messages_bytes(messages)
+        request = replace(self.request, messages=[*self.request.messages, *messages])
+        return replace(
+            self, request=request, size=self.size + more, whole_size=self.whole_size + more
+        )
+
 
 def build_request(
     messages: Sequence[Message], offer: Offer, view: View, *, max_bytes: float
@@ -245,7 +280,7 @@ def build_request(
         max_bytes: Bytes that the whole request should keep within.
     """
     system = view.chat(messages[0])
-    fixed = messages_bytes(system) + tools_bytes(offer.tools.schemas)
+    fixed = messages_bytes(system) + tools_bytes(offer.schemas)
     units = units_of(messages[1:])
     chats = _newest_images([view.chats(unit.messages) for unit in units])
     sizes = [messages_bytes(chat) for chat in chats]
@@ -262,6 +297,7 @@ def build_request(
             tuple(offer.tools.schemas),
             tool_choice=offer.choice,
             parallel_tool_calls=offer.parallel,
+            response_format=offer.response_format,
         ),
         fixed + size,
         fixed + sum(sizes),

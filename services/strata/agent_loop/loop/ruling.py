@@ -16,6 +16,7 @@ from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import rules_in_force
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.calls import fitted, refusal, runnable
+from strata.agent_loop.loop.replies_in_json import with_json_replies
 from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.loop.strategy import (
     V3,
@@ -24,7 +25,13 @@ from strata.agent_loop.loop.strategy import (
     heartbeats_of,
     strategy_of,
 )
-from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, ToolChoice
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    JsonReply,
+    ModelReply,
+    ToolCall,
+    ToolChoice,
+)
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged
 from strata.agent_loop.rules.refusals import (
@@ -78,11 +85,15 @@ class TurnRules:
         agent: Whose turn.
         committed: What the run has stored already; before it, what the run has that it goes on
             with, where a person was asked in between.
+        json_reply: What replies to the user must be; None for any text.
     """
 
-    def __init__(self, agent: Agent, committed: Iterable[Message]) -> None:
+    def __init__(
+        self, agent: Agent, committed: Iterable[Message], json_reply: JsonReply | None = None
+    ) -> None:
         self.rules = rules_in_force(agent.tools, agent.tool_rules)
         self.loop = strategy_of(agent)
+        self._json_reply = json_reply
         self._default = rules_in_force(agent.tools, ())
         self._solver = ToolRulesSolver(self.rules)
         committed = tuple(committed)
@@ -95,11 +106,19 @@ class TurnRules:
 
     def offer(self, toolset: ToolSet) -> Offer:
         """Returns what the model is offered next, of the tools that the agent has now."""
-        return self.loop.offered(self._allowed(toolset), self._solver)
+        return self._offered(self._allowed(toolset))
 
     def shown(self, toolset: ToolSet) -> ToolSet:
         """Returns tools with the schemas that the model is offered, whatever may be called now."""
-        return self.loop.offered(Offer(toolset), self._solver).tools
+        return self._offered(Offer(toolset)).tools
+
+    @property
+    def json_replies(self) -> bool:
+        """Whether replies to the user must be JSON."""
+        return self._json_reply is not None
+
+    def _offered(self, offer: Offer) -> Offer:
+        return self.loop.offered(with_json_replies(offer, self._json_reply), self._solver)
 
     def taken(self, reply: ModelReply, toolset: ToolSet) -> ModelReply:
         """Returns a reply with the calls as they are run and stored.
@@ -161,6 +180,10 @@ class TurnRules:
         self._traces += traces_of(messages)
         self._last = _last_visible(messages) or self._last
         self._heartbeats |= heartbeats_of(messages)
+
+    def has_returned(self, name: str, output: str) -> bool:
+        """Says whether a call of a tool in this run has returned this text."""
+        return Called(name, output) in self._history
 
     def _due(self, toolset: ToolSet, allowance: Allowance) -> tuple[str, ...]:
         """Returns required tools that the model tried to end the turn without.

@@ -62,6 +62,7 @@ from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.ruling import StepRules, TurnRules
 from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
 from strata.agent_loop.loop.uninterrupted import uninterrupted
+from strata.agent_loop.loop.voice_transcripts import older_lines
 from strata.agent_loop.models.domain import (
     FinishReason,
     TextPart,
@@ -71,6 +72,7 @@ from strata.agent_loop.models.domain import (
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
 from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.shared.agent_types import AgentType
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.images import MAX_IMAGES_BYTES
@@ -114,6 +116,9 @@ class Steps:
         self._sink = sink
         self._agent = agent
         self._committed_steps = begun.committed_steps
+        self._older_lines = None
+        if agent.type is AgentType.VOICE_SLEEPTIME and request.transcript is not None:
+            self._older_lines = older_lines(request.transcript, begun.inputs)
         self._known = toolset
         self._toolset = toolset
         self._rules = rules
@@ -138,6 +143,7 @@ class Steps:
             close_files=self._close_files,
             load=functools.partial(load_images, recall=ports.recall),
             stream_tokens=request.stream_tokens,
+            json_replies=rules.json_replies,
         )
 
     @property
@@ -150,6 +156,11 @@ class Steps:
         """Untrusted labels of what the model would be shown now."""
         shown = (labels_of(message) for message in self._window.messages)
         return taint_of(*shown, *self._tainted_blocks.values())
+
+    @property
+    def window(self) -> Sequence[Message]:
+        """The window after the last step, the system message first."""
+        return self._window.messages
 
     async def _count_summary(self, usage: Usage, handle: str) -> None:
         await self._asker.count(usage, new_id("message"), handle)
@@ -441,6 +452,7 @@ class Steps:
             self._key,
             toolset,
             rules,
+            self._older_lines,
         )
 
     async def _cut(self, record: StepRecord, calls: StepCalls) -> None:

@@ -157,7 +157,15 @@ class V2Loop:
         def stream(name: str) -> ArgumentsStream:
             return ArgumentsStream(added_names(own.find(name), thoughts=self.thoughts))
 
-        return replace(offer, tools=tools, choice=choice, parallel=False, stream=stream)
+        return replace(
+            offer,
+            tools=tools,
+            choice=choice,
+            parallel=False,
+            # Text in place of a call is no reply.
+            json_text=not choice.forces_a_call,
+            stream=stream,
+        )
 
     def taken(self, reply: ModelReply, tools: ToolSet, solver: ToolRulesSolver) -> ModelReply:
         """See `LoopStrategy`: thoughts become reasoning, heartbeats a field of the calls."""

@@ -17,6 +17,7 @@ from strata.agent_loop.domain.tools import (
     CodeAnswer,
     CodeCall,
     Nesting,
+    OlderLines,
     ToolBatch,
     ToolResult,
     ToolSet,
@@ -56,6 +57,7 @@ class ToolBench:
     key: JournalKey
     toolset: ToolSet
     rules: StepRules
+    older_lines: OlderLines | None = None
 
 
 class StepCalls:
@@ -370,6 +372,7 @@ class StepCalls:
             seen=record.seen.after(self._results.values()),
             message_id=record.message_id,
             nesting=Nesting(self._bench.toolset.callable, self._answer_code) if code else None,
+            older_lines=self._bench.older_lines,
         )
 
 

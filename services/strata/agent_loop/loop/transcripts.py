@@ -28,6 +28,9 @@ memory blocks. Use your memory tools to keep what will matter later, to correct 
 and then finish your edits. If there is nothing to keep, finish at once.
 </system-reminder>"""
 
+_MOST_CHARS = 60_000
+_LEAST_OF_ONE = 200
+
 READING_SHARE = 0.5
 """Share of the room beside system prompt, memory and tools that a transcript takes; the rest is for
 the work of the memory agent: its calls, their returns and its replies."""
@@ -100,8 +103,8 @@ def read_transcript(messages: Sequence[Message], read: TranscriptRange, budget: 
     left = budget
     previous: Message | None = None
     for message in messages:
-        if _is_read(message, read):
-            added = list(_lines(message))
+        if shown_of((message,), read):
+            added = list(lines_of(message))
             size = sum(text_bytes(line) + 1 for line in added)
             if size > left and lines:
                 assert previous is not None
@@ -145,15 +148,27 @@ def read_of(inputs: Sequence[Message]) -> TranscriptRead | None:
     return None
 
 
-def _is_read(message: Message, read: TranscriptRange) -> bool:
-    return (
-        message.conversation_id == read.conversation_id
+def shown_of(messages: Sequence[Message], read: TranscriptRange) -> list[Message]:
+    """Returns the messages that a memory agent reads."""
+    return [
+        message
+        for message in messages
+        if message.conversation_id == read.conversation_id
         and message.role in READ_ROLES
         and not (message.copied or message.hidden)
-    )
+    ]
 
 
-def _lines(message: Message) -> Iterator[str]:
+def fitting(lines: list[str]) -> list[str]:
+    """Returns lines that are short enough together; long ones are cut so that all are read."""
+    if sum(map(len, lines)) <= _MOST_CHARS:
+        return lines
+    share = max(_LEAST_OF_ONE, _MOST_CHARS // max(len(lines), 1))
+    return [_cut_line(line, share) for line in lines]
+
+
+def lines_of(message: Message) -> Iterator[str]:
+    """Returns the lines of a message; what follows in a text after a line break is indented."""
     match message.role:
         case MessageRole.USER:
             speaker = f"user ({_one_line(message.name)})" if message.name else "user"
@@ -208,4 +223,4 @@ def _cut_line(line: str, limit: int) -> str:
     if len(encoded) <= limit:
         return line
     kept = encoded[:limit].decode("utf-8", "ignore")
-    return f"{kept}... [{len(line) - len(kept)} characters left out: the message is too long]"
+    return f"{kept}... [{len(line) - len(kept)} characters left out]"

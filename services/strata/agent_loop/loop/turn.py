@@ -7,6 +7,7 @@ whole or not at all; a call is stored with its return or not at all.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -28,6 +29,7 @@ from strata.agent_loop.domain.runs import (
     RunFailure,
     RunRequest,
     StopReason,
+    TranscriptRange,
 )
 from strata.agent_loop.domain.taint import Taint, taint_of_messages
 from strata.agent_loop.domain.tools import ToolSet
@@ -41,22 +43,27 @@ from strata.agent_loop.loop.failures import (
     from_model_error,
     from_room_error,
     no_tool_call,
+    nothing_archived,
     out_of_time,
 )
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.memory_view import memory_view
+from strata.agent_loop.loop.message_buffer import buffer_of, first_sequence
 from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
 from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.loop.steps import Steps
 from strata.agent_loop.loop.transcripts import read_of, read_transcript, reading_budget
-from strata.agent_loop.models.domain import ImagePart, Usage
+from strata.agent_loop.loop.voice_transcripts import voice_transcript_input
+from strata.agent_loop.models.domain import ImagePart, JsonReply, Usage
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.prompts.system_message import ArchivalStats
-from strata.shared.errors import NotFoundError, StrataError
+from strata.shared.agent_types import AgentType
+from strata.shared.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.ids import new_id
+from strata.shared.json_schemas import GivenSchemaError
 from strata.shared.logs import get_logger
-from strata.shared.tool_catalogue import FILE_TOOLS
+from strata.shared.tool_catalogue import FILE_TOOLS, MEMORIES_STORED, STORE_MEMORIES
 
 _LOOK_S = 0.1
 
@@ -98,6 +105,8 @@ class Turn:
         self._earlier_usage = Usage()
         self._begun: BegunTurn | None = None
         self._steps: Steps | None = None
+        self._agent: Agent | None = None
+        self._rules: TurnRules | None = None
 
     async def run(self) -> None:
         """Runs the turn to its `RunFinished`.
@@ -142,8 +151,10 @@ class Turn:
             async with asyncio.timeout(self._remaining()) as limit:
                 self._control.limit = limit
                 stop, failure = await self._drive(agent, bound, parts), None
-            if stop is StopReason.NO_TOOL_CALL:
-                failure = no_tool_call().failure
+                if stop is StopReason.NO_TOOL_CALL:
+                    failure = no_tool_call().failure
+                elif self._archives is not None:
+                    await self._evict(self._archives)
         except StepFailedError as failed:
             stop, failure = failed.stop_reason, failed.failure
         except StrataError as error:
@@ -158,6 +169,29 @@ class Turn:
                 raise
             stop, failure = out_of_time().stop_reason, out_of_time().failure
         await self._end(stop, failure)
+
+    @property
+    def _archives(self) -> TranscriptRange | None:
+        """The range that the run archives and takes out of its window; None if it has none."""
+        if self._agent is None or self._agent.type is not AgentType.VOICE_SLEEPTIME:
+            return None
+        return self._request.transcript
+
+    async def _evict(self, read: TranscriptRange) -> None:
+        """Takes what is archived out of the window of the agent that the memory agent tends.
+
+        It comes before the end of the run, with which the mark of the memory agent moves: a run
+        that is repeated in between takes out nothing more.
+
+        Raises:
+            StepFailedError: The run has archived nothing.
+            StrataError: Recall refused, or cannot be reached.
+        """
+        if self._rules is None or not self._rules.has_returned(STORE_MEMORIES, MEMORIES_STORED):
+            raise nothing_archived()
+        with contextlib.suppress(NotFoundError):
+            # The conversation may have been deleted.
+            await until_available(lambda: self._ports.recall.evict(read))
 
     async def _wait_for_earlier_attempt(self) -> None:
         """Waits while the dispatch before this one finishes its step without a caller.
@@ -183,7 +217,7 @@ class Turn:
         if isinstance(bound, ModelError) or not isinstance(toolset, ToolSet):
             _log.warning("a cancelled step cannot be stored", run_id=self._key.run_id)
             return
-        rules = self._rules(agent, begun)
+        rules = self._rules_of(agent, begun)
         self._steps = self._make_steps(agent, bound, begun, toolset, rules)
         await self._steps.settle()
 
@@ -198,7 +232,17 @@ class Turn:
             usage = usage + self._steps.usage
             count = max(count, self._steps.step - self._steps.settled)
             taint = self._steps.taint
+        await self._note_buffer()
         await self._sink.emit(RunFinished(Outcome(stop, usage, count, failure, taint)))
+
+    async def _note_buffer(self) -> None:
+        """Tells the gateway what of the window the memory agent of a voice agent can archive."""
+        agent, begun = self._agent, self._begun
+        if agent is None or begun is None or agent.buffer is None or not agent.memory_agent_id:
+            return
+        window = begun.window.messages if self._steps is None else self._steps.window
+        buffer = buffer_of(window, agent.buffer, first_sequence(begun.window.messages))
+        await self._sink.emit(TendedTurn(agent.memory_agent_id, agent.sleeptime_frequency, buffer))
 
     async def _agent_is_gone(self) -> bool:
         """Says whether the agent, or its conversation, was deleted during the turn."""
@@ -210,6 +254,7 @@ class Turn:
 
     async def _load(self) -> Agent:
         agent = await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
+        self._agent = agent
         if agent.memory_agent_id:
             tended = TendedTurn(agent.memory_agent_id, agent.sleeptime_frequency)
             await self._sink.emit(tended)
@@ -296,7 +341,7 @@ class Turn:
         assert isinstance(section, MemorySection)
         assert isinstance(toolset, ToolSet)
         assert not isinstance(stats, StrataError)
-        rules = self._rules(agent, begun)
+        rules = self._rules = self._rules_of(agent, begun)
         offered = toolset.offered(agent.tools, folders=section.has_folders)
         finished = None
         # A run that has only brought requests of earlier runs to their end has yet to answer.
@@ -313,10 +358,20 @@ class Turn:
         self._steps = self._make_steps(agent, bound, begun, toolset, rules, stats)
         return await self._steps.run(section)
 
-    def _rules(self, agent: Agent, begun: BegunTurn) -> TurnRules:
+    def _rules_of(self, agent: Agent, begun: BegunTurn) -> TurnRules:
         earlier = continued_run(begun.window.messages, self._request.approval)
         before = [m for m in begun.window.messages if earlier and m.run_id == earlier]
-        return TurnRules(agent, (*before, *begun.committed_messages))
+        return TurnRules(agent, (*before, *begun.committed_messages), self._json_reply(agent))
+
+    def _json_reply(self, agent: Agent) -> JsonReply | None:
+        asked = self._request.response_format or agent.response_format
+        try:
+            return asked.json_reply
+        except GivenSchemaError as error:
+            # An older release has accepted it.
+            raise InvalidArgumentError(
+                f"The schema of the response format cannot be used: it {error}."
+            ) from error
 
     def _make_steps(
         self,
@@ -350,13 +405,18 @@ class Turn:
         if self._request.document is not None:
             return await self._document(self._request.document, budget)
         assert self._request.transcript is not None
-        read = self._request.transcript
+        read, recall = self._request.transcript, self._ports.recall
         try:
-            messages = await self._ports.recall.transcript(read)
+            messages = await recall.transcript(read)
+            if self._archives is None:
+                return read_transcript(messages, read, budget).message
+            window = await recall.get_window(read.conversation_id)
+            return voice_transcript_input(messages, window.messages, read)
         except NotFoundError:
             # The conversation was deleted since the run was queued.
-            messages = ()
-        return read_transcript(messages, read, budget).message
+            if self._archives is None:
+                return read_transcript((), read, budget).message
+            return voice_transcript_input((), (), read)
 
     async def _document(self, read: DocumentRange, budget: int) -> MessageInput:
         try:

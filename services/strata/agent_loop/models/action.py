@@ -26,12 +26,14 @@ class Action:
     arguments: str
 
     def message(self) -> str | None:
-        """The text of a message to the user; None if the arguments hold none."""
+        """The text of a message to the user, JSON if it is an object; None if there is none."""
         try:
             value = parse_json(self.arguments)
         except JsonTextError:
             return None
         message = value.get("message") if isinstance(value, dict) else None
+        if isinstance(message, dict):
+            return json.dumps(message, ensure_ascii=False)
         return message if isinstance(message, str) else None
 
 

@@ -46,6 +46,7 @@ from strata.agent_loop.models.errors import (
     too_deep_event,
 )
 from strata.agent_loop.models.ids import usable_call_id
+from strata.agent_loop.models.reply_forms import ReplyForms
 from strata.agent_loop.models.streaming import (
     ReplySize,
     RetryPolicy,
@@ -179,6 +180,7 @@ class AnthropicChatModel:
         self._retry = retry or RetryPolicy()
         self._redactor = redactor or key_redactor(client.api_key or "", str(client.base_url))
         self._headers = _older_key(client) if headers is None else dict(headers)
+        self._reply_forms = ReplyForms()
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
@@ -187,10 +189,7 @@ class AnthropicChatModel:
 
     async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         limits = StreamLimits(self._settings.timeouts)
-        try:
-            raw = await limits.wait(self._send(request))
-        except (AnthropicError, httpx2.HTTPError) as error:
-            raise to_model_error(error) from error
+        raw = await self._open(request, limits)
         reply = _ReplyBuilder()
         try:
             while (event := await _next(raw, limits)) is not None:
@@ -205,8 +204,26 @@ class AnthropicChatModel:
         yield UsageEvent(final.usage)
         yield final
 
+    async def _open(
+        self, request: ModelRequest, limits: StreamLimits
+    ) -> AsyncStream[RawMessageStreamEvent]:
+        reply, forms = request.response_format, self._reply_forms
+        while True:
+            form = anthropic_wire.reply_form(request, self._settings, forms)
+            try:
+                return await limits.wait(self._send(request))
+            except (AnthropicError, httpx2.HTTPError) as error:
+                known = to_model_error(error)
+                if (
+                    reply is not None
+                    and known.kind is ModelErrorKind.BAD_REQUEST
+                    and forms.weaken(reply, form, "", known.message)
+                ):
+                    continue
+                raise known from error
+
     async def _send(self, request: ModelRequest) -> AsyncStream[RawMessageStreamEvent]:
-        body = anthropic_wire.build(request, self._settings)
+        body = anthropic_wire.build(request, self._settings, self._reply_forms)
         timeouts = self._settings.timeouts
         # See the OpenAI model: the SDK sends extra body as it is, without walking through it.
         large = {name: body.pop(name) for name in ("messages", "tools") if name in body}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from strata.agent_loop.models.closed_schema import to_closed
 from strata.agent_loop.models.domain import (
     ChatMessage,
     ModelRequest,
@@ -18,6 +19,8 @@ from strata.agent_loop.models.domain import (
     ToolChoiceMode,
 )
 from strata.agent_loop.models.proofs import is_marked
+from strata.agent_loop.models.quirks import ReplyForm
+from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
 from strata.agent_loop.models.wire import (
     CONTINUE,
     OPENING,
@@ -35,12 +38,23 @@ _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 _EFFORTS = {"minimal": "low"}
 
 
-def build(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+def build(
+    request: ModelRequest, settings: ModelSettings, reply_forms: ReplyForms | None = None
+) -> dict[str, Any]:
     """The request body, without `stream`.
 
     There is no temperature: the API refuses sampling parameters since version 2026-10-21.
+
+    Args:
+        request: What to ask.
+        settings: Of whom.
+        reply_forms: What the model refused of requests for JSON.
     """
-    system, messages = leading_system(repair(request.messages))
+    prompt = repair(request.messages)
+    form = reply_form(request, settings, reply_forms or ReplyForms())
+    if request.response_format is not None and form is ReplyForm.PROMPT:
+        prompt = with_instruction(prompt, request.response_format, tools=bool(request.tools))
+    system, messages = leading_system(prompt)
     thinking = _thinking(request, settings, messages)
     body: dict[str, Any] = {
         "model": settings.model,
@@ -61,7 +75,7 @@ def build(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
         body["tool_choice"] = _tool_choice(request, settings)
     if thinking is not None:
         body["thinking"] = thinking
-    output = _output_config(request, settings)
+    output = _output_config(request, settings, form)
     if output:
         body["output_config"] = output
     return body
@@ -121,13 +135,35 @@ def _max_tokens(
     return limit + budget
 
 
-def _output_config(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+def reply_form(request: ModelRequest, settings: ModelSettings, learnt: ReplyForms) -> ReplyForm:
+    """Returns how a request asks for JSON, if it does: by a schema, or by the prompt.
+
+    Structured output came with Claude 4.5; the API has no form for any object.
+    """
+    reply = request.response_format
+    if reply is None or reply.schema is None or not _takes_schema(settings.model):
+        return ReplyForm.PROMPT
+    if to_closed(reply.schema) is None or learnt.of(reply, ReplyForm.SCHEMA) < ReplyForm.SCHEMA:
+        return ReplyForm.PROMPT
+    return ReplyForm.SCHEMA
+
+
+def _takes_schema(model: str) -> bool:
+    version = _VERSION.search(model)
+    return version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 5)
+
+
+def _output_config(
+    request: ModelRequest, settings: ModelSettings, form: ReplyForm
+) -> dict[str, Any]:
     config: dict[str, Any] = {}
     effort = settings.reasoning_effort
     if effort is not None and effort != "none":
         config["effort"] = _EFFORTS.get(effort, effort)
-    if request.response_schema is not None:
-        config["format"] = {"type": "json_schema", "schema": request.response_schema}
+    if request.response_format is not None and form is ReplyForm.SCHEMA:
+        assert request.response_format.schema is not None
+        schema = to_closed(request.response_format.schema)
+        config["format"] = {"type": "json_schema", "schema": schema}
     return config
 
 

@@ -291,6 +291,23 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JsonReply:
+    """A reply whose text is a JSON object. A provider may not enforce it: the reply is checked.
+
+    Attributes:
+        schema: What the object must satisfy: closed and without references; None for any object.
+        name: Name of the schema.
+        description: What the object is for.
+        strict: Whether the provider is asked to enforce the schema.
+    """
+
+    schema: JsonSchema | None = None
+    name: str = "reply"
+    description: str = ""
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One call of the model.
 
@@ -299,7 +316,7 @@ class ModelRequest:
         tools: Offered tools, in a stable order: it is part of the provider's prompt cache key.
         tool_choice: Which calls the model may make.
         parallel_tool_calls: Overrides the setting of the model, for turns with tool rules.
-        response_schema: JSON schema that the text of the reply must satisfy; None for free text.
+        response_format: What the text of the reply must be; None for free text.
         max_tokens: Overrides the setting of the model.
     """
 
@@ -307,7 +324,7 @@ class ModelRequest:
     tools: Sequence[ToolSchema] = ()
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool | None = None
-    response_schema: JsonSchema | None = None
+    response_format: JsonReply | None = None
     max_tokens: int | None = None
 
 

@@ -223,13 +223,20 @@ class OpenAiChatModel:
         adaptation, renamed = self._adaptation, None
         limited = bool(request.max_tokens or self._settings.max_tokens)
         while True:
-            sent = adaptation.limit_name
+            sent, reply = adaptation.limit_name, request.response_format
+            form = openai_wire.reply_form(
+                request, self._settings.quirks, adaptation.reply_forms, official=self._official
+            )
             try:
                 return await limits.wait(self._send(request))
             except (OpenAIError, httpx2.HTTPError) as error:
                 known = to_model_error(error)
                 if refuses_parameter(error, known):
                     if adaptation.leave_out(error.code, error.param or "", known.message):
+                        continue
+                    if reply is not None and adaptation.reply_forms.weaken(
+                        reply, form, error.param or "", known.message
+                    ):
                         continue
                     if renamed is not None:
                         # Refused under both names, it is the value that is wrong.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from strata.agent_loop.models.domain import (
     ChatMessage,
     ImageDetail,
-    JsonSchema,
+    JsonReply,
     ModelRequest,
     ModelSettings,
     ReasoningPart,
@@ -25,7 +24,8 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.plain_schema import to_plain
 from strata.agent_loop.models.proofs import mark, note_for
-from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
+from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks, ReplyForm
+from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
 from strata.agent_loop.models.schema import to_strict
 from strata.agent_loop.models.wire import (
     CONTINUE,
@@ -57,7 +57,6 @@ SIGNED_CALL = "google"
 
 REPLY_AFTER_TOOL = "OK."
 """The model's words between a return and a message of the user, where some have to be."""
-_SCHEMA = "Answer with JSON that satisfies this schema, and with nothing else: {}"
 
 
 @dataclass(slots=True)
@@ -67,10 +66,12 @@ class Adaptation:
     Attributes:
         without: Optional parameters that are left out.
         limit_name: Name of the limit of the reply.
+        reply_forms: What it refused of requests for JSON.
     """
 
     without: set[str]
     limit_name: str
+    reply_forms: ReplyForms = field(default_factory=ReplyForms)
 
     @classmethod
     def first(cls, model: str, *, official: bool, quirks: Quirks = NO_QUIRKS) -> Adaptation:
@@ -145,9 +146,10 @@ def build(
     """
     quirks = settings.quirks
     adaptation = adaptation or Adaptation.first(settings.model, official=official, quirks=quirks)
+    form = reply_form(request, quirks, adaptation.reply_forms, official=official)
     body: dict[str, Any] = {
         "model": settings.model,
-        "messages": _conversation(request, quirks),
+        "messages": _conversation(request, quirks, form),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -157,8 +159,8 @@ def build(
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
     body.update(_reasoning(request, settings))
-    if request.response_schema is not None:
-        body["response_format"] = _response_format(request.response_schema, quirks)
+    if request.response_format is not None and form > ReplyForm.PROMPT:
+        body["response_format"] = _response_format(request.response_format, form, quirks)
     if request.tools:
         parallel = request.parallel_tool_calls
         tools, choice = request.tools, request.tool_choice
@@ -200,19 +202,48 @@ def _reasoning(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]
     return {"reasoning_effort": effort} if effort is not None else {}
 
 
-def _response_format(schema: JsonSchema, quirks: Quirks) -> dict[str, Any]:
-    if not quirks.json_schema:
+def reply_form(
+    request: ModelRequest, quirks: Quirks, learnt: ReplyForms, *, official: bool
+) -> ReplyForm:
+    """Returns how a request asks for JSON, if it does."""
+    reply = request.response_format
+    if reply is None or (request.tools and not quirks.json_with_tools and not official):
+        return ReplyForm.PROMPT
+    strongest = ReplyForm.STRICT if official else quirks.json_replies
+    if reply.schema is None:
+        strongest = min(strongest, ReplyForm.OBJECT)
+    elif not reply.strict or to_strict(reply.schema) is None:
+        strongest = min(strongest, ReplyForm.SCHEMA)
+    return learnt.of(reply, strongest)
+
+
+def schema_format(reply: JsonReply, form: ReplyForm) -> dict[str, Any]:
+    """Returns name, description and schema as OpenAI's APIs have them."""
+    assert reply.schema is not None
+    strict = to_strict(reply.schema) if form is ReplyForm.STRICT else None
+    described = {"description": reply.description} if reply.description else {}
+    schema = strict or dict(reply.schema)
+    return {"name": reply.name, **described, "schema": schema, "strict": strict is not None}
+
+
+def _response_format(reply: JsonReply, form: ReplyForm, quirks: Quirks) -> dict[str, Any]:
+    if form is ReplyForm.OBJECT:
         return {"type": "json_object"}
-    shown = to_plain(schema) if quirks.plain_schemas else schema
-    return {"type": "json_schema", "json_schema": {"name": "reply", "schema": shown}}
+    schema = schema_format(reply, form)
+    if form is ReplyForm.SCHEMA:
+        # Its default, which not every server knows.
+        del schema["strict"]
+    if quirks.plain_schemas:
+        schema["schema"] = to_plain(schema["schema"])
+    return {"type": "json_schema", "json_schema": schema}
 
 
-def _conversation(request: ModelRequest, quirks: Quirks) -> list[dict[str, Any]]:
+def _conversation(request: ModelRequest, quirks: Quirks, form: ReplyForm) -> list[dict[str, Any]]:
     """Returns the messages as this server takes them."""
     messages = repair(request.messages, quirks.call_id_length)
-    if request.response_schema is not None and not quirks.json_schema:
-        schema = json.dumps(request.response_schema, ensure_ascii=False)
-        messages.insert(0, ChatMessage.system(_SCHEMA.format(schema)))
+    reply = request.response_format
+    if reply is not None and form <= ReplyForm.OBJECT:
+        messages = with_instruction(messages, reply, tools=bool(request.tools))
     if quirks.system_first:
         system, others = leading_system(messages)
         later = [system_as_user(m) if m.role is Role.SYSTEM else m for m in others]

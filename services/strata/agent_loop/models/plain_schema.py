@@ -53,9 +53,10 @@ def _plain(schema: Any, source: _Source, depth: int) -> dict[str, Any]:
     _set_type(plain)
     _set_bounds(plain, schema)
     _set_values(plain, schema)
-    if isinstance(plain.get("properties"), Mapping):
+    properties = plain.get("properties")
+    if isinstance(properties, Mapping) and (properties or not depth):
         plain["properties"] = {
-            name: _plain(value, source, depth + 1) for name, value in plain["properties"].items()
+            name: _plain(value, source, depth + 1) for name, value in properties.items()
         }
         known = [name for name in plain.get("required", ()) if name in plain["properties"]]
         plain.pop("required", None)
@@ -64,6 +65,10 @@ def _plain(schema: Any, source: _Source, depth: int) -> dict[str, Any]:
     else:
         plain.pop("properties", None)
         plain.pop("required", None)
+        if depth and plain.get("type") == "object":
+            # An object without properties is refused where it is part of another one.
+            del plain["type"]
+            plain["description"] = f"{plain.get('description', '')} A JSON object.".strip()
     if "items" in plain or plain.get("type") == "array":
         plain["items"] = _plain(plain.get("items", {}), source, depth + 1)
     _set_options(plain, schema, source, depth)

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ReplyForm(IntEnum):
+    """A way to ask for JSON, the weakest first."""
+
+    PROMPT = 0
+    """The prompt asks for it; the provider enforces nothing."""
+    OBJECT = 1
+    """The provider enforces JSON; the prompt has the schema."""
+    SCHEMA = 2
+    """The provider is given the schema as it is."""
+    STRICT = 3
+    """The provider is given the schema in its strict form and enforces all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +37,10 @@ class Quirks:
             in place of `reasoning_effort`.
         reasoning_field: Field of earlier replies that has their reasoning, which the server wants
             back where tools are offered; empty for none.
-        json_schema: Whether a reply can be bound to a schema. Otherwise it is bound to JSON, and
-            the schema is put into the prompt.
+        json_replies: The strongest way to ask for a reply in JSON that the server takes; STRICT
+            only where it is known to enforce strict schemas.
+        json_with_tools: Whether it takes such a request with tools beside it. Otherwise the prompt
+            asks for JSON while tools are offered.
         system_first: Whether only the first message may be of the system. Later ones are sent as
             marked messages of the user.
         joined_users: Whether messages of the user must not follow one another. They are joined.
@@ -50,7 +66,8 @@ class Quirks:
     thinking_toggle: bool = False
     reasoning_object: bool = False
     reasoning_field: str = ""
-    json_schema: bool = True
+    json_replies: ReplyForm = ReplyForm.SCHEMA
+    json_with_tools: bool = True
     system_first: bool = False
     joined_users: bool = False
     reply_after_tool: bool = False

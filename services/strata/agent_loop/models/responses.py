@@ -137,7 +137,18 @@ class ResponsesModel:
                 return await limits.wait(self._send(body))
             except (OpenAIError, httpx2.HTTPError) as error:
                 known = to_model_error(error)
+                reply = request.response_format
+                form = openai_wire.reply_form(
+                    request,
+                    self._settings.quirks,
+                    self._learnt.reply_forms,
+                    official=self._official,
+                )
                 if refuses_parameter(error, known):
+                    if reply is not None and self._learnt.reply_forms.weaken(
+                        reply, form, error.param or "", known.message
+                    ):
+                        continue
                     if self._learnt.leave_out(error.code, error.param or "", known.message):
                         continue
                     if self._learnt.forget_reasoning(error.code, known.message, body):

@@ -27,8 +27,10 @@ from strata.agent_loop.models.domain import (
     ToolChoiceMode,
     ToolSchema,
 )
-from strata.agent_loop.models.openai_wire import says_unsupported
+from strata.agent_loop.models.openai_wire import reply_form, says_unsupported, schema_format
 from strata.agent_loop.models.proofs import mark, note_for
+from strata.agent_loop.models.quirks import ReplyForm
+from strata.agent_loop.models.reply_forms import ReplyForms, instruction_for
 from strata.agent_loop.models.schema import to_strict
 from strata.agent_loop.models.wire import CONTINUE, leading_system, legal_arguments, repair
 from strata.shared.blank_text import is_blank
@@ -53,10 +55,12 @@ class Learnt:
         without: Optional parameters that are left out.
         unreadable: Digests of encrypted reasoning that the provider could not read. It was made
             for another account, or for a model that is gone.
+        reply_forms: What it refused of requests for JSON.
     """
 
     without: set[str] = field(default_factory=set)
     unreadable: set[str] = field(default_factory=set)
+    reply_forms: ReplyForms = field(default_factory=ReplyForms)
 
     def leave_out(self, code: str | None, parameter: str, message: str) -> bool:
         """Leaves out a refused parameter from now on; False if it is needed or left out already.
@@ -120,6 +124,12 @@ def build(
         official: Whether the endpoint is OpenAI itself, which can enforce schemas of tools.
     """
     system, messages = leading_system(repair(request.messages))
+    reply = request.response_format
+    form = reply_form(request, settings.quirks, learnt.reply_forms, official=official)
+    if reply is not None and form <= ReplyForm.OBJECT:
+        # The API looks for the word JSON among the messages, not in the instructions.
+        words = instruction_for(reply, tools=bool(request.tools))
+        messages = [ChatMessage.system(words), *messages]
     body: dict[str, Any] = {
         "model": settings.model,
         "input": list(_items(messages, learnt)) or [{"role": "user", "content": CONTINUE}],
@@ -136,15 +146,10 @@ def build(
         body["max_output_tokens"] = max(limit, MIN_OUTPUT_TOKENS)
     if reasoning := _reasoning(settings, learnt):
         body["reasoning"] = reasoning
-    if request.response_schema is not None:
-        body["text"] = {
-            "format": {
-                "type": "json_schema",
-                "name": "reply",
-                "schema": request.response_schema,
-                "strict": False,
-            }
-        }
+    if reply is not None and form > ReplyForm.OBJECT:
+        body["text"] = {"format": {"type": "json_schema", **schema_format(reply, form)}}
+    elif reply is not None and form is ReplyForm.OBJECT:
+        body["text"] = {"format": {"type": "json_object"}}
     if request.tools:
         parallel = request.parallel_tool_calls
         body["tools"] = [_tool(tool, official) for tool in request.tools]

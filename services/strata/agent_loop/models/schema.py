@@ -114,7 +114,13 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 def _allows_null(schema: Mapping[str, Any]) -> bool:
     if "enum" in schema:
         return None in schema["enum"]
-    return "null" in _types(schema) or any(_allows_null(o) for o in schema.get("anyOf", ()))
+    if "const" in schema:
+        return schema["const"] is None
+    options = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    if options and any(map(_allows_null, options)):
+        return True
+    # A schema that says nothing about it allows anything.
+    return "null" in _types(schema) if "type" in schema else not options
 
 
 def drop_invented_nulls(arguments: str, schema: JsonSchema) -> str:

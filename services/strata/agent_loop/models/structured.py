@@ -17,6 +17,7 @@ from strata.agent_loop.models.action import MessageStream, parse
 from strata.agent_loop.models.domain import (
     ChatModel,
     FinishReason,
+    JsonReply,
     ModelEvent,
     ModelReply,
     ModelRequest,
@@ -57,7 +58,8 @@ class StructuredToolModel:
         tools = structured_prompt.essential(request.tools)
         blocks = structured_prompt.labels(request.messages)
         request = replace(request, tools=structured_prompt.bound_to(blocks, tools))
-        actions = structured_prompt.allowed(request.tools, request.tool_choice)
+        reply = request.response_format
+        actions = structured_prompt.allowed(request.tools, request.tool_choice, reply)
         if not actions:
             raise ModelError(
                 ModelErrorKind.BAD_REQUEST,
@@ -87,10 +89,11 @@ class StructuredToolModel:
 def _plain(request: ModelRequest, actions: list[ToolSchema]) -> ModelRequest:
     return replace(
         request,
-        messages=structured_prompt.render(request.messages, request.tools),
+        messages=structured_prompt.render(request.messages, request.tools, request.response_format),
         tools=(),
         tool_choice=ToolChoice(),
-        response_schema=structured_prompt.reply_schema(actions),
+        # Strict schemas of OpenAI do not begin with a choice.
+        response_format=JsonReply(structured_prompt.reply_schema(actions), strict=False),
     )
 
 

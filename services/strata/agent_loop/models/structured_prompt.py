@@ -14,6 +14,7 @@ from typing import Any
 
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    JsonReply,
     JsonSchema,
     Role,
     ShownImage,
@@ -22,7 +23,12 @@ from strata.agent_loop.models.domain import (
     ToolChoiceMode,
     ToolSchema,
 )
-from strata.agent_loop.models.wire import leading_system, legal_arguments, repair
+from strata.agent_loop.models.wire import (
+    argument_object,
+    leading_system,
+    legal_arguments,
+    repair,
+)
 from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
 
@@ -102,9 +108,17 @@ def _with_labels(tool: ToolSchema, blocks: Sequence[str]) -> ToolSchema:
     )
 
 
-def allowed(tools: Sequence[ToolSchema], choice: ToolChoice) -> list[ToolSchema]:
-    """The actions open to the model in this reply."""
-    say = _say_tool(tools)
+def allowed(
+    tools: Sequence[ToolSchema], choice: ToolChoice, reply: JsonReply | None = None
+) -> list[ToolSchema]:
+    """The actions open to the model in this reply.
+
+    Args:
+        tools: What it is offered.
+        choice: Which of them it may or must call.
+        reply: What its message to the user must be; None for any text.
+    """
+    say = _say_tool(tools, reply)
     if choice.mode is ToolChoiceMode.NONE:
         return [say]
     if choice.mode is ToolChoiceMode.NAMED:
@@ -136,15 +150,17 @@ def reply_schema(tools: Sequence[ToolSchema]) -> JsonSchema:
     }
 
 
-def render(messages: Sequence[ChatMessage], tools: Sequence[ToolSchema]) -> list[ChatMessage]:
+def render(
+    messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], reply: JsonReply | None = None
+) -> list[ChatMessage]:
     """The conversation as such a model reads and writes it: system, then user and assistant."""
     say = say_name(tools)
     system, rest = leading_system(repair(messages))
     static, memory = _split(system)
     shown = [label for label, _ in _BLOCK.findall(memory)]
-    sections = [static, _instructions(tools, shown), memory]
+    sections = [static, _instructions(tools, shown, reply), memory]
     rendered = [ChatMessage.system("\n\n".join(part for part in sections if part))]
-    for role, text, images in _conversation(rest, say):
+    for role, text, images in _conversation(rest, say, reply):
         if rendered[-1].role is role and role is Role.USER:
             earlier = rendered[-1]
             joined = TextPart(f"{earlier.text}\n\n{text}")
@@ -162,7 +178,7 @@ def _split(system: str) -> tuple[str, str]:
 
 
 def _conversation(
-    messages: Sequence[ChatMessage], say: str
+    messages: Sequence[ChatMessage], say: str, reply: JsonReply | None
 ) -> Iterator[tuple[Role, str, tuple[ShownImage, ...]]]:
     names: dict[str, str] = {}
     at = 0
@@ -178,7 +194,8 @@ def _conversation(
             yield Role.USER, f"[result of {name}] {message.text}", message.images
         else:
             if message.text.strip():
-                yield Role.ASSISTANT, _dump(say, json.dumps({"message": message.text})), ()
+                said = _as_written(message.text, reply)
+                yield Role.ASSISTANT, _dump(say, json.dumps({"message": said})), ()
             # One action per reply: calls made together are shown one after the other.
             for call in message.tool_calls:
                 names[call.id] = call.name
@@ -195,12 +212,23 @@ def _dump(tool: str, arguments: str) -> str:
     return json.dumps(action, ensure_ascii=False)
 
 
-def _say_tool(tools: Sequence[ToolSchema]) -> ToolSchema:
-    return ToolSchema(say_name(tools), _SAY_TOOL.description, _SAY_TOOL.parameters)
+def _as_written(text: str, reply: JsonReply | None) -> Any:
+    """Returns an earlier message in the form in which the model has to write the next one."""
+    value = argument_object(text) if reply is not None else None
+    return text if value is None else value
 
 
-def _instructions(tools: Sequence[ToolSchema], shown: Sequence[str]) -> str:
-    say = _say_tool(tools)
+def _say_tool(tools: Sequence[ToolSchema], reply: JsonReply | None) -> ToolSchema:
+    parameters = dict(_SAY_TOOL.parameters)
+    if reply is not None:
+        parameters["properties"] = {"message": reply.schema or {"type": "object"}}
+    return ToolSchema(say_name(tools), _SAY_TOOL.description, parameters)
+
+
+def _instructions(
+    tools: Sequence[ToolSchema], shown: Sequence[str], reply: JsonReply | None
+) -> str:
+    say = _say_tool(tools, reply)
     lines = [
         "# Actions",
         'Reply with ONE JSON object {"tool": name, "arguments": {...}} and nothing else.',
@@ -208,9 +236,21 @@ def _instructions(tools: Sequence[ToolSchema], shown: Sequence[str]) -> str:
         f"The user did not say it. When the work is done, use {say.name}.",
         # Tools of MCP servers are described by others, and this stands in the system message.
         *(one_line(escape(_describe(tool), shown)) for tool in [say, *tools]),
-        *_examples(tools, say.name),
+        *_message_rule(say.name, shown, reply),
+        *_examples(tools, say.name, greets=reply is None),
     ]
     return "\n".join(lines)
+
+
+def _message_rule(say: str, shown: Sequence[str], reply: JsonReply | None) -> Iterator[str]:
+    """Says what the message to the user must be, if it is no text."""
+    if reply is None:
+        return
+    about = f" {reply.description}" if reply.description else ""
+    yield one_line(escape(f"The message of {say} is a JSON object.{about}", shown))
+    if reply.schema is not None:
+        schema = json.dumps(reply.schema, ensure_ascii=False)
+        yield one_line(escape(f"It satisfies this JSON schema: {schema}", shown))
 
 
 def _describe(tool: ToolSchema) -> str:
@@ -260,12 +300,13 @@ _EXAMPLES: Sequence[tuple[str, str, Mapping[str, Any]]] = (
 )
 
 
-def _examples(tools: Sequence[ToolSchema], say: str) -> Iterator[str]:
+def _examples(tools: Sequence[ToolSchema], say: str, *, greets: bool) -> Iterator[str]:
     offered = {tool.name: tool for tool in tools}
     shown: set[str] = set()
     yield "Examples:"
-    greeting = {"message": "Hello! How can I help?"}
-    yield f"user: Hi -> {_dump(say, json.dumps(greeting))}"
+    if greets:
+        greeting = {"message": "Hello! How can I help?"}
+        yield f"user: Hi -> {_dump(say, json.dumps(greeting))}"
     for text, name, arguments in _EXAMPLES:
         tool = offered.get(name)
         if tool is None or text in shown or not _accepts(tool, arguments):
@@ -287,6 +328,8 @@ def _bare(schema: Mapping[str, Any]) -> dict[str, Any]:
             bare[key] = {name: _bare(definition) for name, definition in value.items()}
         elif key in _ANNOTATIONS:
             continue
+        elif key == "const":
+            bare[key] = value
         elif isinstance(value, Mapping):
             bare[key] = _bare(value)
         elif key in ("anyOf", "oneOf", "allOf"):

@@ -42,9 +42,12 @@ _VALUES = """name = :name, description = :description, system = :system,
     tool_rules = CAST(:tool_rules AS jsonb), tags = CAST(:tags AS text[]),
     timezone = :timezone, metadata = CAST(:metadata AS jsonb),
     compaction = CAST(:compaction AS jsonb), packaging = CAST(:packaging AS jsonb),
-    message_buffer_autoclear = :message_buffer_autoclear, max_files_open = :max_files_open,
+    message_buffer_autoclear = :message_buffer_autoclear,
+    response_format = CAST(:response_format AS jsonb), max_files_open = :max_files_open,
     per_file_view_window_char_limit = :per_file_view_window_char_limit,
-    memory_agent_id = :memory_agent_id, sleeptime_frequency = :sleeptime_frequency"""
+    memory_agent_id = :memory_agent_id, sleeptime_frequency = :sleeptime_frequency,
+    max_message_buffer_length = :max_message_buffer_length,
+    min_message_buffer_length = :min_message_buffer_length"""
 
 _INSERT = text(
     f"""
@@ -55,16 +58,19 @@ _INSERT = text(
         INSERT INTO agent_loop.agents (
             project_id, id, name, state, request_id, payload_hash, type, description, system,
             model, tools, tool_rules, tags, timezone, metadata, compaction, packaging,
-            message_buffer_autoclear, max_files_open, per_file_view_window_char_limit,
-            memory_agent_id, sleeptime_frequency, tends_agent_id)
+            message_buffer_autoclear, response_format, max_files_open,
+            per_file_view_window_char_limit, memory_agent_id, sleeptime_frequency,
+            tends_agent_id, max_message_buffer_length, min_message_buffer_length)
         SELECT :project, :id, :name, 'creating', :request, :payload_hash, :type, :description,
                :system, CAST(:model AS jsonb), CAST(:tools AS text[]),
                CAST(:tool_rules AS jsonb), CAST(:tags AS text[]),
                :timezone, CAST(:metadata AS jsonb), CAST(:compaction AS jsonb),
                CAST(:packaging AS jsonb), CAST(:message_buffer_autoclear AS boolean),
-               CAST(:max_files_open AS integer), CAST(:per_file_view_window_char_limit AS integer),
+               CAST(:response_format AS jsonb), CAST(:max_files_open AS integer),
+               CAST(:per_file_view_window_char_limit AS integer),
                CAST(:memory_agent_id AS text), CAST(:sleeptime_frequency AS integer),
-               CAST(:tends_agent_id AS text)
+               CAST(:tends_agent_id AS text), CAST(:max_message_buffer_length AS integer),
+               CAST(:min_message_buffer_length AS integer)
         WHERE NOT EXISTS (SELECT FROM known)
         RETURNING {STORED_COLUMNS}
     ), conversation AS (

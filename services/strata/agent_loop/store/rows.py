@@ -18,13 +18,19 @@ from strata.agent_loop.domain.agents import (
     StoredAgent,
 )
 from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.message_buffer import BufferLengths
+from strata.agent_loop.domain.response_formats import (
+    response_format_from_json,
+    response_format_to_json,
+)
 from strata.agent_loop.domain.tool_rules import rule_from_json, rule_to_json
 from strata.shared.agent_types import AgentType
 
 AGENT_COLUMNS = (
     "id, name, type, description, system, model, tools, tool_rules, tags, timezone, metadata,"
-    " compaction, packaging, message_buffer_autoclear, max_files_open,"
+    " compaction, packaging, message_buffer_autoclear, response_format, max_files_open,"
     " per_file_view_window_char_limit, memory_agent_id, sleeptime_frequency, tends_agent_id,"
+    " max_message_buffer_length, min_message_buffer_length,"
     " revision, create_time, update_time"
 )
 STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"
@@ -48,11 +54,14 @@ def agent_parameters(agent: Agent) -> dict[str, Any]:
         "compaction": json.dumps(asdict(agent.compaction)),
         "packaging": json.dumps(asdict(agent.packaging)),
         "message_buffer_autoclear": agent.message_buffer_autoclear,
+        "response_format": json.dumps(response_format_to_json(agent.response_format)),
         "max_files_open": agent.max_files_open,
         "per_file_view_window_char_limit": agent.per_file_view_window_char_limit,
         "memory_agent_id": agent.memory_agent_id,
         "sleeptime_frequency": agent.sleeptime_frequency,
         "tends_agent_id": agent.tends_agent_id,
+        "max_message_buffer_length": agent.buffer.longest if agent.buffer else 0,
+        "min_message_buffer_length": agent.buffer.shortest if agent.buffer else 0,
     }
 
 
@@ -76,13 +85,20 @@ def to_agent(row: Mapping[str, Any]) -> Agent:
         # Answers that were kept before agents had these lack them.
         packaging=MessagePackaging(**_object(row.get("packaging", {}))),
         message_buffer_autoclear=row.get("message_buffer_autoclear", False),
+        response_format=response_format_from_json(_object(row.get("response_format", {}))),
         memory_agent_id=row.get("memory_agent_id", ""),
         sleeptime_frequency=row.get("sleeptime_frequency", 0),
         tends_agent_id=row.get("tends_agent_id", ""),
+        buffer=_buffer(row),
         revision=row["revision"],
         create_time=_moment(row["create_time"]),
         update_time=_moment(row["update_time"]),
     )
+
+
+def _buffer(row: Mapping[str, Any]) -> BufferLengths | None:
+    longest = row.get("max_message_buffer_length", 0)
+    return BufferLengths(longest, row["min_message_buffer_length"]) if longest else None
 
 
 def to_keys(row: Mapping[str, Any]) -> tuple[SealedKey, ...]:

@@ -77,6 +77,19 @@ class WindowStore(Protocol):
         """
         ...
 
+    async def evict(self, conversation_id: str, agent_id: str, until_sequence: int) -> int:
+        """Takes messages up to a sequence out of a window; see `domain.eviction`.
+
+        Repeating it MUST change nothing. It needs no fence: it names the messages.
+
+        Returns:
+            How many messages left.
+
+        Raises:
+            NotFoundError: ``WINDOW_NOT_FOUND``.
+        """
+        ...
+
     async def delete_agent(self, agent_id: str) -> int:
         """Deletes all windows and messages of an agent, and returns how many messages."""
         ...

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.recall.domain.eviction import left_in_view
 from strata.recall.domain.messages import (
     CommittedStep,
     Compaction,
@@ -197,6 +198,14 @@ _COMPACT = text(
 _WINDOW = text(
     "SELECT * FROM recall.windows WHERE project_id = :project AND conversation_id = :conversation"
 )
+_LOCK_WINDOW = text(f"{_WINDOW.text} FOR UPDATE")
+_EVICT = text(
+    """
+    UPDATE recall.windows
+    SET message_ids = CAST(:ids AS text[]), revision = revision + 1, metadata_stale = true
+    WHERE project_id = :project AND conversation_id = :conversation
+    """
+)
 _DELETE = text(
     """
     WITH windows AS (
@@ -332,6 +341,20 @@ class PostgresWindowStore:
             if done.one_or_none() is None:
                 await self._refuse_compaction(connection, project, compaction)
             return await self._read(connection, project, compaction.conversation_id)
+
+    async def evict(self, conversation_id: str, agent_id: str, until_sequence: int) -> int:
+        """Takes archived messages out of a window."""
+        window = {"project": current_project(), "conversation": conversation_id}
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(_LOCK_WINDOW, window)).one_or_none()
+            if row is None:
+                raise _missing(conversation_id)
+            _check_agent(row, agent_id)
+            messages = await self._by_id(connection, window["project"], row.message_ids)
+            kept = [message.id for message in left_in_view(messages, until_sequence)]
+            if len(kept) < len(messages):
+                await connection.execute(_EVICT, {**window, "ids": kept})
+            return len(messages) - len(kept)
 
     async def delete_agent(self, agent_id: str) -> int:
         """Deletes everything of an agent."""

@@ -50,6 +50,8 @@ _FIELDS: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "string_replace.new_string": "new_str",
     },
     "memory_rethink": {"rethink.new_memory": "new_memory"},
+    "rethink_user_memory": {"rethink.new_memory": "new_memory"},
+    "store_memories": {"passages": "memories"},
     "open_files": {"windows": "file_requests"},
     "search_memory": {
         "query": "convo_keyword_queries",

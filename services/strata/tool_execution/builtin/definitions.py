@@ -11,6 +11,7 @@ from strata.tool_execution.builtin.file_definitions import FILE_TOOLS
 from strata.tool_execution.builtin.memory_definitions import MEMORY_TOOLS
 from strata.tool_execution.builtin.search_definitions import SEARCH_TOOLS
 from strata.tool_execution.builtin.talk_definitions import TALK_TOOLS
+from strata.tool_execution.builtin.voice_memory_definitions import VOICE_MEMORY_TOOLS
 from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
 
 BUILTIN_TOOLS = {
@@ -19,6 +20,7 @@ BUILTIN_TOOLS = {
         *TALK_TOOLS,
         *SEARCH_TOOLS,
         *MEMORY_TOOLS,
+        *VOICE_MEMORY_TOOLS,
         *FILE_TOOLS,
         *WEB_TOOLS,
         *CODE_TOOLS,

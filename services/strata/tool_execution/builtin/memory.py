@@ -8,7 +8,9 @@ from typing import Any
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.shared.errors import AbortedError, Reason, StrataError
+from strata.shared.tool_catalogue import FINISH_RETHINKING_MEMORY, RETHINK_USER_MEMORY
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, Output, ToolError
+from strata.tool_execution.editors import editor_kind
 from strata.tool_execution.labels import labels_to_proto
 
 Arguments = dict[str, Any]
@@ -81,6 +83,9 @@ def _rename(arguments: Arguments) -> dict[str, Any]:
 
 _Edit = Callable[[Arguments], dict[str, Any]]
 
+_USER_LABEL = "human"
+"""Label of the block that ``rethink_user_memory`` rewrites."""
+
 _EDITS: Mapping[str, _Edit] = {
     "core_memory_append": _append,
     "core_memory_replace": _replace,
@@ -88,7 +93,9 @@ _EDITS: Mapping[str, _Edit] = {
     "memory_insert": _insert,
     "memory_replace": _string_replace,
     "memory_rethink": _rethink,
+    RETHINK_USER_MEMORY: _rethink,
 }
+_FINISHING = frozenset({"memory_finish_edits", FINISH_RETHINKING_MEMORY})
 _COMMANDS: Mapping[str, _Edit] = {
     "create": _create,
     "str_replace": _string_replace,
@@ -98,13 +105,12 @@ _COMMANDS: Mapping[str, _Edit] = {
 }
 # These do not build on the text that the model saw.
 _WITHOUT_BASE = frozenset({"create", "delete", "rename"})
-_KINDS = {"sleeptime_agent": pb.EDITOR_KIND_SLEEPTIME_AGENT}
 
 
 class MemoryTools:
     """Runs the memory tools. The key of a call makes each edit happen once."""
 
-    names = frozenset({*_EDITS, "memory", "memory_finish_edits"})
+    names = frozenset({*_EDITS, "memory"}) | _FINISHING
 
     def __init__(self, blocks: pb_grpc.BlockServiceStub) -> None:
         self._blocks = blocks
@@ -116,7 +122,7 @@ class MemoryTools:
             ToolError: Others have changed the same text since the model saw it.
             StrataError: Core memory refused; its message is written for the model.
         """
-        if call.name == "memory_finish_edits":
+        if call.name in _FINISHING:
             return Output(None)
         request = _request(call, arguments, caller)
         try:
@@ -158,6 +164,8 @@ def _request(call: Call, arguments: Arguments, caller: Caller) -> pb.EditBlockRe
     else:
         edit = _EDITS[call.name](arguments)
         label = arguments.get("label", "")
+        if call.name == RETHINK_USER_MEMORY:
+            label = _USER_LABEL
     based = _WITHOUT_BASE.isdisjoint(edit)
     return pb.EditBlockRequest(
         request_id=call.key,
@@ -171,7 +179,7 @@ def _request(call: Call, arguments: Arguments, caller: Caller) -> pb.EditBlockRe
             tool_call_id=call.id,
             tool_name=call.name,
             model=caller.model,
-            kind=_KINDS.get(caller.agent_type, pb.EDITOR_KIND_AGENT),
+            kind=editor_kind(caller.agent_type),
             taint=labels_to_proto(caller.taint),
         ),
         **edit,

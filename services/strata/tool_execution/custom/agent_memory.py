@@ -11,6 +11,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.shared.errors import AlreadyExistsError, Reason, StrataError
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
+from strata.tool_execution.editors import editor_kind
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto
 from strata.tool_execution.peers import LostAnswerError
 
@@ -18,7 +19,6 @@ _PAGE = 500
 _MOST_BLOCKS = 1_000
 # Versions among which an edit of a repeated call is looked for.
 _RECENT = 50
-_KINDS = {"sleeptime_agent": pb.EDITOR_KIND_SLEEPTIME_AGENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class AgentMemory:
                             tool_call_id=call.id,
                             tool_name=call.name,
                             model=caller.model,
-                            kind=_KINDS.get(caller.agent_type, pb.EDITOR_KIND_AGENT),
+                            kind=editor_kind(caller.agent_type),
                             taint=labels_to_proto(dict.fromkeys(taint)),
                         ),
                         rethink=pb.RethinkEdit(new_memory=text),

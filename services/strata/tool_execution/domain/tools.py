@@ -187,6 +187,21 @@ _NEW_BLOCK = frozenset({"create", "rename"})
 
 
 @dataclass(frozen=True, slots=True)
+class OlderLines:
+    """The part of a transcript that ``store_memories`` archives.
+
+    Attributes:
+        agent_id: The agent in whose archive the memories are stored.
+        range_key: Names the range of messages, whatever run reads it.
+        lines: The lines in order; memories name them by their indices, from 0.
+    """
+
+    agent_id: str
+    range_key: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """On whose behalf calls are run.
 
@@ -200,6 +215,7 @@ class Caller:
         message_id: The assistant message that asks for the calls; empty if it is not known.
         taint: Text of strangers that the model had read: "web", "mcp". What a tool writes to
             memory is to be marked with it.
+        older_lines: Of a voice memory agent that reads a transcript; None for any other caller.
     """
 
     agent_id: str
@@ -215,6 +231,7 @@ class Caller:
     max_memory_bytes: int = 0
     message_id: str = ""
     taint: tuple[str, ...] = ()
+    older_lines: OlderLines | None = None
 
     def after(self, edits: Iterable[MemoryEdit]) -> Caller:
         """Returns the caller as later calls of the same reply see it.

@@ -12,11 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strata.shared.json_schemas import MAX_CHARS, GivenSchemaError, read_schema, unstorable
 from strata.tool_execution.domain.mcp import Reported
 from strata.tool_execution.domain.registry import MAX_NAME
 from strata.tool_execution.schema.derive import MAX_DESCRIPTION_CHARS
-from strata.tool_execution.schema.given import MAX_CHARS, GivenSchemaError, read_schema
-from strata.tool_execution.schema.problems import unstorable
 
 MAX_REMOTE_NAME = 200
 _SEPARATOR = "__"

@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from strata.shared.json_schemas import unstorable
 from strata.tool_execution.schema.annotations import Annotations
 from strata.tool_execution.schema.docstrings import Docstring, read_docstring
 from strata.tool_execution.schema.names import ModuleNames
-from strata.tool_execution.schema.problems import (
-    AnnotationError,
-    Problem,
-    SourceError,
-    unstorable,
-)
+from strata.tool_execution.schema.problems import AnnotationError, Problem, SourceError
 
 MAX_SOURCE_CHARS = 100_000
 MAX_DESCRIPTION_CHARS = 4_096

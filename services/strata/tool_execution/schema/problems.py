@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-from strata.shared.json_text import MAX_JSON_DEPTH, is_deeper
-
-_TOO_DEEP = f"is nested deeper than {MAX_JSON_DEPTH} levels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +44,3 @@ class SourceError(Exception):
 
 class AnnotationError(Exception):
     """An annotation says nothing that JSON could hold; used inside this package."""
-
-
-def unstorable(value: Any) -> str:
-    """Says why a JSON value cannot be stored or sent; empty if it can."""
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:
-        return "holds half a character, which is no text"
-    except RecursionError:
-        return _TOO_DEEP
-    except (ValueError, TypeError):
-        return "holds a number that JSON does not have"
-    if is_deeper(value):
-        return _TOO_DEEP
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case str() as text if "\0" in text:
-                return "holds the character NUL"
-            case list() as items:
-                waiting.extend(items)
-            case dict() as members:
-                waiting.extend((*members, *members.values()))
-            case _:
-                pass
-    return ""

@@ -89,6 +89,7 @@ class Recall:
         self.revision = 1
         self.log: dict[str, Message] = {}
         self.swaps: list[WindowSwap] = []
+        self.evicted: list[TranscriptRange] = []
         self.images: dict[str, bytes] = {}
         self.loaded: list[str] = []
         self.on_swap: Callable[[], None] = lambda: None
@@ -126,6 +127,10 @@ class Recall:
     def attempt(self) -> int:
         """The attempt that has the fence."""
         return self._fence[1]
+
+    async def evict(self, read: TranscriptRange) -> None:
+        self._fate.step()
+        self.evicted.append(read)
 
     async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
         self._fate.step()

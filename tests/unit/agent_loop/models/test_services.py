@@ -14,6 +14,7 @@ from doubles import openai_dialect, services
 from strata.agent_loop.models import openai_wire
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    JsonReply,
     ModelRequest,
     ModelSettings,
     ReasoningPart,
@@ -52,7 +53,8 @@ def body_for(
     settings = ModelSettings(
         f"s/{model}", "openai", model, quirks=quirks_of(service, model), **more
     )
-    asked = ModelRequest(messages, tools, choice or ToolChoice(), response_schema=schema)
+    reply = None if schema is None else JsonReply(schema)
+    asked = ModelRequest(messages, tools, choice or ToolChoice(), response_format=reply)
     return openai_wire.build(asked, settings, official=False)
 
 

@@ -14,11 +14,11 @@ from jsonschema import Draft202012Validator
 
 from image_samples import encoded, padded, png
 from strata.shared.images import MAX_IMAGE_BYTES
+from strata.shared.json_schemas import GivenSchemaError
 from strata.tool_execution.domain.mcp import McpTool, Reported, ToolState, reconcile
 from strata.tool_execution.domain.tools import ToolError
 from strata.tool_execution.mcp.gate import judge, registry_name, usable_schema
 from strata.tool_execution.mcp.results import read_result
-from strata.tool_execution.schema.given import GivenSchemaError
 
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
 ANY_JSON = st.recursive(

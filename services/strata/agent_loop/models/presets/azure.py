@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from strata.agent_loop.models.dialects.azure import DEFAULT_API_VERSION, with_api_version
 from strata.agent_loop.models.presets.base import AddressOption, Preset
-from strata.agent_loop.models.quirks import Quirks
+from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 
 def _address(base_url: str, options: Mapping[str, str]) -> str:
@@ -31,5 +31,5 @@ PRESET = Preset(
     address=_address,
     # All models that are still served take it, and the newer ones nothing else. The names of
     # deployments do not tell which model they are.
-    quirks=Quirks(limit_name="max_completion_tokens"),
+    quirks=Quirks(limit_name="max_completion_tokens", json_replies=ReplyForm.STRICT),
 )

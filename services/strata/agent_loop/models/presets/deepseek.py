@@ -6,12 +6,18 @@ While they think and tools are offered, every earlier reply must have its reason
 from __future__ import annotations
 
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks
+from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 PRESET = Preset(
     name="deepseek",
     title="DeepSeek",
     variables="DEEPSEEK",
     base_url="https://api.deepseek.com",
-    quirks=Quirks(thinking_toggle=True, reasoning_field="reasoning_content", json_schema=False),
+    quirks=Quirks(
+        thinking_toggle=True,
+        reasoning_field="reasoning_content",
+        json_replies=ReplyForm.OBJECT,
+        # Nothing is documented about both in one request.
+        json_with_tools=False,
+    ),
 )

@@ -21,6 +21,8 @@ _GEMINI = Quirks(
     user_last=True,
     calls_follow_user=True,
     plain_schemas=True,
+    # "Function calling with a response mime type: 'application/json' is unsupported".
+    json_with_tools=False,
     call_signatures=True,
     unsigned_call=_UNSIGNED,
     thinking_config=True,

@@ -1,12 +1,14 @@
-"""Groq. It refuses fields that it does not know, and Strata sends none of them."""
+"""Groq. It takes no response format beside streaming or tools, and Strata always streams."""
 
 from __future__ import annotations
 
 from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 PRESET = Preset(
     name="groq",
     title="Groq",
     variables="GROQ",
     base_url="https://api.groq.com/openai/v1",
+    quirks=Quirks(json_replies=ReplyForm.PROMPT),
 )

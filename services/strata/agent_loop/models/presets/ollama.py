@@ -11,5 +11,10 @@ PRESET = Preset(
     variables="OLLAMA",
     base_url="http://127.0.0.1:11434/v1",
     local=True,
-    quirks=Quirks(limit_name="max_tokens", without=frozenset({"parallel_tool_calls"})),
+    quirks=Quirks(
+        limit_name="max_tokens",
+        without=frozenset({"parallel_tool_calls"}),
+        # The grammar of a reply would keep the model from calling any tool.
+        json_with_tools=False,
+    ),
 )

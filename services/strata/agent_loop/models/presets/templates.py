@@ -8,4 +8,10 @@ from __future__ import annotations
 
 from strata.agent_loop.models.quirks import Quirks
 
-TEMPLATES = Quirks(limit_name="max_tokens", system_first=True, joined_users=True)
+TEMPLATES = Quirks(
+    limit_name="max_tokens",
+    system_first=True,
+    joined_users=True,
+    # The grammar of a reply would keep the model from calling any tool.
+    json_with_tools=False,
+)

@@ -15,5 +15,5 @@ PRESET = Preset(
     base_url="http://127.0.0.1:8000/v1",
     local=True,
     quirks=TEMPLATES,
-    quirks_of_models={"mistralai/": replace(ORDER, joined_users=True)},
+    quirks_of_models={"mistralai/": replace(ORDER, joined_users=True, json_with_tools=False)},
 )

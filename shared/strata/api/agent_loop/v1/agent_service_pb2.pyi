@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.common.v1 import tool_pb2 as _tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as _block_service_pb2
 import builtins as _builtins
@@ -296,6 +297,9 @@ class Agent(_message.Message):
     MEMORY_AGENT_ID_FIELD_NUMBER: _builtins.int
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
     TENDS_AGENT_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "agent-" and a time-sortable UUID."""
     name: _builtins.str
@@ -327,14 +331,23 @@ class Agent(_message.Message):
     revision: _builtins.int
     """Rises by one with every change."""
     memory_agent_id: _builtins.str
-    """The agent that tends its memory: a sleeptime_agent with the name of this one and
-    "-sleeptime", which has all blocks of this one and a block "memory_persona". Empty without
+    """The agent that tends its memory: a sleeptime_agent (of a voice_convo_agent a
+    voice_sleeptime_agent) with the name of this one and "-sleeptime", which has all blocks of this one and a block "memory_persona". Empty without
     enable_sleeptime.
     """
     sleeptime_agent_frequency: _builtins.int
-    """The memory agent runs after the first turn of a conversation and then after every so many."""
+    """The memory agent runs after the first turn of a conversation and then after every so many.
+    0 without a memory agent and of a voice_convo_agent, see max_message_buffer_length.
+    """
     tends_agent_id: _builtins.str
     """Of a memory agent: the agent whose memory it tends."""
+    max_message_buffer_length: _builtins.int
+    """Of a voice_convo_agent: messages in the window, without the system message and summaries,
+    above which its memory agent archives the oldest ones; they then leave the window. 0 for
+    other types.
+    """
+    min_message_buffer_length: _builtins.int
+    """Of a voice_convo_agent: messages that are left in the window then. 0 for other types."""
     @_builtins.property
     def model(self) -> Global___ModelConfig:
         """How the model is called."""
@@ -373,6 +386,10 @@ class Agent(_message.Message):
     def packaging(self) -> Global___MessagePackaging:
         """How the messages of the user are shown to the model."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What its replies must be, unless a message asks for another format; unset means any text."""
+
     def __init__(
         self,
         *,
@@ -400,10 +417,13 @@ class Agent(_message.Message):
         memory_agent_id: _builtins.str = ...,
         sleeptime_agent_frequency: _builtins.int = ...,
         tends_agent_id: _builtins.str = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
+        max_message_buffer_length: _builtins.int = ...,
+        min_message_buffer_length: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "model", b"model", "packaging", b"packaging", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "model", b"model", "packaging", b"packaging", "response_format", b"response_format", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "id", b"id", "max_files_open", b"max_files_open", "memory_agent_id", b"memory_agent_id", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "revision", b"revision", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "tends_agent_id", b"tends_agent_id", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "id", b"id", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "memory_agent_id", b"memory_agent_id", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "revision", b"revision", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "tends_agent_id", b"tends_agent_id", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,6 +505,9 @@ class CreateAgentRequest(_message.Message):
     PACKAGING_FIELD_NUMBER: _builtins.int
     WITHOUT_INITIAL_MESSAGES_FIELD_NUMBER: _builtins.int
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     name: _builtins.str
@@ -532,7 +555,15 @@ class CreateAgentRequest(_message.Message):
     """True to start with the system message alone. Not together with initial_messages."""
     sleeptime_agent_frequency: _builtins.int
     """The memory agent runs after the first turn of a conversation and then after every so many: 0
-    means 5, at most 1000. Needs enable_sleeptime.
+    means 5, at most 1000. Needs enable_sleeptime; not for a voice_convo_agent.
+    """
+    max_message_buffer_length: _builtins.int
+    """Messages in the window above which the memory agent of a voice_convo_agent archives the
+    oldest ones, see Agent: 0 means 30, at most 1000. Not for other types.
+    """
+    min_message_buffer_length: _builtins.int
+    """Messages that are left in the window then: 0 means 15. Must be less than
+    max_message_buffer_length.
     """
     @_builtins.property
     def model(self) -> Global___ModelConfig:
@@ -578,6 +609,10 @@ class CreateAgentRequest(_message.Message):
     def packaging(self) -> Global___MessagePackaging:
         """How the messages of the user are shown to the model; unset shows the text itself."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What its replies must be; unset means any text."""
+
     def __init__(
         self,
         *,
@@ -607,10 +642,13 @@ class CreateAgentRequest(_message.Message):
         packaging: Global___MessagePackaging | None = ...,
         without_initial_messages: _builtins.bool = ...,
         sleeptime_agent_frequency: _builtins.int = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
+        max_message_buffer_length: _builtins.int = ...,
+        min_message_buffer_length: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "compaction", b"compaction", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "model", b"model", "packaging", b"packaging", "system", b"system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "compaction", b"compaction", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "model", b"model", "packaging", b"packaging", "response_format", b"response_format", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "system_prompt_key", b"system_prompt_key", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks", "without_initial_messages", b"without_initial_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "system_prompt_key", b"system_prompt_key", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks", "without_initial_messages", b"without_initial_messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_base_tool_rules: _TypeAlias = _typing.Literal["include_base_tool_rules"]  # noqa: Y015
     _WhichOneofArgType__include_base_tool_rules: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules"]  # noqa: Y015
@@ -817,6 +855,9 @@ class UpdateAgentRequest(_message.Message):
     MESSAGE_BUFFER_AUTOCLEAR_FIELD_NUMBER: _builtins.int
     ENABLE_SLEEPTIME_FIELD_NUMBER: _builtins.int
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     agent_id: _builtins.str
@@ -841,10 +882,14 @@ class UpdateAgentRequest(_message.Message):
     """Whether each run begins with an empty window, see Agent."""
     enable_sleeptime: _builtins.bool
     """True to create a memory agent if there is none; false to delete it with its messages and
-    its own block. The tools of the agent stay as they are.
+    its own block, which a voice_convo_agent refuses. The tools of the agent stay as they are.
     """
     sleeptime_agent_frequency: _builtins.int
-    """After how many turns the memory agent runs; at most 1000."""
+    """After how many turns the memory agent runs; at most 1000. Not for a voice_convo_agent."""
+    max_message_buffer_length: _builtins.int
+    """See CreateAgentRequest; only of a voice_convo_agent. 0 means the default."""
+    min_message_buffer_length: _builtins.int
+    """See CreateAgentRequest; only of a voice_convo_agent. 0 means the default."""
     @_builtins.property
     def model(self) -> Global___ModelConfig:
         """New model configuration."""
@@ -873,6 +918,10 @@ class UpdateAgentRequest(_message.Message):
     def packaging(self) -> Global___MessagePackaging:
         """New settings of how the messages of the user are shown."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What its replies must be from now on; text for any."""
+
     def __init__(
         self,
         *,
@@ -896,10 +945,13 @@ class UpdateAgentRequest(_message.Message):
         message_buffer_autoclear: _builtins.bool | None = ...,
         enable_sleeptime: _builtins.bool | None = ...,
         sleeptime_agent_frequency: _builtins.int | None = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
+        max_message_buffer_length: _builtins.int | None = ...,
+        min_message_buffer_length: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_max_message_buffer_length", b"_max_message_buffer_length", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_min_message_buffer_length", b"_min_message_buffer_length", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "expected_revision", b"expected_revision", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "set_tool_rules", b"set_tool_rules", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_max_message_buffer_length", b"_max_message_buffer_length", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_min_message_buffer_length", b"_min_message_buffer_length", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "expected_revision", b"expected_revision", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "set_tool_rules", b"set_tool_rules", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
@@ -907,8 +959,12 @@ class UpdateAgentRequest(_message.Message):
     _WhichOneofArgType__enable_sleeptime: _TypeAlias = _typing.Literal["_enable_sleeptime", b"_enable_sleeptime"]  # noqa: Y015
     _WhichOneofReturnType__max_files_open: _TypeAlias = _typing.Literal["max_files_open"]  # noqa: Y015
     _WhichOneofArgType__max_files_open: _TypeAlias = _typing.Literal["_max_files_open", b"_max_files_open"]  # noqa: Y015
+    _WhichOneofReturnType__max_message_buffer_length: _TypeAlias = _typing.Literal["max_message_buffer_length"]  # noqa: Y015
+    _WhichOneofArgType__max_message_buffer_length: _TypeAlias = _typing.Literal["_max_message_buffer_length", b"_max_message_buffer_length"]  # noqa: Y015
     _WhichOneofReturnType__message_buffer_autoclear: _TypeAlias = _typing.Literal["message_buffer_autoclear"]  # noqa: Y015
     _WhichOneofArgType__message_buffer_autoclear: _TypeAlias = _typing.Literal["_message_buffer_autoclear", b"_message_buffer_autoclear"]  # noqa: Y015
+    _WhichOneofReturnType__min_message_buffer_length: _TypeAlias = _typing.Literal["min_message_buffer_length"]  # noqa: Y015
+    _WhichOneofArgType__min_message_buffer_length: _TypeAlias = _typing.Literal["_min_message_buffer_length", b"_min_message_buffer_length"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
     _WhichOneofReturnType__per_file_view_window_char_limit: _TypeAlias = _typing.Literal["per_file_view_window_char_limit"]  # noqa: Y015
@@ -926,7 +982,11 @@ class UpdateAgentRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_files_open) -> _WhichOneofReturnType__max_files_open | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_message_buffer_length) -> _WhichOneofReturnType__max_message_buffer_length | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__message_buffer_autoclear) -> _WhichOneofReturnType__message_buffer_autoclear | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_message_buffer_length) -> _WhichOneofReturnType__min_message_buffer_length | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
     @_typing.overload

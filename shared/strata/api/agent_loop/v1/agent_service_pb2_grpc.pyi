@@ -25,7 +25,7 @@ class AgentServiceStub:
     not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
     TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
     CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-    model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep). Rules that do not go with the tools are INVALID_FIELD, and so is a model
+    model). Rules that do not go with the tools are INVALID_FIELD, and so is a model
     that its provider says it does not have; a provider that cannot be asked refuses nothing.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
@@ -95,7 +95,7 @@ class AgentServiceServicer:
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep). Rules that do not go with the tools are INVALID_FIELD, and so is a model
+        model). Rules that do not go with the tools are INVALID_FIELD, and so is a model
         that its provider says it does not have; a provider that cannot be asked refuses nothing.
         """
 

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from strata.api.agent_loop.v1 import group_service_pb2 as _group_service_pb2
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.common.v1 import run_event_pb2 as _run_event_pb2
 from strata.api.common.v1 import usage_pb2 as _usage_pb2
 import builtins as _builtins
@@ -45,6 +46,7 @@ class ExecuteRunRequest(_message.Message):
     SENDERS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     DOCUMENT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
@@ -103,6 +105,10 @@ class ExecuteRunRequest(_message.Message):
         """What a memory agent has to read, instead of messages."""
 
     @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the reply must be; unset means as the agent says."""
+
+    @_builtins.property
     def document(self) -> Global___DocumentRange:
         """What a document ingestion agent has to read, instead of messages."""
 
@@ -125,11 +131,12 @@ class ExecuteRunRequest(_message.Message):
         senders: _abc.Iterable[_builtins.str] | None = ...,
         group: _group_service_pb2.Group | None = ...,
         transcript: Global___TranscriptRange | None = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
         document: Global___DocumentRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "document", b"document", "group", b"group", "remaining_time", b"remaining_time", "transcript", b"transcript"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "document", b"document", "group", b"group", "remaining_time", b"remaining_time", "response_format", b"response_format", "transcript", b"transcript"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "document", b"document", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "document", b"document", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -236,7 +243,9 @@ class ExecuteRunResponse(_message.Message):
 
     @_builtins.property
     def tended(self) -> Global___TendedTurn:
-        """The agent has a memory agent; comes before any event, and not otherwise."""
+        """The agent has a memory agent; comes before any event, and not otherwise. Of a
+        voice_convo_agent it comes again before the end of the turn, with message_buffer.
+        """
 
     @_builtins.property
     def transcript_read(self) -> Global___TranscriptRead:
@@ -299,23 +308,65 @@ class TendedTurn(_message.Message):
 
     MEMORY_AGENT_ID_FIELD_NUMBER: _builtins.int
     FREQUENCY_FIELD_NUMBER: _builtins.int
+    MESSAGE_BUFFER_FIELD_NUMBER: _builtins.int
     memory_agent_id: _builtins.str
     """The memory agent."""
     frequency: _builtins.int
-    """It runs after the first turn of the conversation and then after every so many."""
+    """It runs after the first turn of the conversation and then after every so many; 0 if
+    message_buffer decides.
+    """
+    @_builtins.property
+    def message_buffer(self) -> Global___MessageBuffer:
+        """Of a voice_convo_agent: what the memory agent could archive."""
+
     def __init__(
         self,
         *,
         memory_agent_id: _builtins.str = ...,
         frequency: _builtins.int = ...,
+        message_buffer: Global___MessageBuffer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message_buffer", b"message_buffer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frequency", b"frequency", "memory_agent_id", b"memory_agent_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frequency", b"frequency", "memory_agent_id", b"memory_agent_id", "message_buffer", b"message_buffer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TendedTurn: _TypeAlias = TendedTurn  # noqa: Y015
+
+@_typing.final
+class MessageBuffer(_message.Message):
+    """The oldest messages of a window that a memory agent can archive. They then leave the window."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    UNTIL_SEQUENCE_FIELD_NUMBER: _builtins.int
+    UNTIL_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
+    after_sequence: _builtins.int
+    """Sequence below that of the first message of the window at the start of the turn."""
+    until_sequence: _builtins.int
+    """Sequence of the last message that can leave; -1 if none can."""
+    until_message_id: _builtins.str
+    """Its id; empty if none can."""
+    full: _builtins.bool
+    """True if the window holds more messages than max_message_buffer_length."""
+    def __init__(
+        self,
+        *,
+        after_sequence: _builtins.int = ...,
+        until_sequence: _builtins.int = ...,
+        until_message_id: _builtins.str = ...,
+        full: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "full", b"full", "until_message_id", b"until_message_id", "until_sequence", b"until_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MessageBuffer: _TypeAlias = MessageBuffer  # noqa: Y015
 
 @_typing.final
 class ReplyReceived(_message.Message):

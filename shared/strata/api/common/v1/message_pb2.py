@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from strata.api.common.v1 import response_format_pb2 as strata_dot_api_dot_common_dot_v1_dot_response__format__pb2
 from strata.api.common.v1 import tool_pb2 as strata_dot_api_dot_common_dot_v1_dot_tool__pb2
 from strata.api.common.v1 import usage_pb2 as strata_dot_api_dot_common_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"strata/api/common/v1/message.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fstrata/api/common/v1/tool.proto\x1a strata/api/common/v1/usage.proto\"\x18\n\x08TextPart\x12\x0c\n\x04text\x18\x01 \x01(\t\"\xe6\x01\n\tImagePart\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\r\n\x03url\x18\x02 \x01(\tH\x00\x12\x0e\n\x04\x64\x61ta\x18\x03 \x01(\x0cH\x00\x12\x10\n\x08\x61lt_text\x18\x04 \x01(\t\x12\x31\n\x06\x64\x65tail\x18\x05 \x01(\x0e\x32!.strata.api.common.v1.ImageDetail\x12\x10\n\x08image_id\x18\x06 \x01(\t\x12\r\n\x05width\x18\x07 \x01(\x05\x12\x0e\n\x06height\x18\x08 \x01(\x05\x12\x12\n\nsize_bytes\x18\t \x01(\x05\x12\x12\n\nsource_url\x18\n \x01(\tB\x08\n\x06source\"B\n\rReasoningPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tsignature\x18\x02 \x01(\t\x12\x10\n\x08redacted\x18\x03 \x01(\x0c\"{\n\x0cToolCallPart\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x1e\n\x11request_heartbeat\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x14\n\x12_request_heartbeat\"\x80\x03\n\x0eToolReturnPart\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x30\n\x06status\x18\x03 \x01(\x0e\x32 .strata.api.common.v1.ToolStatus\x12\x0f\n\x07\x63ontent\x18\x04 \x01(\t\x12\x0e\n\x06stdout\x18\x05 \x03(\t\x12\x0e\n\x06stderr\x18\x06 \x03(\t\x12\x34\n\nprovenance\x18\x07 \x01(\x0e\x32 .strata.api.common.v1.Provenance\x12/\n\x05taint\x18\x08 \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12:\n\x0cnested_calls\x18\t \x03(\x0b\x32$.strata.api.common.v1.NestedToolCall\x12\x13\n\x0breturned_by\x18\x0b \x01(\t\x12/\n\x06images\x18\n \x03(\x0b\x32\x1f.strata.api.common.v1.ImagePart\"\x8a\x01\n\x0eNestedToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x30\n\x06status\x18\x04 \x01(\x0e\x32 .strata.api.common.v1.ToolStatus\x12\x0f\n\x07refused\x18\x05 \x01(\x08\"\xfa\x02\n\x13\x41pprovalRequestPart\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\x36\n\ntool_calls\x18\x02 \x03(\x0b\x32\".strata.api.common.v1.ToolCallPart\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x39\n\rwaiting_calls\x18\x04 \x03(\x0b\x32\".strata.api.common.v1.ToolCallPart\x12\x37\n\x08\x62indings\x18\x05 \x03(\x0b\x32%.strata.api.common.v1.ApprovalBinding\x12\x30\n\x05taint\x18\x06 \x03(\x0b\x32!.strata.api.common.v1.TaintSource\x12?\n\x10\x64\x65\x66\x61ult_decision\x18\x07 \x01(\x0e\x32%.strata.api.common.v1.DefaultDecision\"\x90\x01\n\x0bTaintSource\x12/\n\x05label\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.Provenance\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x11\n\ttool_name\x18\x03 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x13\n\x0b\x62lock_label\x18\x05 \x01(\t\"h\n\x0f\x41pprovalBinding\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x14\n\x0ctool_version\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_hash\x18\x03 \x01(\t\x12\x11\n\tby_client\x18\x04 \x01(\x08\"\x80\x02\n\x10\x41pprovalDecision\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61pprove\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x1a\n\rclient_return\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x37\n\rclient_status\x18\x05 \x01(\x0e\x32 .strata.api.common.v1.ToolStatus\x12\x36\n\x0c\x63lient_taint\x18\x07 \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\x16\n\x0e\x61rguments_hash\x18\x06 \x01(\tB\x10\n\x0e_client_return\"\x8f\x01\n\x14\x41pprovalResponsePart\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\x39\n\tdecisions\x18\x02 \x03(\x0b\x32&.strata.api.common.v1.ApprovalDecision\x12\x12\n\nby_default\x18\x03 \x01(\x08\x12\x13\n\x0b\x61nswered_by\x18\x04 \x01(\t\"\x94\x01\n\x0bSummaryPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x16\n\x0e\x66irst_sequence\x18\x02 \x01(\x03\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\x12\x15\n\rmessage_count\x18\x04 \x01(\x05\x12\x18\n\x10\x66irst_message_id\x18\x05 \x01(\t\x12\x17\n\x0flast_message_id\x18\x06 \x01(\t\"\xe9\x03\n\x04Part\x12.\n\x04text\x18\x01 \x01(\x0b\x32\x1e.strata.api.common.v1.TextPartH\x00\x12\x30\n\x05image\x18\x02 \x01(\x0b\x32\x1f.strata.api.common.v1.ImagePartH\x00\x12\x38\n\treasoning\x18\x03 \x01(\x0b\x32#.strata.api.common.v1.ReasoningPartH\x00\x12\x37\n\ttool_call\x18\x04 \x01(\x0b\x32\".strata.api.common.v1.ToolCallPartH\x00\x12;\n\x0btool_return\x18\x05 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPartH\x00\x12\x45\n\x10\x61pproval_request\x18\x06 \x01(\x0b\x32).strata.api.common.v1.ApprovalRequestPartH\x00\x12G\n\x11\x61pproval_response\x18\x07 \x01(\x0b\x32*.strata.api.common.v1.ApprovalResponsePartH\x00\x12\x34\n\x07summary\x18\x08 \x01(\x0b\x32!.strata.api.common.v1.SummaryPartH\x00\x42\t\n\x07\x63ontent\"\xcd\x03\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12(\n\x04role\x18\x05 \x01(\x0e\x32\x1a.strata.api.common.v1.Role\x12)\n\x05parts\x18\x06 \x03(\x0b\x32\x1a.strata.api.common.v1.Part\x12\x0c\n\x04name\x18\x07 \x01(\t\x12\x0e\n\x06run_id\x18\x08 \x01(\t\x12\x0f\n\x07step_id\x18\t \x01(\t\x12\x10\n\x08group_id\x18\n \x01(\t\x12\r\n\x05model\x18\x0b \x01(\t\x12*\n\x05usage\x18\x0c \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x34\n\nprovenance\x18\r \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\x0e\n\x06pinned\x18\x0e \x01(\x08\x12\x19\n\x11\x63lient_message_id\x18\x0f \x01(\t\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0e\x63opied_from_id\x18\x11 \x01(\t\"\xbd\x01\n\x0cMessageInput\x12(\n\x04role\x18\x01 \x01(\x0e\x32\x1a.strata.api.common.v1.Role\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.strata.api.common.v1.Part\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x19\n\x11\x63lient_message_id\x18\x04 \x01(\t\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance*\x84\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04\x12\x11\n\rROLE_APPROVAL\x10\x05\x12\x10\n\x0cROLE_SUMMARY\x10\x06*n\n\nToolStatus\x12\x1b\n\x17TOOL_STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_STATUS_OK\x10\x01\x12\x16\n\x12TOOL_STATUS_FAILED\x10\x02\x12\x17\n\x13TOOL_STATUS_UNKNOWN\x10\x03*\xbe\x01\n\nProvenance\x12\x1a\n\x16PROVENANCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROVENANCE_USER\x10\x01\x12\x14\n\x10PROVENANCE_MODEL\x10\x02\x12\x15\n\x11PROVENANCE_MEMORY\x10\x03\x12\x13\n\x0fPROVENANCE_TOOL\x10\x04\x12\x12\n\x0ePROVENANCE_WEB\x10\x05\x12\x12\n\x0ePROVENANCE_MCP\x10\x06\x12\x15\n\x11PROVENANCE_SYSTEM\x10\x07*X\n\x0bImageDetail\x12\x1c\n\x18IMAGE_DETAIL_UNSPECIFIED\x10\x00\x12\x14\n\x10IMAGE_DETAIL_LOW\x10\x01\x12\x15\n\x11IMAGE_DETAIL_HIGH\x10\x02\x42W\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"strata/api/common/v1/message.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a*strata/api/common/v1/response_format.proto\x1a\x1fstrata/api/common/v1/tool.proto\x1a strata/api/common/v1/usage.proto\"\x18\n\x08TextPart\x12\x0c\n\x04text\x18\x01 \x01(\t\"\xe6\x01\n\tImagePart\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\r\n\x03url\x18\x02 \x01(\tH\x00\x12\x0e\n\x04\x64\x61ta\x18\x03 \x01(\x0cH\x00\x12\x10\n\x08\x61lt_text\x18\x04 \x01(\t\x12\x31\n\x06\x64\x65tail\x18\x05 \x01(\x0e\x32!.strata.api.common.v1.ImageDetail\x12\x10\n\x08image_id\x18\x06 \x01(\t\x12\r\n\x05width\x18\x07 \x01(\x05\x12\x0e\n\x06height\x18\x08 \x01(\x05\x12\x12\n\nsize_bytes\x18\t \x01(\x05\x12\x12\n\nsource_url\x18\n \x01(\tB\x08\n\x06source\"B\n\rReasoningPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tsignature\x18\x02 \x01(\t\x12\x10\n\x08redacted\x18\x03 \x01(\x0c\"{\n\x0cToolCallPart\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x1e\n\x11request_heartbeat\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x14\n\x12_request_heartbeat\"\x80\x03\n\x0eToolReturnPart\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x30\n\x06status\x18\x03 \x01(\x0e\x32 .strata.api.common.v1.ToolStatus\x12\x0f\n\x07\x63ontent\x18\x04 \x01(\t\x12\x0e\n\x06stdout\x18\x05 \x03(\t\x12\x0e\n\x06stderr\x18\x06 \x03(\t\x12\x34\n\nprovenance\x18\x07 \x01(\x0e\x32 .strata.api.common.v1.Provenance\x12/\n\x05taint\x18\x08 \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12:\n\x0cnested_calls\x18\t \x03(\x0b\x32$.strata.api.common.v1.NestedToolCall\x12\x13\n\x0breturned_by\x18\x0b \x01(\t\x12/\n\x06images\x18\n \x03(\x0b\x32\x1f.strata.api.common.v1.ImagePart\"\x8a\x01\n\x0eNestedToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x30\n\x06status\x18\x04 \x01(\x0e\x32 .strata.api.common.v1.ToolStatus\x12\x0f\n\x07refused\x18\x05 \x01(\x08\"\xb9\x03\n\x13\x41pprovalRequestPart\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\x36\n\ntool_calls\x18\x02 \x03(\x0b\x32\".strata.api.common.v1.ToolCallPart\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x39\n\rwaiting_calls\x18\x04 \x03(\x0b\x32\".strata.api.common.v1.ToolCallPart\x12\x37\n\x08\x62indings\x18\x05 \x03(\x0b\x32%.strata.api.common.v1.ApprovalBinding\x12\x30\n\x05taint\x18\x06 \x03(\x0b\x32!.strata.api.common.v1.TaintSource\x12?\n\x10\x64\x65\x66\x61ult_decision\x18\x07 \x01(\x0e\x32%.strata.api.common.v1.DefaultDecision\x12=\n\x0fresponse_format\x18< \x01(\x0b\x32$.strata.api.common.v1.ResponseFormat\"\x90\x01\n\x0bTaintSource\x12/\n\x05label\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.Provenance\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x11\n\ttool_name\x18\x03 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x13\n\x0b\x62lock_label\x18\x05 \x01(\t\"h\n\x0f\x41pprovalBinding\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x14\n\x0ctool_version\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_hash\x18\x03 \x01(\t\x12\x11\n\tby_client\x18\x04 \x01(\x08\"\x80\x02\n\x10\x41pprovalDecision\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61pprove\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x1a\n\rclient_return\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x37\n\rclient_status\x18\x05 \x01(\x0e\x32 .strata.api.common.v1.ToolStatus\x12\x36\n\x0c\x63lient_taint\x18\x07 \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\x16\n\x0e\x61rguments_hash\x18\x06 \x01(\tB\x10\n\x0e_client_return\"\x8f\x01\n\x14\x41pprovalResponsePart\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\x39\n\tdecisions\x18\x02 \x03(\x0b\x32&.strata.api.common.v1.ApprovalDecision\x12\x12\n\nby_default\x18\x03 \x01(\x08\x12\x13\n\x0b\x61nswered_by\x18\x04 \x01(\t\"\x94\x01\n\x0bSummaryPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x16\n\x0e\x66irst_sequence\x18\x02 \x01(\x03\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\x12\x15\n\rmessage_count\x18\x04 \x01(\x05\x12\x18\n\x10\x66irst_message_id\x18\x05 \x01(\t\x12\x17\n\x0flast_message_id\x18\x06 \x01(\t\"\xe9\x03\n\x04Part\x12.\n\x04text\x18\x01 \x01(\x0b\x32\x1e.strata.api.common.v1.TextPartH\x00\x12\x30\n\x05image\x18\x02 \x01(\x0b\x32\x1f.strata.api.common.v1.ImagePartH\x00\x12\x38\n\treasoning\x18\x03 \x01(\x0b\x32#.strata.api.common.v1.ReasoningPartH\x00\x12\x37\n\ttool_call\x18\x04 \x01(\x0b\x32\".strata.api.common.v1.ToolCallPartH\x00\x12;\n\x0btool_return\x18\x05 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPartH\x00\x12\x45\n\x10\x61pproval_request\x18\x06 \x01(\x0b\x32).strata.api.common.v1.ApprovalRequestPartH\x00\x12G\n\x11\x61pproval_response\x18\x07 \x01(\x0b\x32*.strata.api.common.v1.ApprovalResponsePartH\x00\x12\x34\n\x07summary\x18\x08 \x01(\x0b\x32!.strata.api.common.v1.SummaryPartH\x00\x42\t\n\x07\x63ontent\"\xcd\x03\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12(\n\x04role\x18\x05 \x01(\x0e\x32\x1a.strata.api.common.v1.Role\x12)\n\x05parts\x18\x06 \x03(\x0b\x32\x1a.strata.api.common.v1.Part\x12\x0c\n\x04name\x18\x07 \x01(\t\x12\x0e\n\x06run_id\x18\x08 \x01(\t\x12\x0f\n\x07step_id\x18\t \x01(\t\x12\x10\n\x08group_id\x18\n \x01(\t\x12\r\n\x05model\x18\x0b \x01(\t\x12*\n\x05usage\x18\x0c \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x34\n\nprovenance\x18\r \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\x0e\n\x06pinned\x18\x0e \x01(\x08\x12\x19\n\x11\x63lient_message_id\x18\x0f \x01(\t\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0e\x63opied_from_id\x18\x11 \x01(\t\"\xbd\x01\n\x0cMessageInput\x12(\n\x04role\x18\x01 \x01(\x0e\x32\x1a.strata.api.common.v1.Role\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.strata.api.common.v1.Part\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x19\n\x11\x63lient_message_id\x18\x04 \x01(\t\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance*\x84\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04\x12\x11\n\rROLE_APPROVAL\x10\x05\x12\x10\n\x0cROLE_SUMMARY\x10\x06*n\n\nToolStatus\x12\x1b\n\x17TOOL_STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_STATUS_OK\x10\x01\x12\x16\n\x12TOOL_STATUS_FAILED\x10\x02\x12\x17\n\x13TOOL_STATUS_UNKNOWN\x10\x03*\xbe\x01\n\nProvenance\x12\x1a\n\x16PROVENANCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROVENANCE_USER\x10\x01\x12\x14\n\x10PROVENANCE_MODEL\x10\x02\x12\x15\n\x11PROVENANCE_MEMORY\x10\x03\x12\x13\n\x0fPROVENANCE_TOOL\x10\x04\x12\x12\n\x0ePROVENANCE_WEB\x10\x05\x12\x12\n\x0ePROVENANCE_MCP\x10\x06\x12\x15\n\x11PROVENANCE_SYSTEM\x10\x07*X\n\x0bImageDetail\x12\x1c\n\x18IMAGE_DETAIL_UNSPECIFIED\x10\x00\x12\x14\n\x10IMAGE_DETAIL_LOW\x10\x01\x12\x15\n\x11IMAGE_DETAIL_HIGH\x10\x02\x42W\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,42 +36,42 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.common.v1.messag
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024strata.api.common.v1P\001Z&strata.internal/api/common/v1;commonv1\252\002\024Strata.Api.Common.V1'
-  _globals['_ROLE']._serialized_start=3479
-  _globals['_ROLE']._serialized_end=3611
-  _globals['_TOOLSTATUS']._serialized_start=3613
-  _globals['_TOOLSTATUS']._serialized_end=3723
-  _globals['_PROVENANCE']._serialized_start=3726
-  _globals['_PROVENANCE']._serialized_end=3916
-  _globals['_IMAGEDETAIL']._serialized_start=3918
-  _globals['_IMAGEDETAIL']._serialized_end=4006
-  _globals['_TEXTPART']._serialized_start=160
-  _globals['_TEXTPART']._serialized_end=184
-  _globals['_IMAGEPART']._serialized_start=187
-  _globals['_IMAGEPART']._serialized_end=417
-  _globals['_REASONINGPART']._serialized_start=419
-  _globals['_REASONINGPART']._serialized_end=485
-  _globals['_TOOLCALLPART']._serialized_start=487
-  _globals['_TOOLCALLPART']._serialized_end=610
-  _globals['_TOOLRETURNPART']._serialized_start=613
-  _globals['_TOOLRETURNPART']._serialized_end=997
-  _globals['_NESTEDTOOLCALL']._serialized_start=1000
-  _globals['_NESTEDTOOLCALL']._serialized_end=1138
-  _globals['_APPROVALREQUESTPART']._serialized_start=1141
-  _globals['_APPROVALREQUESTPART']._serialized_end=1519
-  _globals['_TAINTSOURCE']._serialized_start=1522
-  _globals['_TAINTSOURCE']._serialized_end=1666
-  _globals['_APPROVALBINDING']._serialized_start=1668
-  _globals['_APPROVALBINDING']._serialized_end=1772
-  _globals['_APPROVALDECISION']._serialized_start=1775
-  _globals['_APPROVALDECISION']._serialized_end=2031
-  _globals['_APPROVALRESPONSEPART']._serialized_start=2034
-  _globals['_APPROVALRESPONSEPART']._serialized_end=2177
-  _globals['_SUMMARYPART']._serialized_start=2180
-  _globals['_SUMMARYPART']._serialized_end=2328
-  _globals['_PART']._serialized_start=2331
-  _globals['_PART']._serialized_end=2820
-  _globals['_MESSAGE']._serialized_start=2823
-  _globals['_MESSAGE']._serialized_end=3284
-  _globals['_MESSAGEINPUT']._serialized_start=3287
-  _globals['_MESSAGEINPUT']._serialized_end=3476
+  _globals['_ROLE']._serialized_start=3586
+  _globals['_ROLE']._serialized_end=3718
+  _globals['_TOOLSTATUS']._serialized_start=3720
+  _globals['_TOOLSTATUS']._serialized_end=3830
+  _globals['_PROVENANCE']._serialized_start=3833
+  _globals['_PROVENANCE']._serialized_end=4023
+  _globals['_IMAGEDETAIL']._serialized_start=4025
+  _globals['_IMAGEDETAIL']._serialized_end=4113
+  _globals['_TEXTPART']._serialized_start=204
+  _globals['_TEXTPART']._serialized_end=228
+  _globals['_IMAGEPART']._serialized_start=231
+  _globals['_IMAGEPART']._serialized_end=461
+  _globals['_REASONINGPART']._serialized_start=463
+  _globals['_REASONINGPART']._serialized_end=529
+  _globals['_TOOLCALLPART']._serialized_start=531
+  _globals['_TOOLCALLPART']._serialized_end=654
+  _globals['_TOOLRETURNPART']._serialized_start=657
+  _globals['_TOOLRETURNPART']._serialized_end=1041
+  _globals['_NESTEDTOOLCALL']._serialized_start=1044
+  _globals['_NESTEDTOOLCALL']._serialized_end=1182
+  _globals['_APPROVALREQUESTPART']._serialized_start=1185
+  _globals['_APPROVALREQUESTPART']._serialized_end=1626
+  _globals['_TAINTSOURCE']._serialized_start=1629
+  _globals['_TAINTSOURCE']._serialized_end=1773
+  _globals['_APPROVALBINDING']._serialized_start=1775
+  _globals['_APPROVALBINDING']._serialized_end=1879
+  _globals['_APPROVALDECISION']._serialized_start=1882
+  _globals['_APPROVALDECISION']._serialized_end=2138
+  _globals['_APPROVALRESPONSEPART']._serialized_start=2141
+  _globals['_APPROVALRESPONSEPART']._serialized_end=2284
+  _globals['_SUMMARYPART']._serialized_start=2287
+  _globals['_SUMMARYPART']._serialized_end=2435
+  _globals['_PART']._serialized_start=2438
+  _globals['_PART']._serialized_end=2927
+  _globals['_MESSAGE']._serialized_start=2930
+  _globals['_MESSAGE']._serialized_end=3391
+  _globals['_MESSAGEINPUT']._serialized_start=3394
+  _globals['_MESSAGEINPUT']._serialized_end=3583
 # @@protoc_insertion_point(module_scope)

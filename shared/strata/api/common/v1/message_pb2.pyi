@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.common.v1 import tool_pb2 as _tool_pb2
 from strata.api.common.v1 import usage_pb2 as _usage_pb2
 import builtins as _builtins
@@ -452,6 +453,7 @@ class ApprovalRequestPart(_message.Message):
     BINDINGS_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
     DEFAULT_DECISION_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Id of the approval request."""
     default_decision: _tool_pb2.DefaultDecision.ValueType
@@ -482,6 +484,12 @@ class ApprovalRequestPart(_message.Message):
         stands, newest first, at most 20 places; empty if there was none.
         """
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the reply of the run must be that goes on with the answer: as the message has asked that
+        led to the request; unset means as the agent says. Set in GetApproval and ListApprovals.
+        """
+
     def __init__(
         self,
         *,
@@ -492,10 +500,11 @@ class ApprovalRequestPart(_message.Message):
         bindings: _abc.Iterable[Global___ApprovalBinding] | None = ...,
         taint: _abc.Iterable[Global___TaintSource] | None = ...,
         default_decision: _tool_pb2.DefaultDecision.ValueType = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "response_format", b"response_format"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "bindings", b"bindings", "default_decision", b"default_decision", "expire_time", b"expire_time", "taint", b"taint", "tool_calls", b"tool_calls", "waiting_calls", b"waiting_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "bindings", b"bindings", "default_decision", b"default_decision", "expire_time", b"expire_time", "response_format", b"response_format", "taint", b"taint", "tool_calls", b"tool_calls", "waiting_calls", b"waiting_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

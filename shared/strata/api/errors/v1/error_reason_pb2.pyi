@@ -186,6 +186,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the model provider refuses the key."""
     ERROR_REASON_MODEL_REQUEST_REFUSED: _ErrorReason.ValueType  # 113
     """INVALID_ARGUMENT: the model provider refuses the request."""
+    ERROR_REASON_MODEL_REPLY_INVALID: _ErrorReason.ValueType  # 114
+    """FAILED_PRECONDITION: the reply of the model does not satisfy the response format, also when it
+    was asked for again. The message names the first violation.
+    """
     ERROR_REASON_SCHEDULE_NOT_FOUND: _ErrorReason.ValueType  # 140
     """NOT_FOUND: no such schedule."""
     ERROR_REASON_SCHEDULE_FINISHED: _ErrorReason.ValueType  # 141
@@ -368,6 +372,10 @@ ERROR_REASON_MODEL_AUTHENTICATION: ErrorReason.ValueType  # 112
 """FAILED_PRECONDITION: the model provider refuses the key."""
 ERROR_REASON_MODEL_REQUEST_REFUSED: ErrorReason.ValueType  # 113
 """INVALID_ARGUMENT: the model provider refuses the request."""
+ERROR_REASON_MODEL_REPLY_INVALID: ErrorReason.ValueType  # 114
+"""FAILED_PRECONDITION: the reply of the model does not satisfy the response format, also when it
+was asked for again. The message names the first violation.
+"""
 ERROR_REASON_SCHEDULE_NOT_FOUND: ErrorReason.ValueType  # 140
 """NOT_FOUND: no such schedule."""
 ERROR_REASON_SCHEDULE_FINISHED: ErrorReason.ValueType  # 141

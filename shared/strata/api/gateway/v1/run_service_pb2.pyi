@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.common.v1 import run_event_pb2 as _run_event_pb2
 from strata.api.common.v1 import usage_pb2 as _usage_pb2
 import builtins as _builtins
@@ -270,6 +271,7 @@ class SendMessageRequest(_message.Message):
     STREAM_TOKENS_FIELD_NUMBER: _builtins.int
     ON_APPROVAL_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run; empty means a new run each time."""
     agent_id: _builtins.str
@@ -294,6 +296,13 @@ class SendMessageRequest(_message.Message):
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """The messages, at least one."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the reply must be; unset means as the agent says. It holds for this run, and for the run
+        that goes on with the answer to an approval that it asks for. Not for a group, whose members
+        reply as each of them says.
+        """
+
     def __init__(
         self,
         *,
@@ -306,10 +315,11 @@ class SendMessageRequest(_message.Message):
         stream_tokens: _builtins.bool | None = ...,
         on_approval: Global___OnApproval.ValueType = ...,
         group_id: _builtins.str = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "response_format", b"response_format", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stream_tokens: _TypeAlias = _typing.Literal["stream_tokens"]  # noqa: Y015
     _WhichOneofArgType__stream_tokens: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens"]  # noqa: Y015
@@ -356,6 +366,7 @@ class StartRunRequest(_message.Message):
     ON_APPROVAL_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run; empty means a new run each time."""
     agent_id: _builtins.str
@@ -387,6 +398,13 @@ class StartRunRequest(_message.Message):
         on_approval REJECT, as neither can be judged before.
         """
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the reply must be; unset means as the agent says. It holds for this run, and for the run
+        that goes on with the answer to an approval that it asks for. Not for a group, whose members
+        reply as each of them says.
+        """
+
     def __init__(
         self,
         *,
@@ -399,10 +417,11 @@ class StartRunRequest(_message.Message):
         on_approval: Global___OnApproval.ValueType = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         group_id: _builtins.str = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response_format", b"response_format", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "response_format", b"response_format", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

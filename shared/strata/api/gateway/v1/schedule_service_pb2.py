@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1_dot_message__pb2
+from strata.api.common.v1 import response_format_pb2 as strata_dot_api_dot_common_dot_v1_dot_response__format__pb2
 from strata.api.gateway.v1 import run_service_pb2 as strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/gateway/v1/schedule_service.proto\x12\x15strata.api.gateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a\'strata/api/gateway/v1/run_service.proto\"\x8a\x05\n\x08Schedule\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12\x11\n\tmax_steps\x18\x06 \x01(\x05\x12\x36\n\x0bon_approval\x18\x07 \x01(\x0e\x32!.strata.api.gateway.v1.OnApproval\x12\x34\n\non_overlap\x18\x08 \x01(\x0e\x32 .strata.api.gateway.v1.OnOverlap\x12\x0c\n\x04\x63ron\x18\t \x01(\t\x12\x11\n\ttime_zone\x18\n \x01(\t\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x05state\x18\x0c \x01(\x0e\x32$.strata.api.gateway.v1.ScheduleState\x12\x14\n\x0cstate_reason\x18\r \x01(\t\x12-\n\tnext_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0blast_run_id\x18\x0f \x01(\t\x12-\n\tlast_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x13 \x01(\t\"\xec\x02\n\x15\x43reateScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12\x11\n\tmax_steps\x18\x06 \x01(\x05\x12\x36\n\x0bon_approval\x18\x07 \x01(\x0e\x32!.strata.api.gateway.v1.OnApproval\x12\x34\n\non_overlap\x18\x08 \x01(\x0e\x32 .strata.api.gateway.v1.OnOverlap\x12\x0c\n\x04\x63ron\x18\t \x01(\t\x12\x11\n\ttime_zone\x18\n \x01(\t\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"K\n\x16\x43reateScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\")\n\x12GetScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"H\n\x13GetScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\"]\n\x14ListSchedulesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"d\n\x15ListSchedulesResponse\x12\x32\n\tschedules\x18\x01 \x03(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xad\x03\n\x15UpdateScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\x11\n\x04name\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x34\n\x08messages\x18\x03 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12\x16\n\tmax_steps\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12;\n\x0bon_approval\x18\x05 \x01(\x0e\x32!.strata.api.gateway.v1.OnApprovalH\x02\x88\x01\x01\x12\x39\n\non_overlap\x18\x06 \x01(\x0e\x32 .strata.api.gateway.v1.OnOverlapH\x03\x88\x01\x01\x12\x11\n\x04\x63ron\x18\x07 \x01(\tH\x04\x88\x01\x01\x12\x16\n\ttime_zone\x18\x08 \x01(\tH\x05\x88\x01\x01\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x07\n\x05_nameB\x0c\n\n_max_stepsB\x0e\n\x0c_on_approvalB\r\n\x0b_on_overlapB\x07\n\x05_cronB\x0c\n\n_time_zone\"K\n\x16UpdateScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\"+\n\x14PauseScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"J\n\x15PauseScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\",\n\x15ResumeScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"K\n\x16ResumeScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\",\n\x15\x44\x65leteScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse\"V\n\x18ListScheduleTicksRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xc3\x01\n\x0cScheduleTick\x12-\n\ttick_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x07outcome\x18\x02 \x01(\x0e\x32\".strata.api.gateway.v1.TickOutcome\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x19ListScheduleTicksResponse\x12\x32\n\x05ticks\x18\x01 \x03(\x0b\x32#.strata.api.gateway.v1.ScheduleTick\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x9f\x01\n\rScheduleState\x12\x1e\n\x1aSCHEDULE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SCHEDULE_STATE_ACTIVE\x10\x01\x12\x19\n\x15SCHEDULE_STATE_PAUSED\x10\x02\x12\x1b\n\x17SCHEDULE_STATE_DISABLED\x10\x03\x12\x1b\n\x17SCHEDULE_STATE_FINISHED\x10\x04*T\n\tOnOverlap\x12\x1a\n\x16ON_OVERLAP_UNSPECIFIED\x10\x00\x12\x13\n\x0fON_OVERLAP_SKIP\x10\x01\x12\x16\n\x12ON_OVERLAP_ENQUEUE\x10\x02*x\n\x0bTickOutcome\x12\x1c\n\x18TICK_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14TICK_OUTCOME_STARTED\x10\x01\x12\x18\n\x14TICK_OUTCOME_SKIPPED\x10\x02\x12\x17\n\x13TICK_OUTCOME_MISSED\x10\x03\x32\xab\x07\n\x0fScheduleService\x12r\n\x0e\x43reateSchedule\x12,.strata.api.gateway.v1.CreateScheduleRequest\x1a-.strata.api.gateway.v1.CreateScheduleResponse\"\x03\x90\x02\x02\x12i\n\x0bGetSchedule\x12).strata.api.gateway.v1.GetScheduleRequest\x1a*.strata.api.gateway.v1.GetScheduleResponse\"\x03\x90\x02\x01\x12o\n\rListSchedules\x12+.strata.api.gateway.v1.ListSchedulesRequest\x1a,.strata.api.gateway.v1.ListSchedulesResponse\"\x03\x90\x02\x01\x12r\n\x0eUpdateSchedule\x12,.strata.api.gateway.v1.UpdateScheduleRequest\x1a-.strata.api.gateway.v1.UpdateScheduleResponse\"\x03\x90\x02\x02\x12o\n\rPauseSchedule\x12+.strata.api.gateway.v1.PauseScheduleRequest\x1a,.strata.api.gateway.v1.PauseScheduleResponse\"\x03\x90\x02\x02\x12r\n\x0eResumeSchedule\x12,.strata.api.gateway.v1.ResumeScheduleRequest\x1a-.strata.api.gateway.v1.ResumeScheduleResponse\"\x03\x90\x02\x02\x12r\n\x0e\x44\x65leteSchedule\x12,.strata.api.gateway.v1.DeleteScheduleRequest\x1a-.strata.api.gateway.v1.DeleteScheduleResponse\"\x03\x90\x02\x02\x12{\n\x11ListScheduleTicks\x12/.strata.api.gateway.v1.ListScheduleTicksRequest\x1a\x30.strata.api.gateway.v1.ListScheduleTicksResponse\"\x03\x90\x02\x01\x42[\n\x15strata.api.gateway.v1P\x01Z(strata.internal/api/gateway/v1;gatewayv1\xaa\x02\x15Strata.Api.Gateway.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/gateway/v1/schedule_service.proto\x12\x15strata.api.gateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a*strata/api/common/v1/response_format.proto\x1a\'strata/api/gateway/v1/run_service.proto\"\xc9\x05\n\x08Schedule\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12\x11\n\tmax_steps\x18\x06 \x01(\x05\x12\x36\n\x0bon_approval\x18\x07 \x01(\x0e\x32!.strata.api.gateway.v1.OnApproval\x12\x34\n\non_overlap\x18\x08 \x01(\x0e\x32 .strata.api.gateway.v1.OnOverlap\x12\x0c\n\x04\x63ron\x18\t \x01(\t\x12\x11\n\ttime_zone\x18\n \x01(\t\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x05state\x18\x0c \x01(\x0e\x32$.strata.api.gateway.v1.ScheduleState\x12\x14\n\x0cstate_reason\x18\r \x01(\t\x12-\n\tnext_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0blast_run_id\x18\x0f \x01(\t\x12-\n\tlast_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x13 \x01(\t\x12=\n\x0fresponse_format\x18< \x01(\x0b\x32$.strata.api.common.v1.ResponseFormat\"\xab\x03\n\x15\x43reateScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12\x11\n\tmax_steps\x18\x06 \x01(\x05\x12\x36\n\x0bon_approval\x18\x07 \x01(\x0e\x32!.strata.api.gateway.v1.OnApproval\x12\x34\n\non_overlap\x18\x08 \x01(\x0e\x32 .strata.api.gateway.v1.OnOverlap\x12\x0c\n\x04\x63ron\x18\t \x01(\t\x12\x11\n\ttime_zone\x18\n \x01(\t\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12=\n\x0fresponse_format\x18< \x01(\x0b\x32$.strata.api.common.v1.ResponseFormat\"K\n\x16\x43reateScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\")\n\x12GetScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"H\n\x13GetScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\"]\n\x14ListSchedulesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"d\n\x15ListSchedulesResponse\x12\x32\n\tschedules\x18\x01 \x03(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xec\x03\n\x15UpdateScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\x11\n\x04name\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x34\n\x08messages\x18\x03 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12\x16\n\tmax_steps\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12;\n\x0bon_approval\x18\x05 \x01(\x0e\x32!.strata.api.gateway.v1.OnApprovalH\x02\x88\x01\x01\x12\x39\n\non_overlap\x18\x06 \x01(\x0e\x32 .strata.api.gateway.v1.OnOverlapH\x03\x88\x01\x01\x12\x11\n\x04\x63ron\x18\x07 \x01(\tH\x04\x88\x01\x01\x12\x16\n\ttime_zone\x18\x08 \x01(\tH\x05\x88\x01\x01\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12=\n\x0fresponse_format\x18< \x01(\x0b\x32$.strata.api.common.v1.ResponseFormatB\x07\n\x05_nameB\x0c\n\n_max_stepsB\x0e\n\x0c_on_approvalB\r\n\x0b_on_overlapB\x07\n\x05_cronB\x0c\n\n_time_zone\"K\n\x16UpdateScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\"+\n\x14PauseScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"J\n\x15PauseScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\",\n\x15ResumeScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"K\n\x16ResumeScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.strata.api.gateway.v1.Schedule\",\n\x15\x44\x65leteScheduleRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse\"V\n\x18ListScheduleTicksRequest\x12\x13\n\x0bschedule_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xc3\x01\n\x0cScheduleTick\x12-\n\ttick_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x07outcome\x18\x02 \x01(\x0e\x32\".strata.api.gateway.v1.TickOutcome\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x19ListScheduleTicksResponse\x12\x32\n\x05ticks\x18\x01 \x03(\x0b\x32#.strata.api.gateway.v1.ScheduleTick\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x9f\x01\n\rScheduleState\x12\x1e\n\x1aSCHEDULE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SCHEDULE_STATE_ACTIVE\x10\x01\x12\x19\n\x15SCHEDULE_STATE_PAUSED\x10\x02\x12\x1b\n\x17SCHEDULE_STATE_DISABLED\x10\x03\x12\x1b\n\x17SCHEDULE_STATE_FINISHED\x10\x04*T\n\tOnOverlap\x12\x1a\n\x16ON_OVERLAP_UNSPECIFIED\x10\x00\x12\x13\n\x0fON_OVERLAP_SKIP\x10\x01\x12\x16\n\x12ON_OVERLAP_ENQUEUE\x10\x02*x\n\x0bTickOutcome\x12\x1c\n\x18TICK_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14TICK_OUTCOME_STARTED\x10\x01\x12\x18\n\x14TICK_OUTCOME_SKIPPED\x10\x02\x12\x17\n\x13TICK_OUTCOME_MISSED\x10\x03\x32\xab\x07\n\x0fScheduleService\x12r\n\x0e\x43reateSchedule\x12,.strata.api.gateway.v1.CreateScheduleRequest\x1a-.strata.api.gateway.v1.CreateScheduleResponse\"\x03\x90\x02\x02\x12i\n\x0bGetSchedule\x12).strata.api.gateway.v1.GetScheduleRequest\x1a*.strata.api.gateway.v1.GetScheduleResponse\"\x03\x90\x02\x01\x12o\n\rListSchedules\x12+.strata.api.gateway.v1.ListSchedulesRequest\x1a,.strata.api.gateway.v1.ListSchedulesResponse\"\x03\x90\x02\x01\x12r\n\x0eUpdateSchedule\x12,.strata.api.gateway.v1.UpdateScheduleRequest\x1a-.strata.api.gateway.v1.UpdateScheduleResponse\"\x03\x90\x02\x02\x12o\n\rPauseSchedule\x12+.strata.api.gateway.v1.PauseScheduleRequest\x1a,.strata.api.gateway.v1.PauseScheduleResponse\"\x03\x90\x02\x02\x12r\n\x0eResumeSchedule\x12,.strata.api.gateway.v1.ResumeScheduleRequest\x1a-.strata.api.gateway.v1.ResumeScheduleResponse\"\x03\x90\x02\x02\x12r\n\x0e\x44\x65leteSchedule\x12,.strata.api.gateway.v1.DeleteScheduleRequest\x1a-.strata.api.gateway.v1.DeleteScheduleResponse\"\x03\x90\x02\x02\x12{\n\x11ListScheduleTicks\x12/.strata.api.gateway.v1.ListScheduleTicksRequest\x1a\x30.strata.api.gateway.v1.ListScheduleTicksResponse\"\x03\x90\x02\x01\x42[\n\x15strata.api.gateway.v1P\x01Z(strata.internal/api/gateway/v1;gatewayv1\xaa\x02\x15Strata.Api.Gateway.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,48 +52,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEDULESERVICE'].methods_by_name['DeleteSchedule']._serialized_options = b'\220\002\002'
   _globals['_SCHEDULESERVICE'].methods_by_name['ListScheduleTicks']._loaded_options = None
   _globals['_SCHEDULESERVICE'].methods_by_name['ListScheduleTicks']._serialized_options = b'\220\002\001'
-  _globals['_SCHEDULESTATE']._serialized_start=2810
-  _globals['_SCHEDULESTATE']._serialized_end=2969
-  _globals['_ONOVERLAP']._serialized_start=2971
-  _globals['_ONOVERLAP']._serialized_end=3055
-  _globals['_TICKOUTCOME']._serialized_start=3057
-  _globals['_TICKOUTCOME']._serialized_end=3177
-  _globals['_SCHEDULE']._serialized_start=182
-  _globals['_SCHEDULE']._serialized_end=832
-  _globals['_CREATESCHEDULEREQUEST']._serialized_start=835
-  _globals['_CREATESCHEDULEREQUEST']._serialized_end=1199
-  _globals['_CREATESCHEDULERESPONSE']._serialized_start=1201
-  _globals['_CREATESCHEDULERESPONSE']._serialized_end=1276
-  _globals['_GETSCHEDULEREQUEST']._serialized_start=1278
-  _globals['_GETSCHEDULEREQUEST']._serialized_end=1319
-  _globals['_GETSCHEDULERESPONSE']._serialized_start=1321
-  _globals['_GETSCHEDULERESPONSE']._serialized_end=1393
-  _globals['_LISTSCHEDULESREQUEST']._serialized_start=1395
-  _globals['_LISTSCHEDULESREQUEST']._serialized_end=1488
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=1490
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=1590
-  _globals['_UPDATESCHEDULEREQUEST']._serialized_start=1593
-  _globals['_UPDATESCHEDULEREQUEST']._serialized_end=2022
-  _globals['_UPDATESCHEDULERESPONSE']._serialized_start=2024
-  _globals['_UPDATESCHEDULERESPONSE']._serialized_end=2099
-  _globals['_PAUSESCHEDULEREQUEST']._serialized_start=2101
-  _globals['_PAUSESCHEDULEREQUEST']._serialized_end=2144
-  _globals['_PAUSESCHEDULERESPONSE']._serialized_start=2146
-  _globals['_PAUSESCHEDULERESPONSE']._serialized_end=2220
-  _globals['_RESUMESCHEDULEREQUEST']._serialized_start=2222
-  _globals['_RESUMESCHEDULEREQUEST']._serialized_end=2266
-  _globals['_RESUMESCHEDULERESPONSE']._serialized_start=2268
-  _globals['_RESUMESCHEDULERESPONSE']._serialized_end=2343
-  _globals['_DELETESCHEDULEREQUEST']._serialized_start=2345
-  _globals['_DELETESCHEDULEREQUEST']._serialized_end=2389
-  _globals['_DELETESCHEDULERESPONSE']._serialized_start=2391
-  _globals['_DELETESCHEDULERESPONSE']._serialized_end=2415
-  _globals['_LISTSCHEDULETICKSREQUEST']._serialized_start=2417
-  _globals['_LISTSCHEDULETICKSREQUEST']._serialized_end=2503
-  _globals['_SCHEDULETICK']._serialized_start=2506
-  _globals['_SCHEDULETICK']._serialized_end=2701
-  _globals['_LISTSCHEDULETICKSRESPONSE']._serialized_start=2703
-  _globals['_LISTSCHEDULETICKSRESPONSE']._serialized_end=2807
-  _globals['_SCHEDULESERVICE']._serialized_start=3180
-  _globals['_SCHEDULESERVICE']._serialized_end=4119
+  _globals['_SCHEDULESTATE']._serialized_start=3043
+  _globals['_SCHEDULESTATE']._serialized_end=3202
+  _globals['_ONOVERLAP']._serialized_start=3204
+  _globals['_ONOVERLAP']._serialized_end=3288
+  _globals['_TICKOUTCOME']._serialized_start=3290
+  _globals['_TICKOUTCOME']._serialized_end=3410
+  _globals['_SCHEDULE']._serialized_start=226
+  _globals['_SCHEDULE']._serialized_end=939
+  _globals['_CREATESCHEDULEREQUEST']._serialized_start=942
+  _globals['_CREATESCHEDULEREQUEST']._serialized_end=1369
+  _globals['_CREATESCHEDULERESPONSE']._serialized_start=1371
+  _globals['_CREATESCHEDULERESPONSE']._serialized_end=1446
+  _globals['_GETSCHEDULEREQUEST']._serialized_start=1448
+  _globals['_GETSCHEDULEREQUEST']._serialized_end=1489
+  _globals['_GETSCHEDULERESPONSE']._serialized_start=1491
+  _globals['_GETSCHEDULERESPONSE']._serialized_end=1563
+  _globals['_LISTSCHEDULESREQUEST']._serialized_start=1565
+  _globals['_LISTSCHEDULESREQUEST']._serialized_end=1658
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=1660
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=1760
+  _globals['_UPDATESCHEDULEREQUEST']._serialized_start=1763
+  _globals['_UPDATESCHEDULEREQUEST']._serialized_end=2255
+  _globals['_UPDATESCHEDULERESPONSE']._serialized_start=2257
+  _globals['_UPDATESCHEDULERESPONSE']._serialized_end=2332
+  _globals['_PAUSESCHEDULEREQUEST']._serialized_start=2334
+  _globals['_PAUSESCHEDULEREQUEST']._serialized_end=2377
+  _globals['_PAUSESCHEDULERESPONSE']._serialized_start=2379
+  _globals['_PAUSESCHEDULERESPONSE']._serialized_end=2453
+  _globals['_RESUMESCHEDULEREQUEST']._serialized_start=2455
+  _globals['_RESUMESCHEDULEREQUEST']._serialized_end=2499
+  _globals['_RESUMESCHEDULERESPONSE']._serialized_start=2501
+  _globals['_RESUMESCHEDULERESPONSE']._serialized_end=2576
+  _globals['_DELETESCHEDULEREQUEST']._serialized_start=2578
+  _globals['_DELETESCHEDULEREQUEST']._serialized_end=2622
+  _globals['_DELETESCHEDULERESPONSE']._serialized_start=2624
+  _globals['_DELETESCHEDULERESPONSE']._serialized_end=2648
+  _globals['_LISTSCHEDULETICKSREQUEST']._serialized_start=2650
+  _globals['_LISTSCHEDULETICKSREQUEST']._serialized_end=2736
+  _globals['_SCHEDULETICK']._serialized_start=2739
+  _globals['_SCHEDULETICK']._serialized_end=2934
+  _globals['_LISTSCHEDULETICKSRESPONSE']._serialized_start=2936
+  _globals['_LISTSCHEDULETICKSRESPONSE']._serialized_end=3040
+  _globals['_SCHEDULESERVICE']._serialized_start=3413
+  _globals['_SCHEDULESERVICE']._serialized_end=4352
 # @@protoc_insertion_point(module_scope)

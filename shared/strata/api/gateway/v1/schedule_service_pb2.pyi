@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.gateway.v1 import run_service_pb2 as _run_service_pb2
 import builtins as _builtins
 import sys
@@ -131,6 +132,7 @@ class Schedule(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "schedule-" and a time-sortable UUID."""
     name: _builtins.str
@@ -181,6 +183,10 @@ class Schedule(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When a client last changed, paused or resumed it, or the server disabled it."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the replies of its runs must be; unset means as the agent says."""
+
     def __init__(
         self,
         *,
@@ -203,10 +209,11 @@ class Schedule(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         principal: _builtins.str = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "last_time", b"last_time", "next_time", b"next_time", "start_time", b"start_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "last_time", b"last_time", "next_time", b"next_time", "response_format", b"response_format", "start_time", b"start_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "create_time", b"create_time", "cron", b"cron", "id", b"id", "last_run_id", b"last_run_id", "last_time", b"last_time", "max_steps", b"max_steps", "messages", b"messages", "name", b"name", "next_time", b"next_time", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "principal", b"principal", "start_time", b"start_time", "state", b"state", "state_reason", b"state_reason", "time_zone", b"time_zone", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "create_time", b"create_time", "cron", b"cron", "id", b"id", "last_run_id", b"last_run_id", "last_time", b"last_time", "max_steps", b"max_steps", "messages", b"messages", "name", b"name", "next_time", b"next_time", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "principal", b"principal", "response_format", b"response_format", "start_time", b"start_time", "state", b"state", "state_reason", b"state_reason", "time_zone", b"time_zone", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -229,6 +236,7 @@ class CreateScheduleRequest(_message.Message):
     CRON_FIELD_NUMBER: _builtins.int
     TIME_ZONE_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same schedule; empty means a new schedule each time."""
     name: _builtins.str
@@ -259,6 +267,10 @@ class CreateScheduleRequest(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """The one time to run at, in the future."""
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the replies of its runs must be; unset means as the agent says."""
+
     def __init__(
         self,
         *,
@@ -273,10 +285,11 @@ class CreateScheduleRequest(_message.Message):
         cron: _builtins.str = ...,
         time_zone: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response_format", b"response_format", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "cron", b"cron", "max_steps", b"max_steps", "messages", b"messages", "name", b"name", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "request_id", b"request_id", "start_time", b"start_time", "time_zone", b"time_zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "cron", b"cron", "max_steps", b"max_steps", "messages", b"messages", "name", b"name", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "request_id", b"request_id", "response_format", b"response_format", "start_time", b"start_time", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -429,6 +442,7 @@ class UpdateScheduleRequest(_message.Message):
     CRON_FIELD_NUMBER: _builtins.int
     TIME_ZONE_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     schedule_id: _builtins.str
     """The schedule."""
     name: _builtins.str
@@ -453,6 +467,10 @@ class UpdateScheduleRequest(_message.Message):
         times is ACTIVE again.
         """
 
+    @_builtins.property
+    def response_format(self) -> _response_format_pb2.ResponseFormat:
+        """What the replies of its runs must be."""
+
     def __init__(
         self,
         *,
@@ -465,10 +483,11 @@ class UpdateScheduleRequest(_message.Message):
         cron: _builtins.str | None = ...,
         time_zone: _builtins.str | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
+        response_format: _response_format_pb2.ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cron", b"_cron", "_max_steps", b"_max_steps", "_name", b"_name", "_on_approval", b"_on_approval", "_on_overlap", b"_on_overlap", "_time_zone", b"_time_zone", "cron", b"cron", "max_steps", b"max_steps", "name", b"name", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "start_time", b"start_time", "time_zone", b"time_zone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cron", b"_cron", "_max_steps", b"_max_steps", "_name", b"_name", "_on_approval", b"_on_approval", "_on_overlap", b"_on_overlap", "_time_zone", b"_time_zone", "cron", b"cron", "max_steps", b"max_steps", "name", b"name", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "response_format", b"response_format", "start_time", b"start_time", "time_zone", b"time_zone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cron", b"_cron", "_max_steps", b"_max_steps", "_name", b"_name", "_on_approval", b"_on_approval", "_on_overlap", b"_on_overlap", "_time_zone", b"_time_zone", "cron", b"cron", "max_steps", b"max_steps", "messages", b"messages", "name", b"name", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "schedule_id", b"schedule_id", "start_time", b"start_time", "time_zone", b"time_zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cron", b"_cron", "_max_steps", b"_max_steps", "_name", b"_name", "_on_approval", b"_on_approval", "_on_overlap", b"_on_overlap", "_time_zone", b"_time_zone", "cron", b"cron", "max_steps", b"max_steps", "messages", b"messages", "name", b"name", "on_approval", b"on_approval", "on_overlap", b"on_overlap", "response_format", b"response_format", "schedule_id", b"schedule_id", "start_time", b"start_time", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cron: _TypeAlias = _typing.Literal["cron"]  # noqa: Y015
     _WhichOneofArgType__cron: _TypeAlias = _typing.Literal["_cron", b"_cron"]  # noqa: Y015

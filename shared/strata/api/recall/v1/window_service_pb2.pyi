@@ -433,6 +433,60 @@ class CompactWindowResponse(_message.Message):
 Global___CompactWindowResponse: _TypeAlias = CompactWindowResponse  # noqa: Y015
 
 @_typing.final
+class EvictMessagesRequest(_message.Message):
+    """Takes the oldest messages out of a window."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    UNTIL_SEQUENCE_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    """The conversation."""
+    agent_id: _builtins.str
+    """The agent that the conversation must belong to."""
+    until_sequence: _builtins.int
+    """Messages up to this sequence leave, but for the system message, summaries, and what is
+    pinned with the rest of its step. A step leaves when all its messages do.
+    """
+    def __init__(
+        self,
+        *,
+        conversation_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        until_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "until_sequence", b"until_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictMessagesRequest: _TypeAlias = EvictMessagesRequest  # noqa: Y015
+
+@_typing.final
+class EvictMessagesResponse(_message.Message):
+    """What was taken out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVICTED_COUNT_FIELD_NUMBER: _builtins.int
+    evicted_count: _builtins.int
+    """Messages that left the window; 0 if the request is repeated."""
+    def __init__(
+        self,
+        *,
+        evicted_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_count", b"evicted_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictMessagesResponse: _TypeAlias = EvictMessagesResponse  # noqa: Y015
+
+@_typing.final
 class ForkWindowRequest(_message.Message):
     """Copies a window."""
 

@@ -64,6 +64,11 @@ class WindowServiceStub:
                 request_serializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.CompactWindowRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.CompactWindowResponse.FromString,
                 _registered_method=True)
+        self.EvictMessages = channel.unary_unary(
+                '/strata.api.recall.v1.WindowService/EvictMessages',
+                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.EvictMessagesRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.EvictMessagesResponse.FromString,
+                _registered_method=True)
         self.ForkWindow = channel.unary_unary(
                 '/strata.api.recall.v1.WindowService/ForkWindow',
                 request_serializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.ForkWindowRequest.SerializeToString,
@@ -125,6 +130,15 @@ class WindowServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EvictMessages(self, request, context):
+        """Takes messages that were archived out of the window; they stay in the log. Not fenced by
+        a run of the conversation: a turn under way adds its steps to the window that is left.
+        NOT_FOUND (WINDOW_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ForkWindow(self, request, context):
         """Opens a new conversation of the same agent with the window as it was at a
         message: copies of the messages that were in view, pins and summary among
@@ -171,6 +185,11 @@ def add_WindowServiceServicer_to_server(servicer, server):
                     servicer.CompactWindow,
                     request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.CompactWindowRequest.FromString,
                     response_serializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.CompactWindowResponse.SerializeToString,
+            ),
+            'EvictMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvictMessages,
+                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.EvictMessagesRequest.FromString,
+                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.EvictMessagesResponse.SerializeToString,
             ),
             'ForkWindow': grpc.unary_unary_rpc_method_handler(
                     servicer.ForkWindow,
@@ -323,6 +342,33 @@ class WindowService:
             '/strata.api.recall.v1.WindowService/CompactWindow',
             strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.CompactWindowRequest.SerializeToString,
             strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.CompactWindowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvictMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.recall.v1.WindowService/EvictMessages',
+            strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.EvictMessagesRequest.SerializeToString,
+            strata_dot_api_dot_recall_dot_v1_dot_window__service__pb2.EvictMessagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,11 @@ class WindowServiceStub:
     """Stores a summary and swaps the window for the compacted one.
     NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
     """
+    EvictMessages: _aio.UnaryUnaryMultiCallable[_window_service_pb2.EvictMessagesRequest, _window_service_pb2.EvictMessagesResponse]
+    """Takes messages that were archived out of the window; they stay in the log. Not fenced by
+    a run of the conversation: a turn under way adds its steps to the window that is left.
+    NOT_FOUND (WINDOW_NOT_FOUND).
+    """
     ForkWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.ForkWindowRequest, _window_service_pb2.ForkWindowResponse]
     """Opens a new conversation of the same agent with the window as it was at a
     message: copies of the messages that were in view, pins and summary among
@@ -102,6 +107,16 @@ class WindowServiceServicer:
     ) -> _abc.Awaitable[_window_service_pb2.CompactWindowResponse]:
         """Stores a summary and swaps the window for the compacted one.
         NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
+        """
+
+    def EvictMessages(
+        self,
+        request: _window_service_pb2.EvictMessagesRequest,
+        context: _aio.ServicerContext[_window_service_pb2.EvictMessagesRequest, _abc.Awaitable[_window_service_pb2.EvictMessagesResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.EvictMessagesResponse]:
+        """Takes messages that were archived out of the window; they stay in the log. Not fenced by
+        a run of the conversation: a turn under way adds its steps to the window that is left.
+        NOT_FOUND (WINDOW_NOT_FOUND).
         """
 
     def ForkWindow(

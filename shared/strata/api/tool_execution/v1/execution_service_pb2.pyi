@@ -206,6 +206,7 @@ class ExecuteToolsRequest(_message.Message):
     TAINT_FIELD_NUMBER: _builtins.int
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     MAX_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    OLDER_LINES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     conversation_id: _builtins.str
@@ -250,6 +251,10 @@ class ExecuteToolsRequest(_message.Message):
         What a tool writes to memory is marked with it.
         """
 
+    @_builtins.property
+    def older_lines(self) -> Global___OlderLines:
+        """Set in runs of a voice_sleeptime_agent: what store_memories can store."""
+
     def __init__(
         self,
         *,
@@ -268,14 +273,49 @@ class ExecuteToolsRequest(_message.Message):
         taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
         per_file_view_window_char_limit: _builtins.int = ...,
         max_memory_bytes: _builtins.int = ...,
+        older_lines: Global___OlderLines | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["older_lines", b"older_lines"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "message_id", b"message_id", "model", b"model", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "message_id", b"message_id", "model", b"model", "older_lines", b"older_lines", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteToolsRequest: _TypeAlias = ExecuteToolsRequest  # noqa: Y015
+
+@_typing.final
+class OlderLines(_message.Message):
+    """The part of a transcript that a voice_sleeptime_agent archives for another agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    RANGE_KEY_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent in whose archive the memories are stored."""
+    range_key: _builtins.str
+    """Names the range of messages. The memories of a range are stored once, whatever run it is
+    that asks for it.
+    """
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The lines, in order; the indices of store_memories count them from 0."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        range_key: _builtins.str = ...,
+        lines: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "lines", b"lines", "range_key", b"range_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OlderLines: _TypeAlias = OlderLines  # noqa: Y015
 
 @_typing.final
 class ExecuteToolsResponse(_message.Message):

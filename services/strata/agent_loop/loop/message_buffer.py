@@ -1,0 +1,49 @@
+"""What of a voice agent's window can be archived, so that it leaves the window. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.agent_loop.domain.events import MessageBuffer
+from strata.agent_loop.domain.message_buffer import BufferLengths
+from strata.agent_loop.domain.messages import Message
+from strata.agent_loop.loop.exchanges import UnitKind, leaving, units_of
+
+
+def first_sequence(window: Sequence[Message]) -> int:
+    """Returns the lowest sequence of a window's messages; that of the next message if it is empty.
+
+    Args:
+        window: The window, the system message first.
+    """
+    units = units_of(window[1:])
+    messages = [m for unit in units if unit.kind is not UnitKind.SUMMARY for m in unit.messages]
+    return min((message.sequence for message in messages), default=window[0].sequence + 1)
+
+
+def buffer_of(window: Sequence[Message], lengths: BufferLengths, began_at: int) -> MessageBuffer:
+    """Returns which of the oldest messages of a window can be archived.
+
+    Exchanges leave whole, oldest first, until the shortest length is reached. The last one stays,
+    and so does what is pinned.
+
+    Args:
+        window: The window after the turn, the system message first.
+        lengths: Those of the agent.
+        began_at: Sequence of the first message of the window at the start of the turn.
+    """
+    units = units_of(window[1:])
+    sizes = [0 if unit.kind is UnitKind.SUMMARY else len(unit.messages) for unit in units]
+    count = left = sum(sizes)
+    last: Message | None = None
+    for group in leaving(units).exchanges:
+        if left <= lengths.shortest:
+            break
+        left -= sum(sizes[i] for i in group)
+        last = max((m for i in group for m in units[i].messages), key=lambda m: m.sequence)
+    return MessageBuffer(
+        after_sequence=began_at - 1,
+        until_sequence=-1 if last is None else last.sequence,
+        until_message_id="" if last is None else last.id,
+        full=count > lengths.longest,
+    )

@@ -1,0 +1,224 @@
+"""Replies in JSON: what the model is offered for them, and how what it writes is checked.
+
+A reply to the user is the text of a message without calls, and the argument of ``send_message``.
+Both are checked when the model has written them and before anything is journalled, stored or shown
+(decision 0159).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.loop.requests import Offer
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    JsonReply,
+    ModelEvent,
+    ModelReply,
+    Part,
+    Role,
+    TextDelta,
+    TextPart,
+    ToolCall,
+    ToolCallDelta,
+)
+from strata.agent_loop.models.schema import drop_invented_nulls
+from strata.shared.json_schemas import first_violation
+from strata.shared.json_text import JsonTextError, encodable, parse_json
+from strata.shared.tool_catalogue import SEND_MESSAGE
+
+MESSAGE = "message"
+"""The argument of ``send_message``."""
+
+_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
+_NOT_RUN = "This call was not run, because of the call beside it."
+_REPAIR = (
+    "Your answer was not shown to the user, because it is not the JSON object that was asked for:"
+    " {}. Answer again, with the corrected JSON object only."
+)
+_REPAIR_CALL = (
+    "The message was not sent, because it is not the JSON object that was asked for: {}. Call"
+    f" {SEND_MESSAGE} again, with the corrected object as {MESSAGE}."
+)
+_MAX_ECHO_CHARS = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedReply:
+    """A reply after the check.
+
+    Attributes:
+        reply: The reply, with its JSON in the form in which it is stored.
+        problem: The first violation; empty if there is none.
+    """
+
+    reply: ModelReply
+    problem: str = ""
+
+
+def with_json_replies(offer: Offer, asked: JsonReply | None) -> Offer:
+    """Returns an offer that asks for replies in JSON; the offer itself if any text will do.
+
+    Args:
+        offer: What the model is offered, before a loop adds arguments of its own.
+        asked: What a reply must be.
+    """
+    if asked is None:
+        return offer
+    message = asked.schema or {"type": "object"}
+    if asked.description:
+        message = {**message, "description": asked.description}
+    tools = tuple(_with_message(tool, message) for tool in offer.tools.tools)
+    return replace(offer, tools=ToolSet(tools), json_reply=asked)
+
+
+def _with_message(tool: Tool, message: Any) -> Tool:
+    if tool.name != SEND_MESSAGE:
+        return tool
+    parameters = tool.schema.parameters
+    properties = {**parameters.get("properties", {}), MESSAGE: message}
+    schema = replace(tool.schema, parameters={**parameters, "properties": properties})
+    return replace(tool, schema=schema)
+
+
+def checked(reply: ModelReply, offer: Offer) -> CheckedReply:
+    """Checks what a model wrote for the user.
+
+    Text beside calls is not checked: it is no reply. Neither is text in place of a call that the
+    V2 loop requires, which ends the run with `no_tool_call`.
+
+    Args:
+        reply: What the model wrote.
+        offer: What it was offered.
+    """
+    asked = offer.json_reply
+    if asked is None:
+        return CheckedReply(reply)
+    if not reply.tool_calls:
+        if not offer.json_text:
+            return CheckedReply(reply)
+        text, problem = _checked_text(reply.text, asked)
+        return CheckedReply(reply if problem else _with_text(reply, text), problem)
+    calls, problems = [], []
+    for call in reply.tool_calls:
+        call, problem = _checked_call(call, asked)  # noqa: PLW2901 - in its stored form
+        calls.append(call)
+        problems += [problem] if problem else []
+    if problems:
+        return CheckedReply(reply, problems[0])
+    return CheckedReply(replace(reply, tool_calls=tuple(calls)))
+
+
+def _checked_call(call: ToolCall, asked: JsonReply) -> tuple[ToolCall, str]:
+    if call.name != SEND_MESSAGE:
+        return call, ""
+    try:
+        arguments = parse_json(call.arguments)
+    except JsonTextError as error:
+        return call, f"the arguments are no JSON ({error})"
+    message = arguments.get(MESSAGE) if isinstance(arguments, dict) else None
+    if message is None:
+        return call, f"the argument {MESSAGE!r} is missing"
+    written = message if isinstance(message, str) else json.dumps(message)
+    text, problem = _checked_text(written, asked)
+    if problem:
+        return call, problem
+    stored = json.dumps(encodable({**arguments, MESSAGE: text}), ensure_ascii=False)
+    return replace(call, arguments=stored), ""
+
+
+def _checked_text(text: str, asked: JsonReply) -> tuple[str, str]:
+    """Returns a JSON object as it is stored, and what is wrong with it."""
+    fenced = _FENCE.fullmatch(text)
+    text = fenced[1] if fenced else text
+    if asked.schema is not None:
+        # Strict schemas make optional members nullable.
+        text = drop_invented_nulls(text, asked.schema)
+    try:
+        value = parse_json(text)
+    except JsonTextError as error:
+        return text, f"it is no JSON ({error})"
+    if not isinstance(value, dict):
+        return text, "it is JSON, but no object"
+    problem = "" if asked.schema is None else first_violation(asked.schema, value)
+    return json.dumps(encodable(value), ensure_ascii=False), problem
+
+
+def _with_text(reply: ModelReply, text: str) -> ModelReply:
+    """Returns a reply with this text in the place of its first one, and without the others."""
+    content: list[Part] = []
+    placed = False
+    for part in reply.content:
+        if not isinstance(part, TextPart):
+            content.append(part)
+        elif not placed:
+            content.append(TextPart(text))
+            placed = True
+    return replace(reply, content=tuple(content))
+
+
+def repair_of(reply: ModelReply, problem: str) -> Sequence[ChatMessage]:
+    """Returns what a request is continued with, so that the model corrects its reply.
+
+    The messages are in that request only. They are not stored: a dispatch that takes the run over
+    asks for the step anew, as it does for every step that is not journalled.
+
+    Args:
+        reply: The reply that did not satisfy the format.
+        problem: The first violation.
+    """
+    content = tuple(
+        TextPart(part.text[:_MAX_ECHO_CHARS]) if isinstance(part, TextPart) else part
+        for part in reply.content
+    )
+    calls = tuple(
+        replace(call, arguments=call.arguments[:_MAX_ECHO_CHARS]) for call in reply.tool_calls
+    )
+    echo = ChatMessage(Role.ASSISTANT, content, calls)
+    if not calls:
+        return [echo, ChatMessage.user(_REPAIR.format(problem))]
+    correction = _REPAIR_CALL.format(problem)
+    returns = [
+        ChatMessage.tool(call.id, correction if call.name == SEND_MESSAGE else _NOT_RUN)
+        for call in calls
+    ]
+    return [echo, *returns]
+
+
+class HeldPieces:
+    """Holds back the pieces of what is checked, so that nobody is shown JSON that is not valid.
+
+    Args:
+        offer: What the model is offered.
+    """
+
+    def __init__(self, offer: Offer) -> None:
+        self._asked = offer.json_reply is not None
+        self._text = self._asked and offer.json_text
+        self._texts = False
+        self._calls: set[int] = set()
+
+    def take(self, event: ModelEvent) -> bool:
+        """Says whether a piece is held back until the reply was checked."""
+        if isinstance(event, TextDelta):
+            self._texts = self._texts or self._text
+            return self._text
+        # A few servers send the name of a tool in pieces.
+        if self._asked and isinstance(event, ToolCallDelta):
+            if SEND_MESSAGE.startswith(event.name):
+                self._calls.add(event.index)
+            return event.index in self._calls
+        return False
+
+    def events_of(self, reply: ModelReply) -> Iterator[ModelEvent]:
+        """Yields what was held back of a reply, each text and each call as one piece."""
+        if self._texts and reply.text:
+            yield TextDelta(reply.text)
+        for index, call in enumerate(reply.tool_calls):
+            if index in self._calls:
+                yield ToolCallDelta(index, call.id, call.name, call.arguments)

@@ -1,0 +1,21 @@
+"""An agent says what its replies must be.
+
+Revision ID: 0009
+"""
+
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds the format; an empty object is any text."""
+    op.execute("ALTER TABLE agents ADD COLUMN response_format jsonb NOT NULL DEFAULT '{}'")
+
+
+def downgrade() -> None:
+    """Drops the format; an older release asks for text."""
+    op.execute("ALTER TABLE agents DROP COLUMN response_format")

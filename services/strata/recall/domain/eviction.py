@@ -1,0 +1,46 @@
+"""Which messages leave a window when they have been archived. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.recall.domain.messages import Message, Role
+
+_OF_BOOT = frozenset({Role.ASSISTANT, Role.TOOL})
+
+
+def left_in_view(messages: Sequence[Message], until: int) -> list[Message]:
+    """Returns what stays of a window, in order.
+
+    The messages of a step leave together or not at all, so that no call is shown without its
+    return. What is pinned stays with the rest of its step.
+
+    Args:
+        messages: The window, the system message first.
+        until: Sequence of the last message that can leave.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    pinned: set[tuple[str, int]] = set()
+    for message in messages:
+        step = _step_of(message)
+        if step is not None:
+            ends[step] = max(ends.get(step, -1), message.sequence)
+            if message.pinned:
+                pinned.add(step)
+
+    def stays(message: Message) -> bool:
+        if message.role is Role.SUMMARY or message.pinned:
+            return True
+        step = _step_of(message)
+        if step is None:
+            return message.sequence > until
+        return step in pinned or ends[step] > until
+
+    system, *others = messages
+    return [system, *filter(stays, others)]
+
+
+def _step_of(message: Message) -> tuple[str, int] | None:
+    """Returns what names the step of a message; None for an input."""
+    boot = not message.run_id and message.role in _OF_BOOT
+    return (message.run_id, message.step) if message.step > 0 or boot else None

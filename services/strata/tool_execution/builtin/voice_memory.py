@@ -1,0 +1,133 @@
+"""``store_memories``: a voice memory agent archives the older part of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.shared.errors import (
+    AlreadyExistsError,
+    Reason,
+    StrataError,
+    UnavailableError,
+    passes,
+)
+from strata.shared.tool_catalogue import MEMORIES_STORED, STORE_MEMORIES
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.labels import labels_to_proto
+from strata.tool_execution.peers import backoff
+
+_MOST_CHARS = 6_000
+"""Characters of the lines of one passage: with a context below the 8192 tokens of a passage,
+whatever the language, since a token has at least one character."""
+
+
+class StoreMemories:
+    """Runs ``store_memories``.
+
+    The memories of a range of messages are stored in one transaction, under a key that names the
+    range. A run that reads a range again, because an earlier one failed later on, stores nothing
+    more.
+
+    Args:
+        passages: Of archival memory.
+    """
+
+    names = frozenset({STORE_MEMORIES})
+
+    def __init__(self, passages: passage_grpc.PassageServiceStub) -> None:
+        self._passages = passages
+
+    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        """Stores one passage or more for each memory.
+
+        Raises:
+            ToolError: The run has no older lines, or an index is none of theirs.
+            StrataError: Archival memory refused.
+        """
+        memories = arguments["memories"]
+        if not memories:
+            return Output(MEMORIES_STORED)
+        older = caller.older_lines
+        if older is None or not older.lines:
+            raise ToolError(
+                "There are no lines marked (Older) in this run. Call store_memories with an empty"
+                " list."
+            )
+        _check(memories, older.lines)
+        origin = passage_pb.PassageOrigin(
+            agent_id=caller.agent_id,
+            run_id=caller.run_id,
+            tool_call_id=call.id,
+            message_id=caller.message_id,
+            taint=labels_to_proto(caller.taint),
+        )
+        texts = [text for memory in memories for text in passages_of(memory, older.lines)]
+        request = passage_pb.InsertPassagesRequest(
+            request_id=older.range_key,
+            agent_id=older.agent_id,
+            passages=[passage_pb.NewPassage(text=text, origin=origin) for text in texts],
+        )
+        try:
+            stored = await self._insert(request)
+        except AlreadyExistsError as error:
+            if error.reason is not Reason.REQUEST_ID_REUSED:
+                raise
+            # An earlier run has stored the memories of this range, in other words.
+            return Output(MEMORIES_STORED)
+        return Output(MEMORIES_STORED, archival_changed=stored.inserted_count > 0)
+
+    async def _insert(
+        self, request: passage_pb.InsertPassagesRequest
+    ) -> passage_pb.InsertPassagesResponse:
+        """Stores passages in one transaction with their key; waits for a service that is away."""
+        pauses = backoff()
+        while True:
+            try:
+                # One message is one transaction.
+                return await self._passages.InsertPassages(iter([request]))
+            except StrataError as error:
+                if not passes(error):
+                    raise
+                if not await pauses.wait(error):
+                    raise UnavailableError(
+                        "The archival memory service cannot be reached now."
+                    ) from error
+
+
+def passages_of(memory: dict[str, Any], lines: Sequence[str]) -> Iterator[str]:
+    """Returns the texts that a memory is stored as: its context, an empty line, and its lines.
+
+    A long memory gives several texts, each with the context.
+    """
+    text = "\n".join(lines[memory["start_index"] : memory["end_index"] + 1])
+    context = memory["context"].strip()
+    for piece in _pieces(text):
+        yield f"{context}\n\n{piece}" if context else piece
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Returns a text in pieces of at most `_MOST_CHARS`, cut between lines where that can be."""
+    piece = ""
+    for line in text.split("\n"):
+        starts = range(0, max(len(line), 1), _MOST_CHARS)
+        for part in (line[start : start + _MOST_CHARS] for start in starts):
+            if piece and len(piece) + len(part) >= _MOST_CHARS:
+                yield piece
+                piece = ""
+            piece = f"{piece}\n{part}" if piece else part
+    if piece.strip():
+        yield piece
+
+
+def _check(memories: Sequence[dict[str, Any]], lines: Sequence[str]) -> None:
+    last = len(lines) - 1
+    for number, memory in enumerate(memories):
+        start, end = memory["start_index"], memory["end_index"]
+        if not start <= end <= last:
+            raise ToolError(
+                f"memories[{number}] names the lines {start} to {end}; the lines marked (Older)"
+                f" are 0 to {last}, and start_index is not above end_index. Nothing was stored."
+            )

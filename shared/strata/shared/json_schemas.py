@@ -1,0 +1,209 @@
+"""JSON schemas that come from outside: checked, closed, and without references."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import extend
+
+from strata.shared.json_text import MAX_JSON_DEPTH, JsonTextError, is_deeper, parse_json
+from strata.shared.tool_arguments import ArgumentsValidator, describe_violation
+
+MAX_CHARS = 64_000
+_TOO_DEEP = f"is nested deeper than {MAX_JSON_DEPTH} levels"
+MAX_SCHEMAS = 2_000
+_DEEPEST = 24
+_MAPS = ("properties", "dependentSchemas")
+_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
+# References to elsewhere would be fetched, and a pattern can keep the checker busy for years.
+_REFUSED = frozenset(
+    {
+        *("$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"),
+        *("pattern", "patternProperties", "propertyNames", "unevaluatedProperties"),
+        "unevaluatedItems",
+    }
+)
+
+
+class GivenSchemaError(Exception):
+    """A schema that cannot be used; says why."""
+
+
+def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]:
+    """Returns the schema of an object, such as the arguments of a tool, from its JSON.
+
+    References to its own ``$defs`` are written out. An object that does not say so takes no other
+    members.
+
+    Args:
+        text: The JSON.
+        most_schemas: Schemas that it may have in all, once references are written out.
+
+    Raises:
+        GivenSchemaError: It is no such schema.
+    """
+    if len(text) > MAX_CHARS:
+        raise GivenSchemaError(f"exceeds {MAX_CHARS} characters")
+    try:
+        schema = parse_json(text)
+    except JsonTextError as error:
+        # The parser's words about the place read like those of a compiler.
+        problem = str(error).partition(": line ")[0]
+        raise GivenSchemaError(f"is no JSON: {problem}") from None
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
+        raise GivenSchemaError("must be a JSON schema: an object with properties")
+    if schema.get("type", "object") != "object":
+        raise GivenSchemaError('must describe an object: its type must be "object"')
+    problem = unstorable(schema)
+    if problem:
+        raise GivenSchemaError(problem)
+    definitions = {**_map(schema, "definitions"), **_map(schema, "$defs")}
+    schema.pop("$schema", None)
+    whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
+    try:
+        Draft202012Validator.check_schema(whole)
+    except (SchemaError, RecursionError) as error:
+        said = error.message if isinstance(error, SchemaError) else "nested too deeply"
+        raise GivenSchemaError(f"is no JSON schema: {said[:200]}") from None
+    properties = whole.get("properties", {})
+    return {
+        "additionalProperties": False,
+        **whole,
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in whole.get("required", ()) if name in properties],
+    }
+
+
+class _Inliner:
+    def __init__(self, definitions: Mapping[str, Any], most_schemas: int) -> None:
+        self._definitions = definitions
+        self._most = most_schemas
+        self._nodes = 0
+
+    def inline(self, schema: Any, within: tuple[str, ...], depth: int) -> Any:
+        if isinstance(schema, bool):
+            return {} if schema else {"not": {}}
+        if not isinstance(schema, dict):
+            return schema
+        self._nodes += 1
+        if self._nodes > self._most or depth > _DEEPEST:
+            raise GivenSchemaError("is too large for a model to read")
+        refused = sorted(_REFUSED.intersection(schema))
+        if refused:
+            raise GivenSchemaError(f"uses {refused[0]!r}, which is not supported")
+        if "$ref" in schema:
+            return self._resolved(schema, within, depth)
+        done = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
+        for key in _MAPS:
+            if isinstance(done.get(key), dict):
+                done[key] = {
+                    name: self.inline(each, within, depth + 1) for name, each in done[key].items()
+                }
+        for key in _LISTS:
+            if isinstance(done.get(key), list):
+                done[key] = [self.inline(each, within, depth + 1) for each in done[key]]
+        for key in _SINGLE:
+            if key in done and not (key == "additionalProperties" and done[key] in (True, False)):
+                done[key] = self.inline(done[key], within, depth + 1)
+        return done
+
+    def _resolved(self, schema: dict[str, Any], within: tuple[str, ...], depth: int) -> Any:
+        reference = schema["$ref"]
+        name = str(reference).rpartition("/")[2]
+        if reference not in (f"#/$defs/{name}", f"#/definitions/{name}"):
+            raise GivenSchemaError(
+                f"refers to {str(reference)[:100]!r}, which is not among its $defs"
+            )
+        if name not in self._definitions or not isinstance(self._definitions[name], dict):
+            raise GivenSchemaError(f"refers to {name[:100]!r}, which is not among its $defs")
+        if name in within:
+            raise GivenSchemaError(f"has a definition that holds itself: {name[:100]!r}")
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        meant = {**self._definitions[name], **beside}
+        return self.inline(meant, (*within, name), depth + 1)
+
+
+def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = schema.get(key, {})
+    return found if isinstance(found, dict) else {}
+
+
+def unstorable(value: Any) -> str:
+    """Says why a JSON value cannot be stored or sent; empty if it can."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return "holds half a character, which is no text"
+    except RecursionError:
+        return _TOO_DEEP
+    except (ValueError, TypeError):
+        return "holds a number that JSON does not have"
+    if is_deeper(value):
+        return _TOO_DEEP
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text if "\0" in text:
+                return "holds the character NUL"
+            case list() as items:
+                waiting.extend(items)
+            case dict() as members:
+                waiting.extend((*members, *members.values()))
+            case _:
+                pass
+    return ""
+
+
+_MOST_STEPS = 100_000
+"""What a check may cost: a third of a second. A step is a keyword, or four of its values."""
+
+_steps_left: ContextVar[list[int]] = ContextVar("steps_left")
+
+
+class _TooCostlyError(Exception):
+    """A check takes too many steps."""
+
+
+def first_violation(schema: Mapping[str, Any], value: Any) -> str:
+    """Says what is wrong with a JSON value first; empty if it satisfies a schema.
+
+    The cost is bounded: schemas and values come from outside, and choices inside of lists multiply.
+
+    Args:
+        schema: What `read_schema` returned.
+        value: The value.
+    """
+    token = _steps_left.set([_MOST_STEPS])
+    try:
+        error = next(_BoundedValidator(schema).iter_errors(value), None)
+    except _TooCostlyError:
+        return "it takes too long to check it against the schema"
+    finally:
+        _steps_left.reset(token)
+    return "" if error is None else describe_violation(error)
+
+
+def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the check of a keyword that counts its steps."""
+
+    def run(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
+        left = _steps_left.get()
+        left[0] -= 1 + (len(wanted) // 4 if isinstance(wanted, list | dict) else 0)
+        if left[0] < 0:
+            raise _TooCostlyError
+        return check(validator, wanted, value, schema)
+
+    return run
+
+
+_BoundedValidator = extend(  # type: ignore[no-untyped-call]
+    ArgumentsValidator,
+    {name: _counted(check) for name, check in ArgumentsValidator.VALIDATORS.items()},
+)

@@ -1,0 +1,116 @@
+"""The response format of a message on its way to the agent loop, and what keeps it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.gateway.test_approvals import asks, found, respond
+from integration.gateway.test_groups import Members
+from integration.gateway.test_schedules import Schedules
+from integration.gateway.world import World, collect, eventually, kinds, message, reply
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.common.v1 import response_format_pb2 as format_pb
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.shared.ids import new_id
+from strata.shared.status import from_rpc_error
+
+WEATHER = format_pb.ResponseFormat(
+    json_schema=format_pb.JsonSchemaFormat(
+        name="weather", schema_json='{"properties": {"city": {"type": "string"}}}'
+    )
+)
+OBJECT = format_pb.ResponseFormat(json_object=format_pb.JsonObjectFormat())
+
+
+async def violations(call: Any) -> list[str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return [violation.field for violation in from_rpc_error(raised.value).violations]
+
+
+async def test_every_attempt_of_a_run_has_the_format_of_its_message(world: World) -> None:
+    gateway = await world.gateway()
+    agent = world.new_agent()
+    await collect(gateway.send(agent, response_format=WEATHER))
+    await collect(gateway.send(agent))
+    mine = [request for request in world.turns.requests if request.agent_id == agent]
+    assert mine[0].response_format == WEATHER
+    assert not mine[1].HasField("response_format")
+
+
+@pytest.mark.parametrize("by_default", [False, True], ids=["answered", "by default"])
+async def test_run_that_goes_on_after_an_approval_keeps_the_format(
+    world: World, by_default: bool
+) -> None:
+    gateway = await world.gateway()
+    world.tools.versions["pay"] = "v1"
+    agent, approval_id = world.new_agent(), new_id("approval")
+    world.turns.script = asks(approval_id, approved_in=1 if by_default else 0)
+    await collect(gateway.send(agent, response_format=WEATHER))
+    assert (await found(gateway, approval_id)).request.response_format == WEATHER
+    again = new_id("approval")
+    world.turns.script = asks(again)
+    if by_default:
+
+        async def decided() -> bool:
+            return bool((await found(gateway, approval_id)).answer_run_id)
+
+        await eventually(decided)
+        run_id = (await found(gateway, approval_id)).answer_run_id
+        assert kinds(await collect(gateway.stream(run_id)))[-1] == "run_finished"
+    else:
+        await collect(respond(gateway, approval_id, approve=True))
+    world.turns.script = reply("Done.")
+    await collect(respond(gateway, again, approve=True))
+    answers = [r for r in world.turns.requests if r.agent_id == agent and r.HasField("approval")]
+    assert [answer.response_format for answer in answers] == [WEATHER, WEATHER]
+
+
+async def test_hostile_format_of_a_message_is_refused_by_field(network_world: World) -> None:
+    gateway = await network_world.gateway()
+    agent = network_world.new_agent()
+    hostile = format_pb.ResponseFormat(
+        json_schema=format_pb.JsonSchemaFormat(name="a", schema_json='{"$ref": "http://x"}')
+    )
+    fields = ["response_format.json_schema.schema_json"]
+    assert await violations(collect(gateway.send(agent, response_format=hostile))) == fields
+    assert await violations(gateway.start_run(agent, response_format=hostile)) == fields
+    unset = format_pb.ResponseFormat()
+    assert await violations(gateway.start_run(agent, response_format=unset)) == ["response_format"]
+    schedules = Schedules(gateway)
+    assert await violations(schedules.create(agent, response_format=hostile)) == fields
+
+
+async def test_message_to_a_group_takes_no_format_and_managers_answer_in_text(
+    world: World,
+) -> None:
+    gateway = await world.gateway()
+    members = Members(world)
+    group = members.group("Ada", "Bo", manager="Max", type=group_pb.MANAGER_TYPE_DYNAMIC)
+    members.says["Max"] = lambda: "Ada"
+    request = pb.SendMessageRequest(group_id=group.id, messages=[message("Hi")])
+    request.response_format.CopyFrom(OBJECT)
+    call = gateway.runs.SendMessage(request, metadata=gateway.metadata, timeout=60)
+    assert await violations(collect(call)) == ["response_format"]
+    request.ClearField("response_format")
+    await collect(gateway.runs.SendMessage(request, metadata=gateway.metadata, timeout=60))
+    formats = {
+        members.names.get(turn.agent_id, ""): turn.response_format.WhichOneof("format")
+        for turn in world.turns.requests
+        if turn.group_id == group.id
+    }
+    assert formats["Max"] == "text"
+    assert formats["Ada"] is None
+
+
+async def test_schedule_keeps_its_format(network_world: World) -> None:
+    schedules = Schedules(await network_world.gateway())
+    made = await schedules.create(network_world.new_agent(), response_format=WEATHER)
+    assert made.response_format == WEATHER
+    assert (await schedules.update(made.id, max_steps=3)).response_format == WEATHER
+    changed = await schedules.update(made.id, response_format=OBJECT)
+    assert changed.response_format == OBJECT
+    assert (await schedules.get(made.id)).response_format == OBJECT

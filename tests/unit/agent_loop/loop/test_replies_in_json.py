@@ -1,0 +1,419 @@
+"""Replies in JSON over the pure loop: checked, corrected once, and never shown before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strata.agent_loop.domain.events import StepRestarted, TextPiece, ToolCallPiece
+from strata.agent_loop.domain.messages import MessageRole
+from strata.agent_loop.domain.response_formats import ResponseFormat, ResponseFormatType
+from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    Role,
+    ToolCall,
+    ToolCallDelta,
+    ToolSchema,
+)
+from strata.shared.agent_types import AgentType
+from strata.shared.errors import Reason
+from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect
+from strata.shared.tool_rules import ToolRuleType
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import Agents, LoopWorld, Models, Sink, reply
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "note": {"type": "string"}},
+    "required": ["city"],
+}
+WEATHER = ResponseFormat(
+    ResponseFormatType.JSON_SCHEMA, "weather", "The weather.", json.dumps(SCHEMA)
+)
+ANY = ResponseFormat(ResponseFormatType.JSON_OBJECT)
+TEXT = ResponseFormat()
+INVALID, VALID = '{"town": "Rome"}', '{"city": "Rome"}'
+PROBLEM = "unknown 'town' (it takes 'city', 'note')"
+
+
+def world_with(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopWorld:
+    world = LoopWorld()
+    world.agent = replace(world.agent, response_format=asked, **fields)
+    world.ports = replace(world.ports, agents=Agents(world.agent))
+    return world
+
+
+class TalkingModel:
+    """A model whose calls are streamed, piece by piece."""
+
+    def __init__(self, world: LoopWorld) -> None:
+        self._model = world.model
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        async for event in self._model.stream(request):
+            if isinstance(event, ModelReply):
+                for index, call in enumerate(event.tool_calls):
+                    for at in range(0, len(call.arguments), 7):
+                        piece = call.arguments[at : at + 7]
+                        yield ToolCallDelta(index, call.id, call.name, piece)
+            yield event
+
+
+def v2_world(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopWorld:
+    """A world whose agent talks through `send_message`."""
+    tools = (SEND_MESSAGE, "reads")
+    world = world_with(asked, type=AgentType.MEMGPT_V2, tools=tools, **fields)
+    parameters = {
+        "type": "object",
+        "properties": {"message": {"type": "string", "description": "The text."}},
+        "required": ["message"],
+        "additionalProperties": False,
+    }
+    send = Tool(ToolSchema(SEND_MESSAGE, "", parameters), ToolEffect.READ_ONLY, keyed=True)
+    world.tools.toolset = ToolSet((send, *world.tools.toolset.tools))
+    world.tools.text = SENT_MESSAGE
+    world.models = Models(TalkingModel(world), world.models.settings)  # type: ignore[arg-type]
+    world.ports = replace(world.ports, models=world.models)
+    return world
+
+
+def send(message: Any, number: int = 1, **more: Any) -> ModelReply:
+    arguments = {"message": message, **more, "request_heartbeat": False}
+    return reply("", ToolCall(f"call_{number}", SEND_MESSAGE, json.dumps(arguments)))
+
+
+def streamed(world: LoopWorld, **fields: Any) -> RunRequest:
+    return world.request("Rome?", stream_tokens=True, **fields)
+
+
+def shown(sink: Sink) -> str:
+    return "".join(piece.text for piece in sink.of(TextPiece))
+
+
+def roles(world: LoopWorld) -> list[str]:
+    return [message.role.value for message in world.recall.messages]
+
+
+async def test_valid_reply_is_asked_for_by_its_schema_and_shown_whole() -> None:
+    world = world_with()
+    sink = await world.run(streamed(world), reply(VALID))
+    [request] = world.model.requests
+    assert request.response_format is not None
+    assert request.response_format.schema == {**SCHEMA, "additionalProperties": False}
+    assert request.response_format.name == "weather"
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert [piece.text for piece in sink.of(TextPiece)] == [VALID]
+    assert world.recall.messages[-1].text == VALID
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '```json\n{"city": "Rome"}\n```',
+        '\n{"city":"Rome"}\n',
+        '{"city": "Rome", "note": null}',
+        '{"city": "Paris", "city": "\\u0052ome"}',
+    ],
+)
+async def test_reply_is_stored_as_json_in_one_form(written: str) -> None:
+    world = world_with()
+    sink = await world.run(streamed(world), reply(written))
+    assert shown(sink) == world.recall.messages[-1].text == VALID
+
+
+async def test_invalid_reply_is_corrected_once_and_never_shown_or_stored() -> None:
+    world = world_with()
+    sink = await world.run(streamed(world), reply(INVALID), reply(VALID))
+    first, second = world.model.requests
+    assert list(second.messages[: len(first.messages)]) == list(first.messages)
+    echo, correction = second.messages[len(first.messages) :]
+    assert (echo.role, echo.text) == (Role.ASSISTANT, INVALID)
+    assert correction.role is Role.USER
+    assert PROBLEM in correction.text
+    assert second.response_format == first.response_format
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert shown(sink) == VALID
+    [restarted] = sink.of(StepRestarted)
+    assert PROBLEM in restarted.reason
+    assert roles(world) == ["system", "user", "assistant"]
+    assert sink.outcome.step_count == 1
+    assert sink.outcome.usage.prompt_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("asked", "written", "problem"),
+    [
+        (WEATHER, INVALID, PROBLEM),
+        (WEATHER, "It is warm.", "it is no JSON"),
+        (WEATHER, '["Rome"]', "it is JSON, but no object"),
+        (WEATHER, '{"city": 3}', "'city' is wrong: 3 is not of type 'string'"),
+        (ANY, "It is warm.", "it is no JSON"),
+        (ANY, '"Rome"', "it is JSON, but no object"),
+    ],
+)
+async def test_second_invalid_reply_ends_the_run_with_the_first_violation(
+    asked: ResponseFormat, written: str, problem: str
+) -> None:
+    world = world_with(asked)
+    sink = await world.run(streamed(world), reply(written), reply(written))
+    assert sink.outcome.stop_reason is StopReason.INVALID_LLM_RESPONSE
+    failure = sink.outcome.failure
+    assert failure is not None
+    assert failure.reason is Reason.MODEL_REPLY_INVALID
+    assert problem in failure.message
+    assert not shown(sink)
+    assert roles(world) == ["system", "user"]
+
+
+async def test_reply_cut_inside_its_json_is_not_asked_for_again() -> None:
+    world = world_with()
+    sink = await world.run(streamed(world), reply('{"city": "Ro', finish=FinishReason.LENGTH))
+    assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
+    assert sink.outcome.failure is not None
+    assert "max_output_tokens" in sink.outcome.failure.message
+    assert not shown(sink)
+    assert roles(world) == ["system", "user"]
+
+
+async def test_text_beside_calls_is_no_reply() -> None:
+    world = world_with()
+    looking = replace(world.calls("reads"), content=reply("I look.").content)
+    sink = await world.run(streamed(world), looking, reply(VALID))
+    assert shown(sink) == f"I look.{VALID}"
+    assert roles(world) == ["system", "user", "assistant", "tool", "assistant"]
+
+
+async def test_message_overrides_the_format_of_the_agent() -> None:
+    world = world_with()
+    sink = await world.run(streamed(world, response_format=TEXT), reply("It is warm."))
+    assert shown(sink) == "It is warm."
+    assert world.model.requests[0].response_format is None
+    await world.run(streamed(world, response_format=ANY), reply(INVALID))
+    asked = world.model.requests[1].response_format
+    assert asked is not None
+    assert asked.schema is None
+
+
+async def test_schema_of_a_stored_agent_that_is_refused_now_ends_the_run() -> None:
+    world = world_with(replace(WEATHER, schema_json='{"$id": "https://example.org"}'))
+    sink = await world.run(streamed(world))
+    assert sink.outcome.stop_reason is StopReason.ERROR
+    assert sink.outcome.failure is not None
+    assert "'$id'" in sink.outcome.failure.message
+
+
+async def test_schema_counts_as_part_of_every_request() -> None:
+    large = {"type": "object", "properties": {"a": {"description": "x" * 60_000}}}
+    world = world_with(replace(WEATHER, schema_json=json.dumps(large)))
+    world.models.settings = replace(world.models.settings, context_window=4096)
+    sink = await world.run(streamed(world))
+    assert sink.outcome.stop_reason is StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT
+
+
+async def until_done(world: LoopWorld, replies: list[ModelReply], died_at: int | None) -> Sink:
+    """Runs a turn whose first attempt dies after so many calls to the outside."""
+    request = streamed(world)
+    world.model.replies = list(replies)
+    world.fate.last = died_at
+    try:
+        return await world.run(request)
+    except Died:
+        world.fate.last = None
+    # What is not journalled is asked for anew.
+    stored = any(m.role is MessageRole.ASSISTANT for m in world.recall.messages)
+    resumed = world.journal.rows.get(request.run_id, (0, None))[1]
+    world.model.replies = [] if stored or resumed else list(replies)
+    return await world.run(replace(request, attempt=2))
+
+
+@pytest.mark.parametrize("loop", ["v3", "v2"])
+@pytest.mark.parametrize("valid", [True, False], ids=["corrected", "failed"])
+async def test_run_that_dies_anywhere_ends_as_one_that_does_not(loop: str, valid: bool) -> None:
+    def replies() -> list[ModelReply]:
+        texts = [INVALID, VALID if valid else INVALID]
+        if loop == "v3":
+            return [reply(text) for text in texts]
+        return [send(json.loads(text), n) for n, text in enumerate(texts)]
+
+    make = world_with if loop == "v3" else v2_world
+    whole = make()
+    expected = (await until_done(whole, replies(), None)).outcome.stop_reason
+    assert expected is (StopReason.END_TURN if valid else StopReason.INVALID_LLM_RESPONSE)
+    calls = whole.fate.calls
+    assert calls > 6
+    for died_at in range(1, calls):
+        world = make()
+        sink = await until_done(world, replies(), died_at)
+        assert sink.outcome.stop_reason is expected, died_at
+        assert roles(world) == roles(whole), died_at
+        assert INVALID not in str([m.parts for m in world.recall.messages])
+        assert "town" not in str(sink.of(TextPiece) + sink.of(ToolCallPiece))
+
+
+async def test_v2_offers_the_schema_as_the_message_and_stores_json_text() -> None:
+    world = v2_world()
+    sink = await world.run(streamed(world), send({"city": "Rome"}))
+    [request] = world.model.requests
+    # The text of a reply is none: a call is required.
+    assert request.response_format is None
+    parameters = request.tools[0].parameters
+    assert parameters["properties"]["message"] == {
+        **SCHEMA,
+        "additionalProperties": False,
+        "description": "The weather.",
+    }
+    assert list(parameters["properties"]) == ["message"]
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    [call] = world.recall.messages[2].tool_calls
+    assert json.loads(call.arguments) == {"message": VALID}
+    assert [c.arguments for batch in world.tools.batches for c in batch.calls] == [call.arguments]
+    assert "".join(piece.arguments for piece in sink.of(ToolCallPiece)) == call.arguments
+    returned = json.loads(world.recall.messages[3].tool_returns[0].content)
+    assert returned["message"] == SENT_MESSAGE
+
+
+async def test_v2_shows_earlier_messages_as_the_objects_that_the_model_wrote() -> None:
+    world = v2_world()
+    await world.run(streamed(world), send({"city": "Rome"}))
+    await world.run(streamed(world), send({"city": "Paris"}, 2))
+    [earlier] = [m.tool_calls[0] for m in world.model.requests[1].messages if m.tool_calls]
+    assert json.loads(earlier.arguments)["message"] == {"city": "Rome"}
+    # Under another format the text is what it is.
+    await world.run(streamed(world, response_format=TEXT), send("Hello.", 3))
+    called = [m.tool_calls[0] for m in world.model.requests[2].messages if m.tool_calls]
+    assert [json.loads(call.arguments)["message"] for call in called] == [
+        VALID,
+        '{"city": "Paris"}',
+    ]
+
+
+async def test_v2_object_of_any_form() -> None:
+    world = v2_world(ANY)
+    await world.run(streamed(world), send({"any": [1]}))
+    assert world.model.requests[0].tools[0].parameters["properties"]["message"] == {
+        "type": "object"
+    }
+    [call] = world.recall.messages[2].tool_calls
+    assert json.loads(call.arguments) == {"message": '{"any": [1]}'}
+
+
+async def test_v2_takes_json_that_was_written_as_text() -> None:
+    world = v2_world()
+    sink = await world.run(streamed(world), send(VALID))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert not sink.of(StepRestarted)
+
+
+async def test_v2_invalid_message_is_corrected_before_the_tool_runs() -> None:
+    world = v2_world()
+    sink = await world.run(streamed(world), send({"town": "Rome"}), send({"city": "Rome"}, 2))
+    first, second = world.model.requests
+    echo, correction = second.messages[len(first.messages) :]
+    assert [call.name for call in echo.tool_calls] == [SEND_MESSAGE]
+    assert (correction.role, correction.tool_call_id) == (Role.TOOL, "call_1")
+    assert PROBLEM in correction.text
+    assert len(world.tools.batches) == 1
+    assert roles(world) == ["system", "user", "assistant", "tool"]
+    pieces = "".join(piece.arguments for piece in sink.of(ToolCallPiece))
+    assert json.loads(pieces) == {"message": VALID}
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (send("It is warm."), "it is no JSON"),
+        (send([1]), "it is JSON, but no object"),
+        (send(None), "the argument 'message' is missing"),
+        (reply("", ToolCall("c", SEND_MESSAGE, "{")), "the arguments are no JSON"),
+        (send({"town": "Rome"}), PROBLEM),
+    ],
+)
+async def test_v2_second_invalid_message_ends_the_run(call: ModelReply, problem: str) -> None:
+    world = v2_world()
+    sink = await world.run(streamed(world), call, call)
+    assert sink.outcome.stop_reason is StopReason.INVALID_LLM_RESPONSE
+    assert sink.outcome.failure is not None
+    assert problem in sink.outcome.failure.message
+    assert not world.tools.batches
+    assert not sink.of(ToolCallPiece)
+    assert roles(world) == ["system", "user"]
+
+
+async def test_v2_other_calls_are_streamed_while_they_are_written() -> None:
+    world = v2_world()
+    other = reply("", ToolCall("call_1", "reads", '{"request_heartbeat": true}'))
+    sink = await world.run(streamed(world), other, send({"city": "Rome"}, 2))
+    kinds = [(piece.name, piece.arguments) for piece in sink.of(ToolCallPiece)]
+    assert kinds[0][0] == "reads"
+    assert kinds[-1] == (SEND_MESSAGE, json.dumps({"message": VALID}))
+
+
+async def test_v2_call_beside_an_invalid_message_is_not_run_before_the_correction() -> None:
+    world = v2_world()
+    both = replace(
+        send({"town": "Rome"}),
+        tool_calls=(
+            ToolCall("call_0", "reads", "{}"),
+            *send({"town": "Rome"}).tool_calls,
+        ),
+    )
+    await world.run(streamed(world), both, send({"city": "Rome"}, 2))
+    first, second = world.model.requests
+    _, read, _ = second.messages[len(first.messages) :]
+    assert read.text == "This call was not run, because of the call beside it."
+    assert [c.name for batch in world.tools.batches for c in batch.calls] == [SEND_MESSAGE]
+
+
+async def test_v2_text_in_place_of_a_call_still_ends_with_no_tool_call() -> None:
+    world = v2_world()
+    sink = await world.run(streamed(world), reply("It is warm."))
+    assert sink.outcome.stop_reason is StopReason.NO_TOOL_CALL
+
+
+async def test_v2_agent_without_tools_replies_by_the_schema() -> None:
+    world = world_with(type=AgentType.MEMGPT_V2, tools=())
+    world.tools.toolset = ToolSet(())
+    sink = await world.run(streamed(world), reply(INVALID), reply(VALID))
+    assert world.model.requests[0].response_format is not None
+    assert shown(sink) == VALID
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+
+
+async def test_v2_thoughts_stay_the_first_argument() -> None:
+    model = replace(LoopWorld().agent.model, put_inner_thoughts_in_kwargs=True)
+    world = v2_world(model=model)
+    sink = await world.run(streamed(world), send({"city": "Rome"}, thinking="Rome, then."))
+    names = list(world.model.requests[0].tools[0].parameters["properties"])
+    assert names == ["thinking", "message"]
+    assert "".join(piece.arguments for piece in sink.of(ToolCallPiece)) == json.dumps(
+        {"message": VALID}
+    )
+
+
+async def test_v3_agent_with_send_message_is_offered_the_schema_too() -> None:
+    world = v2_world()
+    world.agent = replace(
+        world.agent,
+        type=AgentType.LETTA_V1,
+        tool_rules=(ToolRule(ToolRuleType.EXIT_LOOP, SEND_MESSAGE),),
+    )
+    world.ports = replace(world.ports, agents=Agents(world.agent))
+    call = reply("", ToolCall("c", SEND_MESSAGE, '{"message": {"city": "Rome"}}'))
+    sink = await world.run(streamed(world), call)
+    assert world.model.requests[0].response_format is not None
+    assert sink.outcome.stop_reason is StopReason.TOOL_RULE
+    [stored] = world.recall.messages[2].tool_calls
+    assert json.loads(stored.arguments) == {"message": VALID}

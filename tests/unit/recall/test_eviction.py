@@ -1,0 +1,61 @@
+"""Which messages leave a window when they have been archived."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from strata.recall.domain.eviction import left_in_view
+from strata.recall.domain.messages import Message, Role
+
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
+
+
+def message(sequence: int, role: Role, **fields: Any) -> Message:
+    made = Message(id=f"message-{sequence}", role=role, parts=(), create_time=NOW, **fields)
+    return replace(made, sequence=sequence)
+
+
+def turn(first: int, run: str) -> list[Message]:
+    """An input and a step with a call and its return."""
+    return [
+        message(first, Role.USER, run_id=run),
+        message(first + 1, Role.ASSISTANT, run_id=run, step=1),
+        message(first + 2, Role.TOOL, run_id=run, step=1),
+    ]
+
+
+SYSTEM = message(0, Role.SYSTEM)
+WINDOW = [SYSTEM, *turn(1, "run-1"), *turn(4, "run-2"), *turn(7, "run-3")]
+
+
+def sequences(messages: list[Message]) -> list[int]:
+    return [each.sequence for each in messages]
+
+
+def test_messages_up_to_the_sequence_leave() -> None:
+    assert sequences(left_in_view(WINDOW, 6)) == [0, 7, 8, 9]
+    assert sequences(left_in_view(left_in_view(WINDOW, 6), 6)) == [0, 7, 8, 9]
+
+
+def test_a_step_whose_return_is_later_stays_whole() -> None:
+    assert sequences(left_in_view(WINDOW, 5)) == [0, 5, 6, 7, 8, 9]
+
+
+def test_summaries_and_pinned_steps_stay_in_their_order() -> None:
+    summary = message(20, Role.SUMMARY)
+    window = [SYSTEM, summary, *turn(1, "run-1"), *turn(4, "run-2")]
+    window[3] = replace(window[3], pinned=True)
+    assert sequences(left_in_view(window, 6)) == [0, 20, 2, 3]
+
+
+def test_a_pinned_input_stays_without_the_steps_of_its_run() -> None:
+    window = [replace(each, pinned=each.sequence == 1) for each in WINDOW]
+    assert sequences(left_in_view(window, 9)) == [0, 1]
+
+
+def test_the_boot_call_and_its_return_leave_together() -> None:
+    boot = [message(1, Role.ASSISTANT), message(2, Role.TOOL), message(3, Role.USER)]
+    assert sequences(left_in_view([SYSTEM, *boot], 1)) == [0, 1, 2, 3]
+    assert sequences(left_in_view([SYSTEM, *boot], 2)) == [0, 3]

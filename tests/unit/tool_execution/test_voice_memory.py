@@ -1,0 +1,97 @@
+"""``store_memories``: indices, texts of passages, and a range that is stored already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.shared.errors import AlreadyExistsError, Reason, UnavailableError
+from strata.shared.ids import new_id
+from strata.shared.tool_catalogue import MEMORIES_STORED
+from strata.tool_execution.builtin.voice_memory import StoreMemories, passages_of
+from strata.tool_execution.domain.tools import Call, Caller, OlderLines, ToolError
+
+AGENT = new_id("agent")
+LINES = ("user: a", "assistant: b", "user: c\n  d")
+CALL = Call("call-1", "store_memories", "{}", "run/1/1")
+
+
+def caller(lines: tuple[str, ...] | None = LINES) -> Caller:
+    older = None if lines is None else OlderLines(AGENT, "memories of c 1 9", lines)
+    return Caller(
+        new_id("agent"),
+        new_id("conversation"),
+        new_id("run"),
+        "step-1",
+        "openai/x",
+        "UTC",
+        taint=("web",),
+        older_lines=older,
+    )
+
+
+def memory(start: int, end: int, context: str = "Why.") -> dict[str, Any]:
+    return {"start_index": start, "end_index": end, "context": context}
+
+
+class Passages:
+    """Keeps requests; fails with the given errors first."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.requests: list[pb.InsertPassagesRequest] = []
+        self._errors = list(errors)
+
+    async def InsertPassages(self, requests: Any) -> pb.InsertPassagesResponse:
+        self.requests += requests
+        if self._errors:
+            raise self._errors.pop(0)
+        return pb.InsertPassagesResponse(inserted_count=len(self.requests[-1].passages))
+
+
+async def store(passages: Any, *memories: dict[str, Any], who: Caller | None = None) -> Any:
+    tool = StoreMemories(passages)
+    return (await tool.run(CALL, {"memories": list(memories)}, who or caller())).value
+
+
+async def test_memories_are_stored_in_one_message_under_the_key_of_the_range() -> None:
+    passages = Passages()
+    assert await store(passages, memory(0, 1), memory(2, 2, " ")) == MEMORIES_STORED
+    [request] = passages.requests
+    assert (request.request_id, request.agent_id) == ("memories of c 1 9", AGENT)
+    texts = [passage.text for passage in request.passages]
+    assert texts == ["Why.\n\nuser: a\nassistant: b", "user: c\n  d"]
+    assert all(len(passage.origin.taint) == 1 for passage in request.passages)
+
+
+async def test_a_range_that_is_stored_already_is_success_and_a_lost_answer_is_asked_again() -> None:
+    reused = AlreadyExistsError("known", reason=Reason.REQUEST_ID_REUSED)
+    passages = Passages(UnavailableError("away", retry_after=0.0), reused)
+    assert await store(passages, memory(0, 0)) == MEMORIES_STORED
+    assert len(passages.requests) == 2
+
+
+@pytest.mark.parametrize("wrong", [memory(0, 3), memory(2, 1), memory(3, 3)])
+async def test_wrong_indices_are_refused_and_nothing_is_stored(wrong: dict[str, Any]) -> None:
+    passages = Passages()
+    with pytest.raises(ToolError, match="are 0 to 2"):
+        await store(passages, memory(0, 0), wrong)
+    assert not passages.requests
+
+
+@pytest.mark.parametrize("lines", [None, ()])
+async def test_without_older_lines_only_an_empty_list_is_taken(lines: Any) -> None:
+    passages = Passages()
+    with pytest.raises(ToolError, match="empty list"):
+        await store(passages, memory(0, 0), who=caller(lines))
+    assert await store(passages, who=caller(lines)) == MEMORIES_STORED
+    assert not passages.requests
+
+
+def test_a_long_memory_is_several_passages_that_hold_it_whole() -> None:
+    lines = ("user: " + "x" * 20_000, "assistant: " + "y" * 3_000, "user: z")
+    texts = list(passages_of(memory(0, 2), lines))
+    assert all(len(text) <= 6_000 + len("Why.\n\n") for text in texts)
+    bodies = [text.removeprefix("Why.\n\n") for text in texts]
+    assert "".join(bodies).replace("\n", "") == "".join(lines)
