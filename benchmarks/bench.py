@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.client import Client
 from benchmarks.floors import CommitFloor, HopFloor, ModelFloor, SdkFloor
-from benchmarks.processes import Child
+from benchmarks.processes import Child, usage
 from benchmarks.report import Report
 from benchmarks.system import System
 
@@ -27,6 +27,7 @@ class Effort:
         calls: Single calls of each kind.
         passages: Passages in the archive that is searched.
         load_s: Seconds of each load.
+        rounds: Blocks of each of two forms that take turns.
         settle_s: Pause before memory is read after a start.
         idle_s: Pause before it is read after use: longer than unused connections stay open.
     """
@@ -38,6 +39,7 @@ class Effort:
     calls: int = 200
     passages: int = 300
     load_s: float = 10.0
+    rounds: int = 4
     settle_s: float = 5.0
     idle_s: float = 75.0
 
@@ -50,6 +52,7 @@ QUICK = Effort(
     calls=50,
     passages=60,
     load_s=3.0,
+    rounds=1,
     settle_s=2.0,
 )
 
@@ -69,6 +72,10 @@ class Model:
         child = Child(["-m", "benchmarks.model_double", str(kept)], {}, folder / "model.log")
         stack.push_async_callback(child.stop)
         return cls(child, await child.line("URL"), kept)
+
+    def cpu_ms(self) -> float:
+        """Returns the processor time that its process has used, in milliseconds."""
+        return sum(usage(self._child.pid).cpu_ms.values())
 
     async def request_of(self, client: Client, agent_id: str, text: str = "") -> bytes:
         """Lets the agent have one more turn; returns what the model was asked in it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc.aio
@@ -81,18 +80,6 @@ class Client:
             request, metadata=self._metadata, timeout=_SECONDS
         )
         return response.agent.id
-
-    async def count_read(self, agent_ids: Sequence[str]) -> int:
-        """Returns for how many agents a memory agent has read something."""
-        ended = 0
-        for agent_id in agent_ids:
-            response = await self._runs.GetMemoryStatus(
-                run_pb.GetMemoryStatusRequest(agent_id=agent_id),
-                metadata=self._metadata,
-                timeout=_SECONDS,
-            )
-            ended += sum(each.last_processed_sequence >= 0 for each in response.conversations)
-        return ended
 
     async def get_agent(self, agent_id: str) -> None:
         """Asks a room through the gateway."""

@@ -16,19 +16,28 @@ from pathlib import Path
 
 from doubles import memory_persona
 from doubles.model_server import ModelServer
-from doubles.script import ModelCall, Step, say
+from doubles.script import ModelCall, Step, call, say
+
+
+def edit_memory(request: ModelCall) -> Step:
+    """The reply of a memory agent: it edits a block once, then it says that it has finished."""
+    if request.answered:
+        return call("memory_finish_edits", {})
+    return call("memory_insert", {"label": "human", "new_str": "Says good morning."})
 
 
 async def serve(kept: Path) -> None:
     """Serves until it is ended."""
     server: ModelServer
 
-    def respond(call: ModelCall) -> Step:
+    def respond(request: ModelCall) -> Step:
         # It remembers requests for tests; thousands of them would only take memory.
         server.requests.clear()
-        if call.last_text.startswith("keep"):
-            kept.write_text(json.dumps(call.body, ensure_ascii=False))
-        return say("That is done.") if call.answered else memory_persona.answer(call)
+        if request.last_text.startswith("keep"):
+            kept.write_text(json.dumps(request.body, ensure_ascii=False))
+        if "memory_finish_edits" in request.tool_names:
+            return edit_memory(request)
+        return say("That is done.") if request.answered else memory_persona.answer(request)
 
     server = ModelServer(respond)
     async with server:

@@ -258,7 +258,10 @@ class World(Client):
         project_id: That project.
         model: What the model answers.
         urls: The databases, by room.
+        gateway_settings: The settings of the gateway.
     """
+
+    gateway_settings: GatewaySettings
 
     def __init__(
         self, shape: Shape, address: str, key: str, project_id: str, model: ModelServer
@@ -376,6 +379,7 @@ async def open_world(
         server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
         world = World(shape, server.address, project.secret, project.project_id, model)
         world.urls = builder.urls
+        world.gateway_settings = settings
         world.meter = Meter(sql, telemetry)
         stack.push_async_callback(world.channel.close)
         yield world

@@ -30,6 +30,9 @@ from strata.gateway.registry import (
     WEBHOOK_SERVICE,
     public_services,
 )
+from strata.gateway.retention.messages import MessageRetention
+from strata.gateway.retention.store import PostgresRetention
+from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.gateway.runs.clients import (
     AgentDirectory,
     GroupDirectory,
@@ -44,6 +47,8 @@ from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.live import RunHub
 from strata.gateway.runs.memory_agents import MemoryBudget
 from strata.gateway.runs.peers import Peers
+from strata.gateway.runs.quotas import RunQuotas
+from strata.gateway.runs.recording import RunRecorder
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.gateway.runs.watching import RunWatch
 from strata.gateway.schedules.domain import ScheduleTerms
@@ -64,7 +69,8 @@ from strata.shared.ids import new_id
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
 from strata.shared.web.fetching import Fetcher, FetchLimits
-from strata.shared.web.guard import Guard, SystemResolver
+from strata.shared.web.guard import Guard
+from strata.shared.web.resolver import SystemResolver
 
 NAME = "gateway"
 # Of the answer of a receiver only the status counts.
@@ -108,7 +114,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             owner,
             settings.lease_s,
             settings.run_timeout_s,
-            settings.open_runs_per_project,
+            RunQuotas(settings.open_runs_per_project, settings.delayed_runs_per_project),
             settings.advertised_address,
         ),
     )
@@ -173,6 +179,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         ingestion,
         chain_limit=settings.chain_limit,
         prices=settings.model_prices,
+        recorder=RunRecorder(store, agent_loop),
     )
     group_turns.connect(runs.start_run, runs.cancel_run)
     schedule_store = PostgresScheduleStore(
@@ -192,6 +199,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         wiring.clock,
         version=release(),
         on_revoked=keys.forget,
+        cancel_run=runs.cancel_run_of,
     )
     schedules = ScheduleServicer(schedule_store, agents)
     schedule_runner = ScheduleRunner(schedule_store, dispatcher.look, poll_s=settings.poll_s)
@@ -216,6 +224,19 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     webhooks = WebhookServicer(webhook_store, store, agents, webhook_secrets, guard)
     webhook_sender = WebhookSender(
         webhook_store, store, webhook_secrets, fetcher, SendTerms(poll_s=settings.poll_s)
+    )
+
+    retention = RetentionWorker(
+        PostgresRetention(database, worker),
+        MessageRetention(wiring.channel("recall"), signer, database).days,
+        wiring.clock,
+        RetentionTerms(
+            event_days=settings.run_events_days,
+            delivery_days=settings.webhook_history_days,
+            backlog=settings.webhook_backlog_per_project,
+            every_s=settings.retention_every_s,
+            batch=settings.retention_batch,
+        ),
     )
 
     async def agent_deleted(request: bytes) -> None:
@@ -277,6 +298,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             schedule_runner.keep_starting,
             webhook_sender.keep_sending,
             watch.keep_looking,
+            retention.keep_deleting,
         ),
         authenticator=RunAuthenticator(keys, wiring.verifier, limiter),
     )

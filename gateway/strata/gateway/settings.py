@@ -82,6 +82,12 @@ class GatewaySettings(RoomSettings):
     open_runs_per_project: int = Field(
         default=500, gt=0, description="Runs of a project that are queued or active."
     )
+    delayed_runs_per_project: int = Field(
+        default=500,
+        gt=0,
+        description="Runs of a project whose start_time is still to come; they do not count as"
+        " open until then.",
+    )
     runs_at_once: int = Field(
         default=1000,
         gt=0,
@@ -162,6 +168,23 @@ class GatewaySettings(RoomSettings):
         gt=0,
         description="Pause between two looks at runs that are followed here and held elsewhere.",
     )
+    run_events_days: float = Field(
+        default=90.0,
+        ge=0,
+        description="Days for which the events of a run are kept after its end; 0 for no limit."
+        " A project that keeps its messages for less time keeps its events for that time alone."
+        " The run itself, its end and its tokens stay; its stream and its explanation are gone.",
+    )
+    retention_every_s: float = Field(
+        default=3600.0,
+        gt=0,
+        description="Seconds between two rounds that delete old events and deliveries.",
+    )
+    retention_batch: int = Field(
+        default=200,
+        gt=0,
+        description="Runs, or deliveries, whose old rows are deleted in one transaction.",
+    )
     model_prices: dict[str, ModelPrice] = Field(
         default_factory=dict,
         description="JSON: prices of a million tokens by handle of the model, all in one unit of"
@@ -181,7 +204,19 @@ class GatewaySettings(RoomSettings):
     webhooks_per_project: int = Field(
         default=100,
         gt=0,
-        description="Webhooks that a project may have; those of runs that are over do not count.",
+        description="Webhooks that a project may have; those of runs that are over and announced"
+        " do not count.",
+    )
+    webhook_backlog_per_project: int = Field(
+        default=10_000,
+        gt=0,
+        description="Deliveries of a project that may wait; beyond, the oldest are given up"
+        " (state FAILED, with that reason). Looked at every half minute.",
+    )
+    webhook_history_days: float = Field(
+        default=30.0,
+        gt=0,
+        description="Days for which deliveries that are over, and webhooks of one run, are kept.",
     )
     webhook_timeout_s: float = Field(
         default=15.0, gt=0, le=60, description="How long the receiver of a webhook may take."

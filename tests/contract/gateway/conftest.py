@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from contract.gateway.stores import Gateways, Rooms, drop
 from strata.gateway.migrations import MIGRATIONS
+from strata.gateway.runs.quotas import RunQuotas
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 
@@ -21,8 +22,8 @@ async def gateways(databases: Rooms) -> AsyncIterator[Gateways]:
         urls,
         database,
         worker,
-        PostgresRunStore(database, worker, LeaseTerms("gateway-1", open_limit=20)),
-        PostgresRunStore(database, worker, LeaseTerms("gateway-2", open_limit=20)),
+        PostgresRunStore(database, worker, LeaseTerms("gateway-1", quotas=RunQuotas(20, 20))),
+        PostgresRunStore(database, worker, LeaseTerms("gateway-2", quotas=RunQuotas(20, 20))),
         PostgresRunStore(database, worker, LeaseTerms("gateway-3", lease_s=0.05)),
     )
     await database.close()

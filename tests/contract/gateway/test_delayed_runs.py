@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -12,6 +13,7 @@ from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain import OnBusy
 from strata.gateway.runs.states import RunState
+from strata.shared.errors import ResourceExhaustedError
 
 SOON = datetime.now(UTC) + timedelta(hours=1)
 
@@ -94,3 +96,29 @@ async def test_an_approval_that_is_open_now_does_not_refuse_a_later_run(
     # At its time it waits for the answer.
     await make_ready(gateways, accepted.run.id)
     assert await gateways.second.claim(10) == []
+
+
+async def test_delayed_runs_and_open_runs_have_quotas_of_their_own(gateways: Gateways) -> None:
+    for number in range(20):
+        await gateways.first.accept(new_run(f"later-{number}", run_at=SOON))
+    with pytest.raises(ResourceExhaustedError) as error:
+        await gateways.first.accept(new_run("later-20", run_at=SOON))
+    assert error.value.metadata == {"quota": "delayed_runs", "limit": "20"}
+    for number in range(20):
+        await gateways.first.accept(new_run(f"now-{number}"))
+    with pytest.raises(ResourceExhaustedError) as error:
+        await gateways.first.accept(new_run("now-20"))
+    assert error.value.metadata == {"quota": "open_runs", "limit": "20"}
+
+
+async def test_delayed_runs_of_a_key_are_those_that_have_not_come_to_their_time(
+    gateways: Gateways,
+) -> None:
+    mine, other = new_run(run_at=SOON), new_run("conversation-2", run_at=SOON)
+    ready = new_run("conversation-3", run_at=SOON)
+    other = replace(other, principal=replace(other.principal, name="key-2"))
+    for new in (mine, other, ready):
+        await gateways.first.accept(new)
+    await make_ready(gateways, ready.id)
+    assert await gateways.first.delayed_of_principal(PROJECT, "key-1") == [mine.id]
+    assert await gateways.first.delayed_of_principal("project-2", "key-1") == []

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
+
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import PROJECT, WELL, events, new_run, taken
+from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain import LeaseLostError
 from strata.gateway.webhooks.domain import NewWebhook, Outcome
+from strata.gateway.webhooks.secrets import WebhookSecrets
+from strata.gateway.webhooks.sending import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.errors import ResourceExhaustedError
+from strata.shared.fair_slots import calling_project
 from strata.shared.ids import new_id
+from strata.shared.secrets import open_envelope
+from strata.shared.web.fetching import Fetcher
+from strata.shared.web.guard import Guard
 
 
 def store_of(gateways: Gateways) -> PostgresWebhookStore:
@@ -100,3 +109,26 @@ async def test_a_project_has_a_limit_of_webhooks(gateways: Gateways) -> None:
         await store.create(PROJECT, new_webhook())
     with pytest.raises(ResourceExhaustedError):
         await store.create(PROJECT, new_webhook())
+
+
+async def test_receivers_are_looked_up_on_behalf_of_their_project(gateways: Gateways) -> None:
+    store, asked = store_of(gateways), []
+
+    async def resolve(host: str, _: int) -> list[str]:
+        asked.append((calling_project(), host))
+        raise OSError("no such name")
+
+    secrets = WebhookSecrets(open_envelope([base64.b64encode(bytes(32)).decode()], None))
+    for project_id in (PROJECT, "project-2"):
+        new = new_webhook()
+        sealed = secrets.seal(project_id, new.id, "whsec_" + base64.b64encode(bytes(32)).decode())
+        await store.create(project_id, replace(new, sealed_secret=sealed))
+        accepted = await gateways.first.accept(new_run(f"of {project_id}", project_id))
+        assert accepted.dispatch is not None
+        fence = fence_of(accepted.dispatch, "gateway-1")
+        await gateways.first.finish(fence, WELL, events(1), take_next=False)
+    async with Fetcher(Guard(resolve)) as fetcher:
+        sender = WebhookSender(store, gateways.first, secrets, fetcher, SendTerms())
+        assert await sender.send_due() == 2
+        await sender.settled()
+    assert sorted(asked) == [(PROJECT, "hook.example"), ("project-2", "hook.example")]

@@ -88,6 +88,7 @@ class Runs(Approvals, run_service_pb2_grpc.RunServiceServicer):
         self.on_answer: Script = reply("Thank you.")
         self.runs: list[run_service_pb2.Run] = []
         self.explained = run_service_pb2.ExplainRunResponse()
+        self.recording = b""
         self.steps: list[run_service_pb2.RunStep] = []
         self.memory = run_service_pb2.GetMemoryStatusResponse()
         self.memory_run = run_service_pb2.StartMemoryRunResponse()
@@ -111,6 +112,11 @@ class Runs(Approvals, run_service_pb2_grpc.RunServiceServicer):
 
     async def ExplainRun(self, request: Any, context: Any) -> Any:
         return self.explained
+
+    async def RecordRun(self, request: Any, context: Any) -> Any:
+        for start in range(0, len(self.recording), 100):
+            piece = self.recording[start : start + 100]
+            yield run_service_pb2.RecordRunResponse(piece=piece)
 
     async def GetMemoryStatus(self, request: Any, context: Any) -> Any:
         return self.memory

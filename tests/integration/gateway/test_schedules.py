@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections import Counter
 from typing import Any
 
@@ -268,11 +269,17 @@ async def test_revoking_a_key_says_which_schedules_act_with_it_and_can_pause_the
     agent = world.new_agent()
     kept = await Schedules(admin).create(agent)
     of_other = await Schedules(other).create(agent)
+    start_time = {"seconds": int(time.time()) + 3600}
+    kept_run = await admin.start_run(agent, start_time=start_time)
+    delayed = await other.start_run(agent, start_time=start_time)
     listed = await admin.admin.ListApiKeys(admin_pb.ListApiKeysRequest(), metadata=admin.metadata)
     [key_id] = [key.id for key in listed.api_keys if "admin" not in key.scopes]
     revoke = admin_pb.RevokeApiKeyRequest(api_key_id=key_id, pause_schedules=pause)
     revoked = await admin.admin.RevokeApiKey(revoke, metadata=admin.metadata)
-    assert revoked.schedule_count == 1
+    assert (revoked.schedule_count, revoked.delayed_run_count) == (1, 1)
+    assert (await admin.run(kept_run.id)).state == run_pb.RUN_STATE_QUEUED
+    ended = run_pb.RUN_STATE_CANCELLED if pause else run_pb.RUN_STATE_QUEUED
+    assert (await admin.run(delayed.id)).state == ended
     assert (await Schedules(admin).get(kept.id)).state == pb.SCHEDULE_STATE_ACTIVE
     shown = await Schedules(admin).get(of_other.id)
     expected = pb.SCHEDULE_STATE_PAUSED if pause else pb.SCHEDULE_STATE_ACTIVE

@@ -51,6 +51,7 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
     """A `TurnService` that does what the test says; each attempt of a run asks the script.
 
     Attributes:
+        recorded: What the last run to be recorded was told with.
         cancelled: Runs whose turn was asked to cancel.
         lost: Runs whose stream broke.
         on_cancel: What a cancelled turn still does; None lets its stream break.
@@ -58,11 +59,17 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
 
     def __init__(self) -> None:
         self.requests: list[turn_service_pb2.ExecuteRunRequest] = []
+        self.recorded: list[turn_service_pb2.RecordRunRequest] = []
         self.callers: list[Any] = []
         self.cancelled: list[str] = []
         self.lost: list[str] = []
         self.on_cancel: Script | None = None
         self.script: Script = reply("Hello!")
+
+    async def RecordRun(self, request_iterator: Any, context: Any) -> Any:
+        self.recorded = [request async for request in request_iterator]
+        for piece in (b'{"format": ', b'"a test"}'):
+            yield turn_service_pb2.RecordRunResponse(piece=piece)
 
     async def ExecuteRun(self, request_iterator: Any, context: Any) -> Any:
         requests = aiter(request_iterator)

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.fair_slots import calling_project
 from strata.shared.web.fetching import Fetched
 from strata.shared.web.guard import Guard
 from strata.tool_execution.builtin.web_reading import PageLimits, PageReader
@@ -69,6 +71,28 @@ async def test_a_name_is_resolved_once_and_all_its_addresses_count(server: RawSe
         assert b" 403 " in await say(port, ask)
     async with proxied(server, ["127.0.0.1", "10.0.0.1"]) as port:
         assert b" 403 " in await say(port, ask)
+
+
+async def test_names_are_resolved_on_behalf_of_the_project_of_the_call(server: RawServer) -> None:
+    server.answers["/"] = ok(b"hello")
+    asked = []
+
+    async def resolve(host: str, _: int) -> list[str]:
+        asked.append((calling_project(), host))
+        return ["127.0.0.1"]
+
+    guard = Guard(resolve, private_networks=["127.0.0.0/8"], ports=[server.port])
+    with use(RequestContext(caller=Caller("", "project-1", "key-1"))):
+        proxy = EgressProxy(HOSTS, guard, ProxyLimits())
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    await proxy.serve(listener)
+    try:
+        ask = f"GET http://api.example.com:{server.port}/ HTTP/1.1\r\n\r\n".encode()
+        assert b"hello" in await say(port, ask)
+    finally:
+        await proxy.close()
+    assert asked == [("project-1", "api.example.com")]
 
 
 async def test_slow_long_and_countless_heads_end(server: RawServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from strata.api.agent_loop.v1.turn_service_pb2 import ReplyReceived
+from strata.api.agent_loop.v1.turn_service_pb2 import ModelRequestSent, ReplyReceived
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.api.common.v1.usage_pb2 import Usage as WireUsage
@@ -85,6 +86,29 @@ def explained(*events: pb.RunEvent, run: Run = RUN) -> Explanation:
 
 def shares(explanation: Explanation) -> list[tuple[str, str, int]]:
     return [(span.kind.value, span.name, span.share_ms) for span in explanation.spans]
+
+
+def test_time_before_the_start_time_of_a_run_is_a_delay_and_no_wait() -> None:
+    run = replace(run_started_after(5_020), run_at=ACCEPTED + timedelta(milliseconds=5_000))
+    explanation = explained(at(5_030, run_started=began()), at(5_040, run_finished=END), run=run)
+    assert shares(explanation) == [
+        ("delay", "start_time", 5_000),
+        ("wait", "queue", 20),
+        ("begin", "", 10),
+        ("commit", "", 10),
+    ]
+
+
+def test_run_cancelled_before_its_start_time_was_never_in_the_queue() -> None:
+    run = replace(
+        run_started_after(0),
+        start_time=None,
+        run_at=ACCEPTED + timedelta(seconds=5),
+        finish_time=ACCEPTED + timedelta(seconds=2),
+    )
+    explanation = explained(at(2_000, run_finished=END), run=run)
+    assert shares(explanation) == [("delay", "start_time", 2_000)]
+    assert explained(run=replace(run, finish_time=None)).total_ms == 0
 
 
 def test_each_part_of_a_turn_with_a_tool_has_its_time() -> None:
@@ -322,7 +346,8 @@ def test_model_calls_of_one_event_are_bounded_and_lose_no_tokens() -> None:
     ended = ModelCalls()
     for number in range(MAX_CALLS + 8):
         name = f"message-{number}"
-        ended.note_request(name, "test/one", number * 10)
+        sent = ModelRequestSent(message_id=name, model="test/one")
+        ended.note_request(sent, number * 10)
         reply = ReplyReceived(message_id=name, usage=WireUsage(total_tokens=1))
         ended.note_reply(reply, number * 10 + 7)
     taken = ended.take()

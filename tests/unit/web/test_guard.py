@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.web.addresses import check_addresses, is_public, read_networks
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.guard import Guard, SystemResolver, Trusting, parse_url
+from strata.shared.web.guard import Guard, Trusting, parse_url
+from strata.shared.web.resolver import SystemResolver
 
 PUBLIC = "93.184.216.34"
 

@@ -87,12 +87,15 @@ def revoke_key(
     organization_key: OrganizationKeyOption = "",
     pause_schedules: Annotated[
         bool,
-        typer.Option("--pause-schedules", help="Pause the schedules that act with this key."),
+        typer.Option(
+            "--pause-schedules",
+            help="Pause the schedules that act with this key, and cancel its delayed runs.",
+        ),
     ] = False,
 ) -> None:
     """Revoke a key; within seconds no gateway takes it any more.
 
-    Schedules that act with its scopes go on, unless --pause-schedules is given.
+    Schedules and delayed runs that act with its scopes go on, unless --pause-schedules is given.
     """
 
     async def revoke(client: Client, _: str) -> pb.RevokeApiKeyResponse:
@@ -107,6 +110,13 @@ def revoke_key(
         note(
             f"Schedules that act with this key and go on: {done.schedule_count}. Revoke the key"
             " again with --pause-schedules to pause them."
+        )
+    if done.delayed_run_count and pause_schedules:
+        note(f"Cancelled delayed runs that act with this key: {done.delayed_run_count}.")
+    elif done.delayed_run_count:
+        note(
+            f"Delayed runs that act with this key and will start: {done.delayed_run_count}. Revoke"
+            " the key again with --pause-schedules to cancel them."
         )
 
 

@@ -9,6 +9,7 @@ import typer
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.commands.runs_replay import record_run, replay_file
 from strata.cli.options import (
     AgentArgument,
     Connection,
@@ -32,8 +33,13 @@ from strata.cli.times import parse_end
 from strata.client.images import user_message
 
 app = typer.Typer(
-    help="Start, list, show, explain and cancel runs.", no_args_is_help=True, add_completion=False
+    help="Start, list, show, explain, record, replay and cancel runs.",
+    no_args_is_help=True,
+    add_completion=False,
 )
+
+app.command("record")(record_run)
+app.command("replay")(replay_file)
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]
 

@@ -44,6 +44,8 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.RunService.GetRun": _RUN_OR_READ,
     f"{_GATEWAY}.RunService.ExplainRun": _RUN_OR_READ,
     f"{_GATEWAY}.RunService.ListSteps": _RUN_OR_READ,
+    # It holds what the model was shown: memory, the conversation, tools.
+    f"{_GATEWAY}.RunService.RecordRun": frozenset({Scope.READ}),
     # A schedule starts runs.
     f"{_GATEWAY}.ScheduleService.CreateSchedule": _RUN,
     f"{_GATEWAY}.ScheduleService.UpdateSchedule": _RUN,

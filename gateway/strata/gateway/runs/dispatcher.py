@@ -331,7 +331,7 @@ class Dispatcher:
             taken = await self._claim_memory_runs() if self._slots.free else 0
         finally:
             self._claiming = False
-        if len(claimed) == limit or taken:
+        if len(claimed) == limit or (taken and not self._slots.used):
             self.look()
 
     async def _claim_memory_runs(self) -> int:
@@ -339,8 +339,9 @@ class Dispatcher:
         slots = self._memory_slots
         limit = min(slots.free, _CLAIM_BATCH)
         if self._slots.used:
-            # Somebody waits for an answer: one of them at a time may take processor time.
-            limit = min(limit, 1 - slots.used)
+            # Somebody waits for an answer: they begin one after the other. What they do then gives
+            # way in the agent loop.
+            limit = min(limit, 1)
         if limit <= 0:
             return 0
         claimed = await self._store.claim_memory_runs(

@@ -16,8 +16,10 @@ from typing import Protocol
 
 from strata.gateway.runs.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.gateway.runs.chains import ChainStore
+from strata.gateway.runs.delayed_runs import DelayedRunStore
 from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
 from strata.gateway.runs.states import RunState, Trigger, after
+from strata.shared.errors import NotFoundError, Reason
 
 
 class RunKind(StrEnum):
@@ -297,6 +299,24 @@ class EventPage:
         """The sequence of its last stored event."""
         return self.mark.last_sequence
 
+    def check_kept(self, after: int) -> None:
+        """Checks that there are events behind a sequence if the run ever had some.
+
+        Args:
+            after: The sequence after which the page begins.
+
+        Raises:
+            NotFoundError: They were deleted (``RUN_EVENTS_DELETED``).
+        """
+        if self.events or not self.state.final or after >= self.last_sequence:
+            return
+        raise NotFoundError(
+            f"The run {self.mark.run_id} has ended, and its events were deleted since. GetRun"
+            " returns how it ended.",
+            reason=Reason.RUN_EVENTS_DELETED,
+            metadata={"id": self.mark.run_id},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -370,7 +390,7 @@ class LeaseLostError(Exception):
     """The run is held by another gateway or attempt, or is over: stop writing to it."""
 
 
-class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
+class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Protocol):
     """Where runs, their leases and their events are.
 
     Methods that take a `Fence` raise `LeaseLostError` if it does not hold any more.
@@ -393,7 +413,7 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
                 REJECT (``APPROVAL_PENDING``); or the request that the run answers is not open any
                 more (``APPROVAL_DECIDED``, ``APPROVAL_EXPIRED``).
             AlreadyExistsError: The request_id was used with another payload.
-            ResourceExhaustedError: The project has too many open runs.
+            ResourceExhaustedError: The project has too many open runs, or too many delayed ones.
         """
         ...
 

@@ -22,6 +22,7 @@ _MAX_NOTE = 300
 class SpanKind(StrEnum):
     """What a run did in a span of time."""
 
+    DELAY = "delay"
     WAIT = "wait"
     BEGIN = "begin"
     COMPILE = "compile"
@@ -117,8 +118,20 @@ class Explanation:
         self._attempt = 1
         self._tools: dict[str, Span] = {}
         self._current = self._open(SpanKind.WAIT, "queue", 0)
+        self._note_delay()
         if run.start_time is not None:
             self._switch(self._milliseconds(run.start_time), SpanKind.BEGIN)
+
+    def _note_delay(self) -> None:
+        """Counts the time before the run was allowed to start, which is no wait in the queue."""
+        run = self._run
+        if run.run_at is None or run.run_at <= run.create_time:
+            return
+        self._current.kind, self._current.name = SpanKind.DELAY, "start_time"
+        # A run that still waits for its time, or was cancelled before it, was never in the queue.
+        left = run.start_time or run.finish_time
+        if left is not None and run.run_at <= left:
+            self._switch(self._milliseconds(run.run_at), SpanKind.WAIT, "queue")
 
     @property
     def spans(self) -> list[Span]:

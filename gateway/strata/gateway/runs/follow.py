@@ -79,13 +79,13 @@ class RunFollower:
         """Yields the events after a sequence; ends behind the RunFinished.
 
         Raises:
-            NotFoundError: There is no such run in the project.
+            NotFoundError: There is no such run in the project, or its events were deleted.
         """
         at = _Cursor(project_id, run_id, after, tokens)
         while not at.ended:
             async with aclosing(self._source(at)) as events:
                 async for event in events:
-                    yield event
+                    yield _public(event)
 
     async def follow_held(
         self, project_id: str, run_id: str, after: int, *, tokens: bool
@@ -168,6 +168,7 @@ class RunFollower:
             if page.events:
                 return
             if page.state.final:
+                page.check_kept(at.after)
                 # Nothing behind the sequence: the caller has the end already.
                 at.ended = True
                 return
@@ -183,3 +184,18 @@ async def _next(
     stream: AsyncGenerator[run_event_pb2.RunEvent, None],
 ) -> run_event_pb2.RunEvent | None:
     return await anext(stream, None)
+
+
+def _public(event: run_event_pb2.RunEvent) -> run_event_pb2.RunEvent:
+    """Returns an event without what is kept for recordings: it may hold text of the prompt.
+
+    Who may start runs need not be able to read memory.
+    """
+    if not any(call.HasField("request") for call in event.model_calls):
+        return event
+    public = RunEvent()
+    # The event itself may be one that is not stored yet.
+    public.CopyFrom(event)
+    for call in public.model_calls:
+        call.ClearField("request")
+    return public

@@ -292,7 +292,7 @@ class LiveRun:
         self._progress.note_request(
             request.message_id, request.prompt_tokens, request.bytes_per_token, self.fence.attempt
         )
-        self._model_calls.note_request(request.message_id, request.model, self._elapsed_ms())
+        self._model_calls.note_request(request, self._elapsed_ms())
 
     def note_tended(self, tended: turn_service_pb2.TendedTurn) -> None:
         """Takes in that the agent of the run has a memory agent, and what it can archive."""

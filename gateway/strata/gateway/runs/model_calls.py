@@ -23,16 +23,20 @@ class ModelCalls:
         self.ended: list[run_event_pb2.ModelCall] = []
         self._open: run_event_pb2.ModelCall | None = None
 
-    def note_request(self, message_id: str, model: str, now_ms: int) -> None:
+    def note_request(self, sent: turn_service_pb2.ModelRequestSent, now_ms: int) -> None:
         """Takes in that a request was sent.
 
         Args:
-            message_id: Id that the message of the reply will have.
-            model: Handle of the model; empty if the agent loop does not say.
+            sent: The request; an agent loop of an older release does not say what was sent.
             now_ms: Milliseconds since the run was accepted.
         """
         self.give_up(now_ms)
-        self._open = run_event_pb2.ModelCall(message_id=message_id, start_ms=now_ms, model=model)
+        self._open = run_event_pb2.ModelCall(
+            message_id=sent.message_id,
+            start_ms=now_ms,
+            model=sent.model,
+            request=sent.digest if sent.HasField("digest") else None,
+        )
 
     def note_piece(self, now_ms: Callable[[], int]) -> None:
         """Takes in that a piece of the reply has come; only the first one reads the clock."""

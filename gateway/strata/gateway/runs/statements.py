@@ -47,6 +47,9 @@ _STORED = "ON CONFLICT (project_id, run_id, sequence) DO NOTHING"
 _PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
 
 _LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
+_OPEN_RUNS = (
+    f"gateway.runs WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'"
+)
 
 ACCEPT: TextClause = text(f"""
 WITH known AS (
@@ -80,14 +83,16 @@ WITH known AS (
 ), busy AS (
     SELECT id FROM active UNION ALL SELECT id FROM waiting
 ), open_runs AS (
+    -- What starts later has a quota of its own: it holds nothing until then.
     SELECT count(*) AS n FROM (
-        SELECT FROM gateway.runs
-         WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'
-         LIMIT :open_limit
+        (SELECT FROM {_OPEN_RUNS} AND run_at <= now() AND NOT {_LATER} LIMIT :open_limit)
+        UNION ALL
+        (SELECT FROM {_OPEN_RUNS} AND run_at > now() AND {_LATER} LIMIT :delayed_limit)
     ) counted
 ), allowed AS (
     SELECT FROM open_runs
-     WHERE n < :open_limit AND NOT EXISTS (SELECT FROM known)
+     WHERE n < CASE WHEN {_LATER} THEN :delayed_limit ELSE :open_limit END
+       AND NOT EXISTS (SELECT FROM known)
        AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM busy))
        AND CASE :on_approval
            WHEN 'ANSWER' THEN EXISTS (SELECT FROM pending WHERE id = :approval_id)
@@ -129,7 +134,7 @@ WITH known AS (
 ), found AS (
     SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM known
 )
-SELECT open_runs.n AS open_count,
+SELECT open_runs.n AS open_count, {_LATER} AS is_later,
        (SELECT id FROM busy LIMIT 1) AS busy_id,
        (SELECT id FROM interrupted) AS interrupted_id,
        (SELECT id FROM pending LIMIT 1) AS pending_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from strata.gateway.runs.approvals import (
     not_open,
 )
 from strata.gateway.runs.chain_store import PostgresChains, run_not_found
+from strata.gateway.runs.delayed_store import PostgresDelayedRuns
 from strata.gateway.runs.domain import (
     Accepted,
     Dispatch,
@@ -44,6 +45,7 @@ from strata.gateway.runs.domain import (
     UsageSum,
 )
 from strata.gateway.runs.memory_store import PostgresMemoryRuns, note_end, note_turn
+from strata.gateway.runs.quotas import RunQuotas
 from strata.gateway.runs.states import RunState
 from strata.shared.db import PAGE_BYTES, Database
 from strata.shared.errors import (
@@ -51,7 +53,6 @@ from strata.shared.errors import (
     AlreadyExistsError,
     NotFoundError,
     Reason,
-    ResourceExhaustedError,
     UnavailableError,
 )
 
@@ -60,7 +61,6 @@ _ACCEPT_ATTEMPTS = 10
 _CLAIM_PROJECTS = 64
 _CLAIM_LOOKS = 8
 _ANY_NUMBER = 2**31 - 1
-_QUOTA_RETRY_S = 1.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -72,18 +72,18 @@ class LeaseTerms:
         owner: Names this gateway process; never used twice.
         lease_s: How long a run stays held without a heartbeat.
         run_s: How long a run may take from its first dispatch.
-        open_limit: Open (queued or active) runs that a project may have.
+        quotas: Runs that a project may have.
         address: Where other gateways reach this one; empty if they do not.
     """
 
     owner: str
     lease_s: float = 10.0
     run_s: float = 840.0
-    open_limit: int = 500
+    quotas: RunQuotas = field(default_factory=RunQuotas)
     address: str = ""
 
 
-class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
+class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
     """Runs of all projects.
 
     Args:
@@ -158,7 +158,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "address": terms.address,
             "lease_s": terms.lease_s,
             "run_s": terms.run_s,
-            "open_limit": terms.open_limit,
+            "open_limit": terms.quotas.open_runs,
+            "delayed_limit": terms.quotas.delayed_runs,
             "may_start": may_start,
             "run_at": new.run_at,
         }
@@ -166,13 +167,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
 
     def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
-            if row["open_count"] >= self._terms.open_limit:
-                raise ResourceExhaustedError(
-                    f"The project has {row['open_count']} open runs, as many as it may have.",
-                    reason=Reason.QUOTA_EXCEEDED,
-                    metadata={"quota": "open_runs", "limit": self._terms.open_limit},
-                    retry_after=_QUOTA_RETRY_S,
-                )
+            self._terms.quotas.check(row["open_count"], is_later=row["is_later"])
             if row["busy_id"] is not None and new.on_busy is OnBusy.REJECT:
                 raise AbortedError(
                     "The conversation has an active run.",

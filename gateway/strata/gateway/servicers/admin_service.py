@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,11 +30,12 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
     Args:
         store: Projects and keys.
-        runs: For the usage.
+        runs: For the usage, and the delayed runs of a key that is revoked.
         schedules: Of which some act with a key that is revoked.
         clock: The time.
         version: Release of the server.
         on_revoked: Told the id of a key that was revoked here.
+        cancel_run: Stops a run of a project, by their ids.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         *,
         version: str,
         on_revoked: Callable[[str], None],
+        cancel_run: Callable[[str, str], Awaitable[object]],
     ) -> None:
         self._store = store
         self._runs = runs
@@ -53,6 +55,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self._clock = clock
         self._version = version
         self._on_revoked = on_revoked
+        self._cancel_run = cancel_run
 
     async def CreateOrganization(
         self, request: pb.CreateOrganizationRequest, context: Any
@@ -173,7 +176,13 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             count = await self._schedules.pause_of_principal(key.project_id, key_id, KEY_REVOKED)
         else:
             count = await self._schedules.count_of_principal(key.project_id, key_id)
-        return pb.RevokeApiKeyResponse(api_key=convert.key_to_pb(key), schedule_count=count)
+        delayed = await self._runs.delayed_of_principal(key.project_id, key_id)
+        if request.pause_schedules:
+            for run_id in delayed:
+                await self._cancel_run(key.project_id, run_id)
+        return pb.RevokeApiKeyResponse(
+            api_key=convert.key_to_pb(key), schedule_count=count, delayed_run_count=len(delayed)
+        )
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.WhoAmIResponse:
         """Returns who the caller is."""

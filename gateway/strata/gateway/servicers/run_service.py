@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -33,6 +34,7 @@ from strata.gateway.runs.explaining import Explanation
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.prices import ModelPrice
+from strata.gateway.runs.recording import RunRecorder
 from strata.gateway.runs.states import RunState
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
@@ -60,6 +62,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         chain_limit: How many runs one after the other agents may start from one message.
         ingestion: Reads files into memory.
         prices: What tokens cost, by handle of the model.
+        recorder: Makes recordings.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         *,
         chain_limit: int,
         prices: Mapping[str, ModelPrice],
+        recorder: RunRecorder,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
@@ -84,6 +88,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         self._ingestion = ingestion
         self._chain_limit = chain_limit
         self._prices = prices
+        self._recorder = recorder
 
     async def SendMessage(
         self, request: pb.SendMessageRequest, context: Any
@@ -221,6 +226,16 @@ class RunServicer(pb_grpc.RunServiceServicer):
         run, explanation = await self._explain(request.run_id)
         return explanation_to_pb(run, explanation, self._prices)
 
+    async def RecordRun(
+        self, request: pb.RecordRunRequest, context: Any
+    ) -> AsyncIterator[pb.RecordRunResponse]:
+        """Records a run that is over."""
+        run_id = check_id(request.run_id, "run", field="run_id")
+        run = await self._store.get(current_project(), run_id)
+        async with aclosing(self._recorder.record(run)) as pieces:
+            async for piece in pieces:
+                yield pb.RecordRunResponse(piece=piece)
+
     async def ListSteps(self, request: pb.ListStepsRequest, context: Any) -> pb.ListStepsResponse:
         """Lists the steps of a run."""
         scope, limit = f"steps|{request.run_id}", page_limit(request.page_size, maximum=200)
@@ -243,6 +258,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         while after < run.last_sequence:
             page = await self._store.events(project_id, run.id, after)
             if not page.events:
+                page.check_kept(after)
                 break
             for stored in page.events:
                 explanation.note(run_event_pb2.RunEvent.FromString(stored.payload))
@@ -295,19 +311,22 @@ class RunServicer(pb_grpc.RunServiceServicer):
         Raises:
             NotFoundError: ``RUN_NOT_FOUND``.
         """
-        project_id = current_project()
+        return await self.cancel_run_of(current_project(), run_id)
+
+    async def cancel_run_of(self, project_id: str, run_id: str) -> Run:
+        """Stops a run of a project; see `cancel_run`."""
         finished = convert.finished_event(run_id, StopReason.CANCELLED, Usage())
         run = await self._store.cancel(project_id, run_id, finished)
         self._dispatcher.cancel(run_id)
         if run.state is RunState.CANCELLED:
             # A run that waited behind it may start now.
             self._dispatcher.look()
-        await self._cancel_awaited(run_id)
+        await self._cancel_awaited(project_id, run_id)
         return run
 
-    async def _cancel_awaited(self, run_id: str) -> None:
-        for awaited in await self._store.awaited(current_project(), run_id):
-            await self.cancel_run(awaited)
+    async def _cancel_awaited(self, project_id: str, run_id: str) -> None:
+        for awaited in await self._store.awaited(project_id, run_id):
+            await self.cancel_run_of(project_id, awaited)
 
     async def _accept(
         self, request: pb.SendMessageRequest | pb.StartRunRequest, kind: RunKind
@@ -362,7 +381,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         accepted = await self._dispatcher.accept(new)
         if accepted.interrupted_run_id is not None:
             self._dispatcher.cancel(accepted.interrupted_run_id)
-            await self._cancel_awaited(accepted.interrupted_run_id)
+            await self._cancel_awaited(new.principal.project_id, accepted.interrupted_run_id)
         return accepted
 
 

@@ -14,12 +14,15 @@ from strata.gateway.runs.domain import Run, RunStore
 from strata.gateway.webhooks.domain import Attempt, Outcome, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
+from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import DataLossError, StrataError
 from strata.shared.logs import get_logger
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetching import Fetcher
 
 _BATCH = 64
+# In whose name receivers are looked up; it has no scopes and no token.
+_PRINCIPAL = "webhooks"
 
 _log = get_logger(__name__)
 
@@ -115,6 +118,10 @@ class WebhookSender:
         task.add_done_callback(over)
 
     async def _send(self, project_id: str, delivery_id: str) -> None:
+        with use(RequestContext(Caller("", project_id, _PRINCIPAL))):
+            await self._attempt(project_id, delivery_id)
+
+    async def _attempt(self, project_id: str, delivery_id: str) -> None:
         try:
             attempt = await self._store.take(project_id, delivery_id)
             if attempt is None:

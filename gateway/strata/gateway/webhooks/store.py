@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
@@ -31,7 +31,6 @@ from strata.shared.turns import PendingInTurn
 
 # After this an attempt whose gateway is gone is made again; longer than any attempt takes.
 LEASE_S = 120.0
-_HISTORY = timedelta(days=30)
 
 _WEBHOOK = "id, url, events, agent_id, run_id, enabled, create_time"
 _DELIVERY = """id, webhook_id, run_id, event, state, attempts, tries, next_time, last_status,
@@ -44,13 +43,17 @@ _KNOWN = text(
     f"SELECT {_WEBHOOK}, request_hash FROM gateway.webhooks"
     " WHERE project_id = :project_id AND request_id = :request_id"
 )
-# Those of runs that are over have nothing more to do.
+# Those of runs that are over and announced have nothing more to do.
 _COUNT = text("""
 SELECT count(*) FROM gateway.webhooks webhook
  WHERE project_id = :project_id AND (run_id = '' OR EXISTS (
        SELECT FROM gateway.runs run
         WHERE run.project_id = webhook.project_id AND run.id = webhook.run_id
-          AND run.finish_time IS NULL))
+          AND run.finish_time IS NULL)
+    OR EXISTS (
+       SELECT FROM gateway.webhook_deliveries delivery
+        WHERE delivery.project_id = webhook.project_id AND delivery.webhook_id = webhook.id
+          AND delivery.state = 'PENDING'))
 """)
 _INSERT = text(f"""
 INSERT INTO gateway.webhooks (project_id, id, request_id, request_hash, url, events, agent_id,
@@ -103,11 +106,6 @@ UPDATE gateway.webhook_deliveries SET state = 'PENDING', tries = 0, next_time = 
  WHERE {_ONE}
 RETURNING {_DELIVERY}
 """)
-_FORGET = text("""
-DELETE FROM gateway.webhook_deliveries
- WHERE project_id = :project_id AND state <> 'PENDING'
-   AND create_time < now() - CAST(:history AS interval)
-""")
 
 
 class PostgresWebhookStore:
@@ -116,7 +114,8 @@ class PostgresWebhookStore:
     Args:
         database: As the service role; every transaction names its project.
         worker: As the worker role; finds what is due, over all projects.
-        per_project: Webhooks that a project may have, those of runs that are over not counted.
+        per_project: Webhooks that a project may have, those of runs that are over and announced not
+            counted.
     """
 
     def __init__(self, database: Database, worker: Database, *, per_project: int) -> None:
@@ -279,8 +278,6 @@ class PostgresWebhookStore:
             if noted is not None and outcome.gone:
                 webhook = {"project_id": project_id, "webhook_id": delivery.webhook_id}
                 await connection.execute(_DISABLE, webhook)
-            if state is not DeliveryState.PENDING:
-                await connection.execute(_FORGET, {"project_id": project_id, "history": _HISTORY})
 
     async def _known(
         self, connection: AsyncConnection, project_id: str, new: NewWebhook

@@ -43,7 +43,7 @@ from strata.agent_loop.domain.commands import (
     ForkConversation,
     UpdateAgent,
 )
-from strata.agent_loop.domain.message_buffer import MAX_BUFFER, buffer_lengths
+from strata.agent_loop.domain.message_buffer import MAX_BUFFER, BufferLengths, buffer_lengths
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.memory_agents import (
     MAX_FREQUENCY,
@@ -283,6 +283,41 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
     if agent.update_time is not None:
         wire.update_time.FromDatetime(agent.update_time)
     return wire
+
+
+def agent_from_proto(wire: pb.Agent) -> Agent:
+    """Returns the domain form of an agent, without its keys and its metadata.
+
+    Raises:
+        KeyError: Its type is none.
+    """
+    return Agent(
+        id=wire.id,
+        name=wire.name,
+        type=_TYPES[wire.type],
+        system=wire.system,
+        description=wire.description,
+        model=model_from_proto(wire.model),
+        tools=tuple(wire.tools),
+        tool_rules=rules_from_proto(wire.tool_rules),
+        tags=tuple(wire.tags),
+        timezone=wire.timezone,
+        max_files_open=wire.max_files_open,
+        per_file_view_window_char_limit=wire.per_file_view_window_char_limit,
+        compaction=compaction_from_proto(wire.compaction),
+        packaging=packaging_from_proto(wire.packaging),
+        message_buffer_autoclear=wire.message_buffer_autoclear,
+        response_format=response_format_from_proto(wire.response_format),
+        memory_agent_id=wire.memory_agent_id,
+        sleeptime_frequency=wire.sleeptime_agent_frequency,
+        tends_agent_id=wire.tends_agent_id,
+        buffer=(
+            BufferLengths(wire.max_message_buffer_length, wire.min_message_buffer_length)
+            if wire.max_message_buffer_length
+            else None
+        ),
+        revision=wire.revision,
+    )
 
 
 def conversation_to_proto(conversation: Conversation) -> pb.Conversation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 
@@ -37,6 +38,7 @@ from strata.agent_loop.domain.events import (
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
+from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import (
     DEFAULT_MAX_STEPS,
     DocumentRange,
@@ -46,12 +48,13 @@ from strata.agent_loop.domain.runs import (
     TranscriptRange,
 )
 from strata.agent_loop.domain.taint import taint_of
-from strata.agent_loop.domain.tools import ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
+from strata.shared.json_text import encodable_text
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations
 
@@ -61,7 +64,8 @@ _INPUT_ROLES = {
     message_pb2.ROLE_SYSTEM: MessageRole.SYSTEM,
     message_pb2.ROLE_ASSISTANT: MessageRole.ASSISTANT,
 }
-_STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+"""The contract's form of why runs end."""
 
 
 def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
@@ -154,6 +158,7 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
             prompt_tokens=event.prompt_tokens,
             bytes_per_token=event.bytes_per_token,
             model=event.model,
+            digest=None if event.digest is None else digest_to_proto(event.digest),
         )
         return turn_pb.ExecuteRunResponse(request=sent)
     if isinstance(event, TendedTurn):
@@ -169,6 +174,26 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
         )
         return turn_pb.ExecuteRunResponse(transcript_read=read)
     return turn_pb.ExecuteRunResponse(event=event_to_proto(event, run_id, now))
+
+
+def digest_to_proto(digest: RequestDigest) -> pb.RequestDigest:
+    """Returns the contract's form of what names a request."""
+    change = digest.change
+    return pb.RequestDigest(
+        system=digest.system,
+        options=digest.options,
+        messages=digest.messages,
+        window=digest.window,
+        bytes_per_token=digest.bytes_per_token,
+        system_change=None
+        if change is None
+        else pb.SystemChange(
+            before=change.before,
+            prefix_chars=change.prefix_chars,
+            suffix_chars=change.suffix_chars,
+            removed=encodable_text(change.removed),
+        ),
+    )
 
 
 def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
@@ -257,22 +282,27 @@ def _finished(result: ToolResult) -> pb.ToolFinished:
     return pb.ToolFinished(
         tool_return=tool_return_to_proto(without_bytes(result.tool_return)),
         duration_ms=result.duration_ms,
-        memory_edits=[
-            pb.MemoryEdit(
-                block_id=edit.block_id,
-                label=edit.label,
-                revision=edit.revision,
-                diff=edit.diff,
-                operation=edit.operation,
-            )
-            for edit in result.memory_edits
-        ],
+        memory_edits=edits_to_proto(result.memory_edits),
     )
+
+
+def edits_to_proto(edits: Iterable[MemoryEdit]) -> list[pb.MemoryEdit]:
+    """Returns the contract's form of edits of memory blocks."""
+    return [
+        pb.MemoryEdit(
+            block_id=edit.block_id,
+            label=edit.label,
+            revision=edit.revision,
+            diff=edit.diff,
+            operation=edit.operation,
+        )
+        for edit in edits
+    ]
 
 
 def _outcome(outcome: Outcome) -> pb.RunFinished:
     wire = pb.RunFinished(
-        stop_reason=_STOP_REASONS[outcome.stop_reason],
+        stop_reason=STOP_REASONS[outcome.stop_reason],
         usage=usage_to_proto(outcome.usage),
         step_count=outcome.step_count,
         taint=labels_to_proto(outcome.taint),

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from strata.agent_loop.domain.approvals import ApprovalRequest
 from strata.agent_loop.domain.messages import Message
+from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import Outcome
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolResult
@@ -118,12 +119,14 @@ class ModelRequestSent:
         prompt_tokens: Estimated tokens of the prompt.
         bytes_per_token: UTF-8 bytes of a token of this model.
         model: Handle of the model.
+        digest: Names exactly what was sent.
     """
 
     message_id: str
     prompt_tokens: int
     bytes_per_token: float
     model: str = ""
+    digest: RequestDigest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from strata.agent_loop.domain.events import (
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import Window
+from strata.agent_loop.domain.request_digest import digest_request
 from strata.agent_loop.loop.added_arguments import ArgumentsStream
 from strata.agent_loop.loop.failures import (
     StepFailedError,
@@ -77,9 +78,12 @@ _MOST_UNDERESTIMATED = 3
 # Some servers refuse images in words that do not name them.
 _ABOUT_IMAGES = frozenset({ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST})
 _IMAGES_REFUSED = "the provider of this model refused it"
-_WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
-_NOT_AS_ASKED = "The reply does not satisfy the response format"
-_TOO_LONG = "The prompt was too long; older messages are summarised or left out."
+WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
+"""How the reason of a restart without images begins."""
+TOO_LONG = "The prompt was too long; older messages are summarised or left out."
+"""The reason of a restart with a smaller request."""
+NOT_AS_ASKED = "The reply does not satisfy the response format"
+"""How the reason of a restart begins that asks again for a reply of the response format."""
 
 _log = get_logger(__name__)
 
@@ -159,6 +163,7 @@ class Asker:
         self._json_replies = json_replies
         self._sleep = sleep
         self._shown = False
+        self._sent_system: str | None = None
         self._measure()
 
     async def ask(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
@@ -253,7 +258,7 @@ class Asker:
         while True:
             fitted = whole.continued(repair)
             attempt = _Attempt(self, name, offer)
-            await self._sink.emit(self._sent(name, fitted))
+            await self._sink.emit(self._sent(name, window, fitted))
             try:
                 reply = await attempt.run(fitted)
             except asyncio.CancelledError:
@@ -269,13 +274,13 @@ class Asker:
                     if smaller is None:
                         raise self._too_long(window, offer, fitted, error) from error
                     whole = smaller
-                    await self._restart(name, _TOO_LONG)
+                    await self._restart(name, TOO_LONG)
                     continue
                 if error.kind in _ABOUT_IMAGES and any(m.images for m in fitted.request.messages):
                     # An image stays in the window: it must not make every later turn fail.
                     self._view = replace(self._view, without_images=_IMAGES_REFUSED)
                     whole = self._fit(window, offer, self._gauge.max_bytes)
-                    await self._restart(name, f"{_WITHOUT_IMAGES} {error.message}")
+                    await self._restart(name, f"{WITHOUT_IMAGES} {error.message}")
                     continue
                 restarts += 1
                 if not (attempt.started and error.retryable) or restarts > MAX_RESTARTS:
@@ -308,7 +313,7 @@ class Asker:
             raise cut_json_reply()
         if repaired:
             raise invalid_reply(result.problem)
-        await self._restart(name, f"{_NOT_AS_ASKED}: {result.problem}.")
+        await self._restart(name, f"{NOT_AS_ASKED}: {result.problem}.")
         return tuple(repair_of(result.reply, result.problem))
 
     async def count(self, usage: Usage, message_id: str, handle: str) -> None:
@@ -447,11 +452,14 @@ class Asker:
     def _fit(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> FittedRequest:
         return build_request(window.messages, offer, self._view, max_bytes=max_bytes)
 
-    def _sent(self, name: StepName, fitted: FittedRequest) -> ModelRequestSent:
-        prompt_tokens = self._gauge.estimate(fitted.size)
-        return ModelRequestSent(
-            name.message_id, prompt_tokens, self._gauge.ratio, self._chain.handle
-        )
+    def _sent(
+        self, name: StepName, window: WorkingWindow, fitted: FittedRequest
+    ) -> ModelRequestSent:
+        prompt_tokens, ratio = self._gauge.estimate(fitted.size), self._gauge.ratio
+        before = window.read_text if self._sent_system is None else self._sent_system
+        digest = digest_request(fitted.request, window.messages, ratio, before)
+        self._sent_system = fitted.request.messages[0].text
+        return ModelRequestSent(name.message_id, prompt_tokens, ratio, self._chain.handle, digest)
 
     async def _restart(self, name: StepName, reason: str, **details: Any) -> None:
         self._shown = False

@@ -19,11 +19,12 @@ from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
+from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.models.domain import ChatModel, ModelSettings
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.clock import Clock
-from strata.shared.fair_slots import FairSlots, slots_of_short_work
+from strata.shared.fair_slots import slots_of_short_work
 from strata.shared.tool_catalogue import ToolEffect
 
 DEFAULT_APPROVAL_S = 24 * 3600
@@ -428,12 +429,8 @@ class EventSink(Protocol):
         ...
 
 
-def _work_slots() -> FairSlots:
-    return slots_of_short_work(_PARTS_AT_ONCE, "parts of turns")
-
-
-def _background_slots() -> FairSlots:
-    return slots_of_short_work(1, "parts of turns of memory agents")
+def _turn_work() -> TurnWork:
+    return TurnWork(slots_of_short_work(_PARTS_AT_ONCE, "parts of turns"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,10 +440,9 @@ class Ports:
     Attributes:
         approval_s: Seconds until a request for approval counts as denied, by default.
         images: Fetches images that clients name by URL; None if this server must not.
-        work: Slots of the parts of a turn that this machine works for, in turn by project. They
-            are not held while the turn waits for its model or its tools.
-        background_work: The same for the turns of memory agents, for which nobody waits: one part
-            at a time.
+        work: Slots of the parts of a turn that this machine works for, in turn by project, those
+            of memory agents last. They are not held while the turn waits for its model or its
+            tools.
     """
 
     agents: Agents
@@ -460,5 +456,4 @@ class Ports:
     clock: Clock
     approval_s: int = DEFAULT_APPROVAL_S
     images: ImageFetcher | None = None
-    work: FairSlots = field(default_factory=_work_slots)
-    background_work: FairSlots = field(default_factory=_background_slots)
+    work: TurnWork = field(default_factory=_turn_work)

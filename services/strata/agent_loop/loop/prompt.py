@@ -65,6 +65,11 @@ class WorkingWindow:
         return [self._read, *self._messages[1:]]
 
     @property
+    def read_text(self) -> str:
+        """The system message as it was read."""
+        return self._read.text
+
+    @property
     def system_bytes(self) -> int:
         """UTF-8 bytes of the system message."""
         return len(self._messages[0].text.encode("utf-8", "replace"))

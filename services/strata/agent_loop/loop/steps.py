@@ -111,6 +111,7 @@ class Steps:
         self._left: StepRecord | None = None
         self._waiting = open_requests(begun.window.messages)
         self._ports = ports
+        self._work = ports.work.of(background=request.reads)
         self._request = request
         self._key = key_of(request)
         self._sink = sink
@@ -358,6 +359,7 @@ class Steps:
         return any(tool is not None and tool.keyed for tool in tools)
 
     async def _ask(self, step: int) -> StepRecord:
+        await self._work.give_way()
         name = StepName(step, new_id("step"), new_id("message"))
         taint = self.taint
         await self._tell_started(step, name.step_id, name.message_id, taint, self._chain.handle)
@@ -421,6 +423,7 @@ class Steps:
         calls = StepCalls(self._bench(record, rules), record, resumed=resumed, given=given)
         self._left = None
         try:
+            await self._work.give_way()
             await calls.journal()
             await calls.run()
             messages, stop = self._ending(record, rules, calls)
@@ -490,7 +493,7 @@ class Steps:
             self._window.metadata_stale(changed=stale),
         )
         # A reply that was paid for: its commit is repeated until recall takes or refuses it.
-        async with self._ports.work.slot():
+        async with self._work.slot():
             committed = await until_available(lambda: self._ports.recall.commit_step(commit))
         self._window.committed(committed)
         self._rules.take(committed.messages)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -94,9 +93,8 @@ class Turn:
         sink: EventSink,
         control: TurnControl | None = None,
     ) -> None:
-        if request.reads:
-            ports = replace(ports, work=ports.background_work)
         self._ports = ports
+        self._work = ports.work.of(background=request.reads)
         self._request = request
         self._sink = sink
         self._control = control or control_of(request)
@@ -140,7 +138,7 @@ class Turn:
     async def _run(self) -> None:
         if self._key.attempt > 1:
             await self._wait_for_earlier_attempt()
-        async with self._ports.work.slot():
+        async with self._work.slot():
             agent = await self._load()
             bound = await self._bind(agent)
             parts = await self._begin(agent, bound)

@@ -33,6 +33,14 @@ _ARCHIVAL_LINES = re.compile(
     r" tags: ).*$",
     re.MULTILINE,
 )
+_SECTIONS = ("memory_blocks", "tool_usage_rules", "directories")
+_LAST_MODIFIED = re.compile(
+    r"^- Memory blocks were last modified: (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [AP]M) \S*?([+-]\d{4})$",
+    re.MULTILINE,
+)
+_PASSAGES = re.compile(r"^- (\d+) total memories you created", re.MULTILINE)
+_TAGS = re.compile(r"^- Available archival memory tags: (.*)$", re.MULTILINE)
+_MORE_TAGS = re.compile(r"and (more than )?(\d+) more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +195,55 @@ def _around_metadata(base: str, section: str) -> tuple[str, str]:
     if not found:
         start = base + _SEPARATOR if base else ""
     return start + (section + _SEPARATOR if section else ""), end
+
+
+@dataclass(frozen=True, slots=True)
+class SystemParts:
+    """What a system message was assembled from, as far as it shows it.
+
+    Attributes:
+        base: The base prompt.
+        section: The rendered memory.
+        last_modified: When a memory block was last changed.
+        archival: What is said of archival memory.
+    """
+
+    base: str
+    section: str
+    last_modified: datetime | None
+    archival: ArchivalStats
+
+
+def read_system(text: str, base: str) -> SystemParts:
+    """Returns what a system message was assembled from.
+
+    Args:
+        text: The system message.
+        base: The base prompt as it is now. If the message has another one, that is taken to be
+            what stands before the memory.
+    """
+    head, _, rest = text.rpartition(_OPEN)
+    metadata = rest.partition(_CLOSE)[0]
+    start, end = _around_metadata(base, "")
+    if not (head.startswith(start) and text.endswith(_CLOSE + end)):
+        places = [head.rfind(f"{_SEPARATOR}<{name}>") for name in _SECTIONS]
+        place = min((place for place in places if place >= 0), default=len(head))
+        base = head[:place].removesuffix(_SEPARATOR)
+        start, _ = _around_metadata(base, "")
+    changed = _LAST_MODIFIED.search(metadata)
+    section = head[len(start) :].removesuffix(_SEPARATOR)
+    moment = None
+    if changed is not None:
+        # The abbreviation of the timezone, which may be any, stands between the two.
+        moment = datetime.strptime(f"{changed[1]} {changed[2]}", "%Y-%m-%d %I:%M:%S %p %z")
+    return SystemParts(base, section, moment, _read_archival(metadata))
+
+
+def _read_archival(metadata: str) -> ArchivalStats:
+    count = _PASSAGES.search(metadata)
+    listed = _TAGS.search(metadata)
+    tags = [] if listed is None else listed[1].split(", ")
+    more = _MORE_TAGS.fullmatch(tags[-1]) if tags else None
+    hidden = 0 if more is None else int(more[2]) + (1 if more[1] else 0)
+    shown = tags if more is None else tags[:-1]
+    return ArchivalStats(0 if count is None else int(count[1]), shown, hidden)

@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from strata.agent_loop.convert.evidence import EvidenceReader
+from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.convert.runs import response_to_proto, run_from_proto
 from strata.agent_loop.domain.events import RunEvent
 from strata.agent_loop.domain.journal import JournalKey, key_of
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.ports import Journal, Ports
 from strata.agent_loop.loop.turn import Turn, control_of
+from strata.agent_loop.replay.recorder import Recorder, not_recordable
+from strata.agent_loop.replay.recording import MAX_RECORDING_BYTES
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as pb_grpc
 from strata.shared import context
@@ -22,6 +26,7 @@ from strata.shared.logs import get_logger
 Context = Any
 
 _EVENTS_AHEAD = 256
+_PIECE_BYTES = 256 * 1024
 
 _log = get_logger(__name__)
 
@@ -175,6 +180,23 @@ class TurnServicer(pb_grpc.TurnServiceServicer):
                 control.detached = True
                 events.abandon()
                 self._detached.adopt(turn, key_of(run))
+
+    async def RecordRun(
+        self, request_iterator: AsyncIterator[pb.RecordRunRequest], _context: Context
+    ) -> AsyncIterator[pb.RecordRunResponse]:
+        """Returns the recording of a run, in pieces."""
+        reader = EvidenceReader()
+        async for request in request_iterator:
+            reader.take(request)
+        recording = await Recorder(self._ports).record(reader.evidence)
+        data = recording_to_json(recording)
+        if len(data) > MAX_RECORDING_BYTES:
+            raise not_recordable(
+                recording.turn.run_id,
+                f"its recording has {len(data):,} bytes, more than {MAX_RECORDING_BYTES:,}",
+            )
+        for start in range(0, len(data), _PIECE_BYTES):
+            yield pb.RecordRunResponse(piece=data[start : start + _PIECE_BYTES])
 
 
 async def _cancel_on_request(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from strata.shared.context import current, use
 from strata.shared.errors import StrataError
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import ForbiddenUrlError
@@ -66,6 +67,8 @@ class EgressProxy:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        # Connections are served on behalf of the call that made the proxy.
+        self._context = current()
 
     async def serve(self, listener: socket.socket) -> None:
         """Begins to serve on a listening socket, which it closes in the end.
@@ -101,7 +104,8 @@ class EgressProxy:
         self._tasks.add(task)
         try:
             if not self._closed:
-                await self._answer(reader, writer)
+                with use(self._context):
+                    await self._answer(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
             writer.transport.abort()
         except asyncio.CancelledError:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import httpx2
 
 from strata.shared.clock import SystemClock
-from strata.shared.web.guard import Guard, SystemResolver
+from strata.shared.web.guard import Guard
+from strata.shared.web.resolver import SystemResolver
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpStore
 from strata.tool_execution.domain.mcp_sign_in import SignInStore

@@ -8,12 +8,9 @@ something else (DNS rebinding).
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote, urljoin
@@ -192,37 +189,6 @@ def is_internal_name(host: str) -> bool:
     return "." not in host or host.rpartition(".")[2] in _INTERNAL_SUFFIXES
 
 
-class SystemResolver:
-    """The resolver of the operating system, on threads of its own.
-
-    A name server that hangs keeps a thread; it must not be one that others wait for.
-
-    Args:
-        threads: Names that are looked up at the same time at most.
-    """
-
-    def __init__(self, threads: int = 8) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="resolver")
-
-    async def __call__(self, host: str, port: int) -> list[str]:
-        """Returns the addresses of a name.
-
-        Raises:
-            OSError: It has none, or nobody answered.
-        """
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._pool, _look_up, host, port)
-        return [str(entry[4][0]) for entry in found]
-
-    def close(self) -> None:
-        """Lets the threads end; what is being looked up is not waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _look_up(host: str, port: int) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
-    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-
-
 class Guard:
     """Lets through what leads to the public web, and to networks that were opened on purpose.
 
@@ -306,6 +272,8 @@ async def look_up(resolver: Resolver, target: Target) -> list[str]:
     """
     try:
         found = list(await resolver(target.host, target.port))
+    except TimeoutError:
+        raise FetchError(f"The name servers gave no address of {target.host} in time.") from None
     except (OSError, UnicodeError):
         raise FetchError(f"The host {target.host} cannot be found.") from None
     if not found:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.loop.ports import BegunTurn, CommittedStep, StepCommit
+from strata.agent_loop.loop.priority import TurnWork
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
 from unit.agent_loop.loop.world import LoopWorld, Recall, reply
@@ -57,7 +58,7 @@ class Turns:
     async def take(self, project: str) -> None:
         world = LoopWorld()
         recall = SlowRecall(world.recall, project, self._running, self.most)
-        world.ports = replace(world.ports, recall=recall, work=self._work)  # type: ignore[arg-type]
+        world.ports = replace(world.ports, recall=recall, work=TurnWork(self._work))  # type: ignore[arg-type]
         with use(RequestContext(caller=Caller("organization", project, "key"))):
             await world.run(None, reply("Hello."))
         self.ended.append(project)

@@ -417,7 +417,7 @@ class Models:
     ) -> BoundModel:
         if self.error is not None:
             raise self.error
-        if config.handle:
+        if config.handle not in ("", self.settings.handle):
             return self.others[config.handle]
         return BoundModel(self._chat, self.settings)
 

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from strata.api.agent_loop.v1 import group_service_pb2 as _group_service_pb2
+from strata.api.agent_loop.v1 import recording_pb2 as _recording_pb2
 from strata.api.common.v1 import message_pb2 as _message_pb2
 from strata.api.common.v1 import response_format_pb2 as _response_format_pb2
 from strata.api.common.v1 import run_event_pb2 as _run_event_pb2
@@ -417,6 +418,7 @@ class ModelRequestSent(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """Id that the message of the reply will have."""
     prompt_tokens: _builtins.int
@@ -425,6 +427,10 @@ class ModelRequestSent(_message.Message):
     """UTF-8 bytes that this model's tokens have on average."""
     model: _builtins.str
     """Handle of the model."""
+    @_builtins.property
+    def digest(self) -> _run_event_pb2.RequestDigest:
+        """What was sent."""
+
     def __init__(
         self,
         *,
@@ -432,11 +438,102 @@ class ModelRequestSent(_message.Message):
         prompt_tokens: _builtins.int = ...,
         bytes_per_token: _builtins.float = ...,
         model: _builtins.str = ...,
+        digest: _run_event_pb2.RequestDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_token", b"bytes_per_token", "message_id", b"message_id", "model", b"model", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_token", b"bytes_per_token", "digest", b"digest", "message_id", b"message_id", "model", b"model", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelRequestSent: _TypeAlias = ModelRequestSent  # noqa: Y015
+
+@_typing.final
+class RecordRunRequest(_message.Message):
+    """What the gateway knows of a run that is to be recorded. The first request holds the run, the
+    others its events and the changes after it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    LATER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def turn(self) -> _recording_pb2.RecordedTurn:
+        """The run as it was asked for."""
+
+    @_builtins.property
+    def event(self) -> _run_event_pb2.RunEvent:
+        """A stored event of it, in order."""
+
+    @_builtins.property
+    def later(self) -> Global___LaterChange:
+        """A change of the system message in a later run of the conversation, newest first."""
+
+    def __init__(
+        self,
+        *,
+        turn: _recording_pb2.RecordedTurn | None = ...,
+        event: _run_event_pb2.RunEvent | None = ...,
+        later: Global___LaterChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "later", b"later", "part", b"part", "turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "later", b"later", "part", b"part", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["turn", "event", "later"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___RecordRunRequest: _TypeAlias = RecordRunRequest  # noqa: Y015
+
+@_typing.final
+class LaterChange(_message.Message):
+    """A change of the system message in a later run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    after: _builtins.bytes
+    """Digest of the text after the change."""
+    @_builtins.property
+    def change(self) -> _run_event_pb2.SystemChange:
+        """The change."""
+
+    def __init__(
+        self,
+        *,
+        after: _builtins.bytes = ...,
+        change: _run_event_pb2.SystemChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaterChange: _TypeAlias = LaterChange  # noqa: Y015
+
+@_typing.final
+class RecordRunResponse(_message.Message):
+    """A piece of a recording, which is a RunRecording as JSON in UTF-8."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECE_FIELD_NUMBER: _builtins.int
+    piece: _builtins.bytes
+    """The next bytes."""
+    def __init__(
+        self,
+        *,
+        piece: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordRunResponse: _TypeAlias = RecordRunResponse  # noqa: Y015

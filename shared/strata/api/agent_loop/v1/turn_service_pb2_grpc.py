@@ -40,6 +40,11 @@ class TurnServiceStub:
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunResponse.FromString,
                 _registered_method=True)
+        self.RecordRun = channel.stream_stream(
+                '/strata.api.agent_loop.v1.TurnService/RecordRun',
+                request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunResponse.FromString,
+                _registered_method=True)
 
 
 class TurnServiceServicer:
@@ -61,6 +66,14 @@ class TurnServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordRun(self, request_iterator, context):
+        """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TurnServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -68,6 +81,11 @@ def add_TurnServiceServicer_to_server(servicer, server):
                     servicer.ExecuteRun,
                     request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunRequest.FromString,
                     response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunResponse.SerializeToString,
+            ),
+            'RecordRun': grpc.stream_stream_rpc_method_handler(
+                    servicer.RecordRun,
+                    request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunRequest.FromString,
+                    response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -98,6 +116,33 @@ class TurnService:
             '/strata.api.agent_loop.v1.TurnService/ExecuteRun',
             strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunRequest.SerializeToString,
             strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordRun(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/strata.api.agent_loop.v1.TurnService/RecordRun',
+            strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunRequest.SerializeToString,
+            strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.RecordRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

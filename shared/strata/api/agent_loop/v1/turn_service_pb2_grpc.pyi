@@ -26,6 +26,10 @@ class TurnServiceStub:
     bounded time and stored under its attempt, and no other step is begun. The
     next attempt waits for that before it takes the turn over.
     """
+    RecordRun: _aio.StreamStreamMultiCallable[_turn_service_pb2.RecordRunRequest, _turn_service_pb2.RecordRunResponse]
+    """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
+    CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
+    """
 
 class TurnServiceServicer:
     """Runs turns. Internal: called by the gateway, not proxied by it."""
@@ -44,6 +48,15 @@ class TurnServiceServicer:
         A stream that breaks cancels nothing: the step under way is finished within a
         bounded time and stored under its attempt, and no other step is begun. The
         next attempt waits for that before it takes the turn over.
+        """
+
+    def RecordRun(
+        self,
+        request_iterator: _abc.AsyncIterator[_turn_service_pb2.RecordRunRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_turn_service_pb2.RecordRunRequest], _abc.AsyncIterator[_turn_service_pb2.RecordRunResponse]],
+    ) -> _abc.AsyncIterator[_turn_service_pb2.RecordRunResponse]:
+        """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
         """
 
 def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _aio.Server) -> None: ...

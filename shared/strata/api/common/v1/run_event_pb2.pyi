@@ -623,6 +623,7 @@ class ModelCall(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """Id that the message of the reply has; the summary of a compaction has one of its own."""
     start_ms: _builtins.int
@@ -641,6 +642,10 @@ class ModelCall(_message.Message):
     def usage(self) -> _usage_pb2.Usage:
         """Its tokens; none if the provider refused the request."""
 
+    @_builtins.property
+    def request(self) -> Global___RequestDigest:
+        """What was sent; unset in runs of older releases."""
+
     def __init__(
         self,
         *,
@@ -651,10 +656,11 @@ class ModelCall(_message.Message):
         usage: _usage_pb2.Usage | None = ...,
         lost: _builtins.bool = ...,
         model: _builtins.str = ...,
+        request: Global___RequestDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_start_ms", b"_start_ms", "first_token_ms", b"first_token_ms", "start_ms", b"start_ms", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_start_ms", b"_start_ms", "first_token_ms", b"first_token_ms", "request", b"request", "start_ms", b"start_ms", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_start_ms", b"_start_ms", "duration_ms", b"duration_ms", "first_token_ms", b"first_token_ms", "lost", b"lost", "message_id", b"message_id", "model", b"model", "start_ms", b"start_ms", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_start_ms", b"_start_ms", "duration_ms", b"duration_ms", "first_token_ms", b"first_token_ms", "lost", b"lost", "message_id", b"message_id", "model", b"model", "request", b"request", "start_ms", b"start_ms", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_token_ms: _TypeAlias = _typing.Literal["first_token_ms"]  # noqa: Y015
     _WhichOneofArgType__first_token_ms: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms"]  # noqa: Y015
@@ -666,6 +672,92 @@ class ModelCall(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ms) -> _WhichOneofReturnType__start_ms | None: ...
 
 Global___ModelCall: _TypeAlias = ModelCall  # noqa: Y015
+
+@_typing.final
+class RequestDigest(_message.Message):
+    """Names exactly what one request to a model was made of. Digests are the first 16 bytes of the
+    SHA-256 of a canonical JSON form.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    SYSTEM_CHANGE_FIELD_NUMBER: _builtins.int
+    system: _builtins.bytes
+    """Of the system message."""
+    options: _builtins.bytes
+    """Of the offered tools and the other options of the request."""
+    messages: _builtins.bytes
+    """Of the messages that were shown, without the system message."""
+    bytes_per_token: _builtins.float
+    """Bytes per token that the size of the request was judged by."""
+    @_builtins.property
+    def window(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sequences of the messages of the window, in its order and without the system message: pairs
+        of the first and the last sequence of each run of consecutive ones.
+        """
+
+    @_builtins.property
+    def system_change(self) -> Global___SystemChange:
+        """How the system message differs from that of the request before it in the run, or from the
+        stored one in the first request; unset if it does not.
+        """
+
+    def __init__(
+        self,
+        *,
+        system: _builtins.bytes = ...,
+        options: _builtins.bytes = ...,
+        messages: _builtins.bytes = ...,
+        window: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_per_token: _builtins.float = ...,
+        system_change: Global___SystemChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["system_change", b"system_change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_token", b"bytes_per_token", "messages", b"messages", "options", b"options", "system", b"system", "system_change", b"system_change", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestDigest: _TypeAlias = RequestDigest  # noqa: Y015
+
+@_typing.final
+class SystemChange(_message.Message):
+    """How to get from a system message back to the one before it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    PREFIX_CHARS_FIELD_NUMBER: _builtins.int
+    SUFFIX_CHARS_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    before: _builtins.bytes
+    """Digest of the text before."""
+    prefix_chars: _builtins.int
+    """Characters at the beginning that both texts have."""
+    suffix_chars: _builtins.int
+    """Characters at the end that both texts have."""
+    removed: _builtins.str
+    """What the text before had between them."""
+    def __init__(
+        self,
+        *,
+        before: _builtins.bytes = ...,
+        prefix_chars: _builtins.int = ...,
+        suffix_chars: _builtins.int = ...,
+        removed: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "prefix_chars", b"prefix_chars", "removed", b"removed", "suffix_chars", b"suffix_chars"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SystemChange: _TypeAlias = SystemChange  # noqa: Y015
 
 @_typing.final
 class EventMember(_message.Message):

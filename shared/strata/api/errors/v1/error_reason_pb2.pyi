@@ -200,6 +200,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND: no such delivery of a webhook."""
     ERROR_REASON_SECRETS_NOT_CONFIGURED: _ErrorReason.ValueType  # 144
     """FAILED_PRECONDITION: the server has no master key to encrypt the secrets of webhooks with."""
+    ERROR_REASON_RUN_EVENTS_DELETED: _ErrorReason.ValueType  # 145
+    """NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun
+    still returns how it ended.
+    """
+    ERROR_REASON_RUN_NOT_RECORDABLE: _ErrorReason.ValueType  # 150
+    """FAILED_PRECONDITION: the run cannot be recorded: it is under way, is that of a group, or what
+    it received is not stored any more.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call failed, beyond its gRPC status. The name of the value, without the
@@ -386,4 +394,12 @@ ERROR_REASON_DELIVERY_NOT_FOUND: ErrorReason.ValueType  # 143
 """NOT_FOUND: no such delivery of a webhook."""
 ERROR_REASON_SECRETS_NOT_CONFIGURED: ErrorReason.ValueType  # 144
 """FAILED_PRECONDITION: the server has no master key to encrypt the secrets of webhooks with."""
+ERROR_REASON_RUN_EVENTS_DELETED: ErrorReason.ValueType  # 145
+"""NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun
+still returns how it ended.
+"""
+ERROR_REASON_RUN_NOT_RECORDABLE: ErrorReason.ValueType  # 150
+"""FAILED_PRECONDITION: the run cannot be recorded: it is under way, is that of a group, or what
+it received is not stored any more.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

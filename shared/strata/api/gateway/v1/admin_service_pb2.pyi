@@ -669,7 +669,9 @@ class RevokeApiKeyRequest(_message.Message):
     api_key_id: _builtins.str
     """The key."""
     pause_schedules: _builtins.bool
-    """True to pause the schedules whose runs act with the scopes of the key; false lets them go on."""
+    """True to pause the schedules whose runs act with the scopes of the key, and to cancel its
+    delayed runs; false lets both go on.
+    """
     def __init__(
         self,
         *,
@@ -692,8 +694,11 @@ class RevokeApiKeyResponse(_message.Message):
 
     API_KEY_FIELD_NUMBER: _builtins.int
     SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
+    DELAYED_RUN_COUNT_FIELD_NUMBER: _builtins.int
     schedule_count: _builtins.int
     """How many active schedules act with the scopes of the key, or were paused now."""
+    delayed_run_count: _builtins.int
+    """How many runs with a start_time to come act with the scopes of the key, or were cancelled now."""
     @_builtins.property
     def api_key(self) -> Global___ApiKey:
         """The key."""
@@ -703,10 +708,11 @@ class RevokeApiKeyResponse(_message.Message):
         *,
         api_key: Global___ApiKey | None = ...,
         schedule_count: _builtins.int = ...,
+        delayed_run_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "schedule_count", b"schedule_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "delayed_run_count", b"delayed_run_count", "schedule_count", b"schedule_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -933,12 +933,14 @@ class RunSpan(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     COST_MICROS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """What it was: "wait" (queue, take-over, pause before the model is asked again), "begin" (the
+    """What it was: "delay" (before the start_time of a delayed run), "wait" (queue, take-over, pause before the model is asked again), "begin" (the
     turn is opened and the input stored), "compile" (the request is made), "model", "tool",
     "compaction", "commit" (the reply or the step is stored).
     """
     name: _builtins.str
-    """Handle of the model, name of the tool, or what was waited for: "queue", "take-over", "retry"."""
+    """Handle of the model, name of the tool, or what was waited for: "start_time", "queue", "take-over",
+    "retry".
+    """
     step: _builtins.int
     """Number of the step; 0 outside steps."""
     duration_ms: _builtins.int
@@ -1515,3 +1517,47 @@ class ListStepsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListStepsResponse: _TypeAlias = ListStepsResponse  # noqa: Y015
+
+@_typing.final
+class RecordRunRequest(_message.Message):
+    """Asks for the recording of a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordRunRequest: _TypeAlias = RecordRunRequest  # noqa: Y015
+
+@_typing.final
+class RecordRunResponse(_message.Message):
+    """A piece of a recording."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECE_FIELD_NUMBER: _builtins.int
+    piece: _builtins.bytes
+    """The next bytes."""
+    def __init__(
+        self,
+        *,
+        piece: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordRunResponse: _TypeAlias = RecordRunResponse  # noqa: Y015

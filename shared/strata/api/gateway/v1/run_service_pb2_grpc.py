@@ -90,6 +90,11 @@ class RunServiceStub:
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunResponse.FromString,
                 _registered_method=True)
+        self.RecordRun = channel.unary_stream(
+                '/strata.api.gateway.v1.RunService/RecordRun',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.RecordRunRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.RecordRunResponse.FromString,
+                _registered_method=True)
         self.StartMemoryRun = channel.unary_unary(
                 '/strata.api.gateway.v1.RunService/StartMemoryRun',
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.StartMemoryRunRequest.SerializeToString,
@@ -148,7 +153,8 @@ class RunServiceServicer:
 
     def StreamRun(self, request, context):
         """Streams the events of a run after a sequence, to its end. Works from any
-        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
+        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended
+        so long ago that its events are gone).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,7 +215,19 @@ class RunServiceServicer:
 
     def ExplainRun(self, request, context):
         """Returns what a run did and where its time, its tokens and its money went, from its stored
-        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
+        RUN_EVENTS_DELETED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecordRun(self, request, context):
+        """Records a run that is over: what it received, sent and stored, from which another build can
+        replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
+        right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
+        received is not stored any more).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -246,7 +264,7 @@ class RunServiceServicer:
 
     def ListSteps(self, request, context):
         """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
-        (RUN_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        (RUN_NOT_FOUND, RUN_EVENTS_DELETED), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -304,6 +322,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.ExplainRun,
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunRequest.FromString,
                     response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunResponse.SerializeToString,
+            ),
+            'RecordRun': grpc.unary_stream_rpc_method_handler(
+                    servicer.RecordRun,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.RecordRunRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.RecordRunResponse.SerializeToString,
             ),
             'StartMemoryRun': grpc.unary_unary_rpc_method_handler(
                     servicer.StartMemoryRun,
@@ -602,6 +625,33 @@ class RunService:
             '/strata.api.gateway.v1.RunService/ExplainRun',
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunRequest.SerializeToString,
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/strata.api.gateway.v1.RunService/RecordRun',
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.RecordRunRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.RecordRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,7 +40,8 @@ class RunServiceStub:
     """
     StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
     """Streams the events of a run after a sequence, to its end. Works from any
-    replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
+    replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended
+    so long ago that its events are gone).
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]
     """Returns a run. NOT_FOUND (RUN_NOT_FOUND)."""
@@ -69,7 +70,15 @@ class RunServiceStub:
     """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND)."""
     ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
     """Returns what a run did and where its time, its tokens and its money went, from its stored
-    events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+    events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
+    RUN_EVENTS_DELETED).
+    """
+    RecordRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.RecordRunRequest, _run_service_pb2.RecordRunResponse]
+    """Records a run that is over: what it received, sent and stored, from which another build can
+    replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
+    right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+    FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
+    received is not stored any more).
     """
     StartMemoryRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartMemoryRunRequest, _run_service_pb2.StartMemoryRunResponse]
     """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
@@ -90,7 +99,7 @@ class RunServiceStub:
     """
     ListSteps: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListStepsRequest, _run_service_pb2.ListStepsResponse]
     """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
-    (RUN_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    (RUN_NOT_FOUND, RUN_EVENTS_DELETED), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
 
 class RunServiceServicer:
@@ -135,7 +144,8 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.StreamRunRequest, _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]:
         """Streams the events of a run after a sequence, to its end. Works from any
-        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
+        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended
+        so long ago that its events are gone).
         """
 
     def GetRun(
@@ -199,7 +209,20 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.ExplainRunRequest, _abc.Awaitable[_run_service_pb2.ExplainRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ExplainRunResponse]:
         """Returns what a run did and where its time, its tokens and its money went, from its stored
-        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
+        RUN_EVENTS_DELETED).
+        """
+
+    def RecordRun(
+        self,
+        request: _run_service_pb2.RecordRunRequest,
+        context: _aio.ServicerContext[_run_service_pb2.RecordRunRequest, _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]],
+    ) -> _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]:
+        """Records a run that is over: what it received, sent and stored, from which another build can
+        replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
+        right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
+        received is not stored any more).
         """
 
     def StartMemoryRun(
@@ -240,7 +263,7 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.ListStepsRequest, _abc.Awaitable[_run_service_pb2.ListStepsResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ListStepsResponse]:
         """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
-        (RUN_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        (RUN_NOT_FOUND, RUN_EVENTS_DELETED), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _aio.Server) -> None: ...

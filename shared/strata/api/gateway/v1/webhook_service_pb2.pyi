@@ -33,7 +33,7 @@ class _DeliveryStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliver
     DELIVERY_STATE_DELIVERED: _DeliveryState.ValueType  # 2
     """The receiver has answered with 2xx."""
     DELIVERY_STATE_FAILED: _DeliveryState.ValueType  # 3
-    """It was given up."""
+    """It was given up: after the last attempt, or because too many newer ones wait."""
 
 class DeliveryState(_DeliveryState, metaclass=_DeliveryStateEnumTypeWrapper):
     """Where a delivery is."""
@@ -45,7 +45,7 @@ DELIVERY_STATE_PENDING: DeliveryState.ValueType  # 1
 DELIVERY_STATE_DELIVERED: DeliveryState.ValueType  # 2
 """The receiver has answered with 2xx."""
 DELIVERY_STATE_FAILED: DeliveryState.ValueType  # 3
-"""It was given up."""
+"""It was given up: after the last attempt, or because too many newer ones wait."""
 Global___DeliveryState: _TypeAlias = DeliveryState  # noqa: Y015
 
 @_typing.final
@@ -68,7 +68,7 @@ class Webhook(_message.Message):
     agent_id: _builtins.str
     """Only runs of this agent; empty means all agents."""
     run_id: _builtins.str
-    """Only this run; empty means all runs."""
+    """Only this run; empty means all runs. Such a webhook is deleted with its delivery."""
     enabled: _builtins.bool
     """False after the receiver has answered 410: nothing is queued for it."""
     @_builtins.property

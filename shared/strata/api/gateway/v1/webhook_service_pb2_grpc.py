@@ -113,8 +113,8 @@ class WebhookServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWebhookDeliveries(self, request, context):
-        """Lists deliveries, newest first. Those that are over are kept for 30 days. INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists deliveries, newest first. Those that are over are kept for 30 days, unless the
+        operator says otherwise. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

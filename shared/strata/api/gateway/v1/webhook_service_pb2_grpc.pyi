@@ -37,8 +37,8 @@ class WebhookServiceStub:
     DeleteWebhook: _aio.UnaryUnaryMultiCallable[_webhook_service_pb2.DeleteWebhookRequest, _webhook_service_pb2.DeleteWebhookResponse]
     """Deletes a webhook and its deliveries. NOT_FOUND (WEBHOOK_NOT_FOUND)."""
     ListWebhookDeliveries: _aio.UnaryUnaryMultiCallable[_webhook_service_pb2.ListWebhookDeliveriesRequest, _webhook_service_pb2.ListWebhookDeliveriesResponse]
-    """Lists deliveries, newest first. Those that are over are kept for 30 days. INVALID_ARGUMENT
-    (INVALID_PAGE_TOKEN).
+    """Lists deliveries, newest first. Those that are over are kept for 30 days, unless the
+    operator says otherwise. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     RedeliverWebhook: _aio.UnaryUnaryMultiCallable[_webhook_service_pb2.RedeliverWebhookRequest, _webhook_service_pb2.RedeliverWebhookResponse]
     """Sends a delivery again, with as many attempts as a new one, and enables its webhook. NOT_FOUND
@@ -89,8 +89,8 @@ class WebhookServiceServicer:
         request: _webhook_service_pb2.ListWebhookDeliveriesRequest,
         context: _aio.ServicerContext[_webhook_service_pb2.ListWebhookDeliveriesRequest, _abc.Awaitable[_webhook_service_pb2.ListWebhookDeliveriesResponse]],
     ) -> _abc.Awaitable[_webhook_service_pb2.ListWebhookDeliveriesResponse]:
-        """Lists deliveries, newest first. Those that are over are kept for 30 days. INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists deliveries, newest first. Those that are over are kept for 30 days, unless the
+        operator says otherwise. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
     def RedeliverWebhook(

@@ -1,0 +1,52 @@
+"""For how long a project keeps its messages, as recall knows it."""
+
+from __future__ import annotations
+
+import grpc.aio
+from sqlalchemy import text
+
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.shared.auth import TokenSigner
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.db import Database
+from strata.shared.scopes import Scope
+
+_PRINCIPAL = "retention"
+_TIMEOUT_S = 10.0
+_ORGANIZATION = text("SELECT organization_id FROM gateway.projects WHERE project_id = :project_id")
+
+
+class MessageRetention:
+    """Asks recall on behalf of a project.
+
+    Args:
+        recall: To recall.
+        signer: Signs the token of the call.
+        database: As the service role; knows whose project it is.
+    """
+
+    def __init__(self, recall: grpc.aio.Channel, signer: TokenSigner, database: Database) -> None:
+        self._stub = message_grpc.MessageServiceStub(recall)
+        self._signer = signer
+        self._database = database
+
+    async def days(self, project_id: str) -> float:
+        """Returns the days for which a project keeps messages; 0 for ever, or if there is none.
+
+        Raises:
+            StrataError: Recall cannot be asked.
+        """
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            row = await connection.execute(_ORGANIZATION, {"project_id": project_id})
+            organization_id: str | None = row.scalar_one_or_none()
+        if organization_id is None:
+            return 0.0
+        scopes = frozenset({Scope.READ.value})
+        token = self._signer.mint(organization_id, project_id, _PRINCIPAL, scopes)
+        caller = Caller(organization_id, project_id, _PRINCIPAL, scopes, token=token)
+        with use(RequestContext(caller=caller)):
+            response = await self._stub.GetRetention(
+                message_pb.GetRetentionRequest(), timeout=_TIMEOUT_S
+            )
+        return float(response.retention.days)

@@ -1,0 +1,142 @@
+"""Deletion of old rows in PostgreSQL, in bounded batches.
+
+Which projects have something is found by the worker role, by jumps through an index; each batch
+is one transaction of the service role within its project. Replicas may work at the same time:
+rows that another one has locked are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from sqlalchemy import TextClause, text
+
+from strata.shared.db import Database
+from strata.shared.turns import projects_in_turn
+
+BACKLOG_FULL = "Given up: the project has too many deliveries that wait."
+
+_OLD = "now() - make_interval(secs => :kept_s)"
+
+
+class Kept(StrEnum):
+    """What is kept for a time."""
+
+    EVENTS = "EVENTS"
+    DELIVERIES = "DELIVERIES"
+    WEBHOOKS = "WEBHOOKS"
+    BACKLOG = "BACKLOG"
+
+
+def _projects(table: str, condition: str) -> TextClause:
+    return text(
+        f"WITH RECURSIVE {projects_in_turn(table, condition)} SELECT project_id FROM in_turn"
+    )
+
+
+_PROJECTS = {
+    Kept.EVENTS: _projects("gateway.runs", "finish_time IS NOT NULL AND NOT events_deleted"),
+    Kept.DELIVERIES: _projects("gateway.webhook_deliveries", "true"),
+    Kept.WEBHOOKS: _projects("gateway.webhooks", "run_id <> ''"),
+    Kept.BACKLOG: _projects("gateway.webhook_deliveries", "state = 'PENDING'"),
+}
+_DELETE = {
+    # All events of a run or none: a stream of a part of them would pass for the whole.
+    Kept.EVENTS: text(f"""
+    WITH old AS (
+        SELECT id FROM gateway.runs
+         WHERE project_id = :project_id AND finish_time < {_OLD} AND NOT events_deleted
+         ORDER BY finish_time LIMIT :limit FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM gateway.run_events event USING old
+         WHERE event.project_id = :project_id AND event.run_id = old.id
+    )
+    UPDATE gateway.runs run SET events_deleted = true FROM old
+     WHERE run.project_id = :project_id AND run.id = old.id
+    """),
+    Kept.DELIVERIES: text(f"""
+    DELETE FROM gateway.webhook_deliveries
+     WHERE project_id = :project_id AND id IN (
+           SELECT id FROM gateway.webhook_deliveries
+            WHERE project_id = :project_id AND state <> 'PENDING' AND create_time < {_OLD}
+            ORDER BY create_time LIMIT :limit FOR UPDATE SKIP LOCKED)
+    """),
+    # After its delivery, a webhook of one run has nothing more to do.
+    Kept.WEBHOOKS: text(f"""
+    DELETE FROM gateway.webhooks
+     WHERE project_id = :project_id AND id IN (
+           SELECT id FROM gateway.webhooks webhook
+            WHERE project_id = :project_id AND run_id <> '' AND create_time < {_OLD}
+              AND NOT EXISTS (
+                  SELECT FROM gateway.webhook_deliveries delivery
+                   WHERE delivery.project_id = :project_id AND delivery.webhook_id = webhook.id)
+              AND NOT EXISTS (
+                  SELECT FROM gateway.runs run
+                   WHERE run.project_id = :project_id AND run.id = webhook.run_id
+                     AND (run.finish_time IS NULL OR run.finish_time >= {_OLD}))
+            ORDER BY create_time LIMIT :limit FOR UPDATE SKIP LOCKED)
+    """),
+}
+_DROP = text("""
+UPDATE gateway.webhook_deliveries SET state = 'FAILED', next_time = NULL, last_error = :reason
+ WHERE project_id = :project_id AND state = 'PENDING' AND id IN (
+       SELECT id FROM gateway.webhook_deliveries
+        WHERE project_id = :project_id AND state = 'PENDING'
+        ORDER BY create_time DESC, id DESC OFFSET :most LIMIT :limit)
+""")
+
+
+class PostgresRetention:
+    """Old rows of all projects.
+
+    Args:
+        database: As the service role; every transaction names its project.
+        worker: As the worker role; finds projects.
+    """
+
+    def __init__(self, database: Database, worker: Database) -> None:
+        self._database = database
+        self._worker = worker
+
+    async def projects(self, what: Kept, after: str, limit: int) -> Sequence[str]:
+        """Returns projects that have rows of a kind, in the order of their ids.
+
+        Args:
+            what: The kind, old or not.
+            after: The project after which the list begins; empty for the first one.
+            limit: How many at most.
+        """
+        values = {"after": after, "projects": limit}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            return (await connection.execute(_PROJECTS[what], values)).scalars().all()
+
+    async def delete(self, project_id: str, what: Kept, *, days: float, limit: int) -> int:
+        """Deletes a batch of rows older than so many days; returns how many it deleted.
+
+        Args:
+            project_id: The project.
+            what: The kind; for EVENTS the rows are runs, each with all of its events.
+            days: Since the end of the run, or the creation of the row.
+            limit: Rows of the batch.
+        """
+        values = {"project_id": project_id, "kept_s": days * 86400, "limit": limit}
+        async with self._database.transaction(project_id=project_id) as connection:
+            return (await connection.execute(_DELETE[what], values)).rowcount
+
+    async def drop_backlog(self, project_id: str, *, most: int, limit: int) -> int:
+        """Gives up a batch of the oldest deliveries that wait; returns how many.
+
+        Args:
+            project_id: The project.
+            most: Deliveries that may wait.
+            limit: Rows of the batch.
+        """
+        values = {
+            "project_id": project_id,
+            "most": most,
+            "limit": limit,
+            "reason": BACKLOG_FULL,
+        }
+        async with self._database.transaction(project_id=project_id) as connection:
+            return (await connection.execute(_DROP, values)).rowcount

@@ -1,0 +1,132 @@
+"""Deletes what is older than the settings say, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from strata.gateway.retention.store import Kept, PostgresRetention
+from strata.shared.clock import Clock
+from strata.shared.errors import StrataError
+from strata.shared.logs import get_logger
+
+_PROJECTS = 100
+# A backlog grows with each run that ends, so it is looked at more often.
+_BACKLOG_EVERY_S = 30.0
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionTerms:
+    """What is kept, and how the rest is deleted.
+
+    Attributes:
+        event_days: Days after the end of a run for which its events are kept at most; 0 for no
+            limit of the server.
+        delivery_days: Days for which deliveries that are over are kept, and webhooks of one run.
+        backlog: Deliveries of one project that may wait.
+        every_s: Seconds between two rounds.
+        batch: Rows of one transaction.
+        pause_s: Seconds between two batches, for work that somebody waits for.
+    """
+
+    event_days: float = 90.0
+    delivery_days: float = 30.0
+    backlog: int = 10_000
+    every_s: float = 3600.0
+    batch: int = 200
+    pause_s: float = 0.1
+
+
+class RetentionWorker:
+    """Deletes old rows of all projects.
+
+    Args:
+        store: The rows.
+        message_days: Returns the days for which a project keeps messages; 0 for ever.
+        clock: The time between two rounds.
+        terms: What is kept.
+    """
+
+    def __init__(
+        self,
+        store: PostgresRetention,
+        message_days: Callable[[str], Awaitable[float]],
+        clock: Clock,
+        terms: RetentionTerms,
+    ) -> None:
+        self._store = store
+        self._message_days = message_days
+        self._clock = clock
+        self._terms = terms
+
+    async def keep_deleting(self) -> None:
+        """Works for ever."""
+        next_round = self._clock.monotonic()
+        while True:
+            try:
+                await self.drop_backlogs()
+                if self._clock.monotonic() >= next_round:
+                    await self.delete_old()
+                    next_round = self._clock.monotonic() + self._terms.every_s
+            except StrataError as error:
+                _log.warning("retention waits", error=repr(error))
+            # So that gateways do not move in step.
+            pause = min(_BACKLOG_EVERY_S, self._terms.every_s)
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def delete_old(self) -> int:
+        """Goes through all projects once; returns how many rows were deleted."""
+        total = 0
+        for what in (Kept.EVENTS, Kept.DELIVERIES, Kept.WEBHOOKS):
+            async for project_id in self._projects(what):
+                days = self._terms.delivery_days
+                if what is Kept.EVENTS:
+                    days = await self._event_days(project_id)
+                if days:
+                    delete = partial(self._store.delete, project_id, what, days=days)
+                    total += await self._batches(delete)
+        return total
+
+    async def _event_days(self, project_id: str) -> float:
+        """Returns the days for which a project's events are kept; 0 for ever.
+
+        Events hold the text of messages, so they are not kept longer than the project keeps those.
+        """
+        try:
+            limits = (self._terms.event_days, await self._message_days(project_id))
+        except StrataError as error:
+            _log.warning("retention of messages not known", error=repr(error))
+            return self._terms.event_days
+        return min((days for days in limits if days), default=0.0)
+
+    async def drop_backlogs(self) -> int:
+        """Gives up the oldest deliveries of projects with too many; returns how many."""
+        total = 0
+        async for project_id in self._projects(Kept.BACKLOG):
+            drop = partial(self._store.drop_backlog, project_id, most=self._terms.backlog)
+            dropped = await self._batches(drop)
+            if dropped:
+                _log.warning("deliveries given up", project_id=project_id, count=dropped)
+            total += dropped
+        return total
+
+    async def _projects(self, what: Kept) -> AsyncIterator[str]:
+        after = ""
+        while projects := await self._store.projects(what, after, _PROJECTS):
+            for project_id in projects:
+                yield project_id
+            after = projects[-1]
+
+    async def _batches(self, delete: Callable[..., Awaitable[int]]) -> int:
+        total = 0
+        while True:
+            count = await delete(limit=self._terms.batch)
+            total += count
+            if count < self._terms.batch:
+                return total
+            await asyncio.sleep(self._terms.pause_s)

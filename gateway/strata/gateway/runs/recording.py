@@ -1,0 +1,132 @@
+"""Recording a run that is over: the gateway gives what it has stored of it to the agent loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+
+import grpc.aio
+
+from strata.api.agent_loop.v1 import recording_pb2
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
+from strata.api.common.v1 import run_event_pb2
+from strata.gateway.runs.domain import Run, RunFilter, RunKind, RunStore, is_group
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.settings import MIB
+
+MAX_EVENT_BYTES = 48 * MIB
+"""Events of one run that are read for its recording."""
+MAX_LATER_RUNS = 200
+"""Runs of the conversation after it that are searched for changes of the system message."""
+
+_PAGE = 100
+
+
+class RunRecorder:
+    """Makes recordings.
+
+    Args:
+        store: The runs.
+        channel: To agent_loop.
+    """
+
+    def __init__(self, store: RunStore, channel: grpc.aio.Channel) -> None:
+        self._store = store
+        self._stub = turn_grpc.TurnServiceStub(channel)
+
+    async def record(self, run: Run) -> AsyncGenerator[bytes, None]:
+        """Yields the recording of a run.
+
+        Raises:
+            FailedPreconditionError: ``RUN_NOT_RECORDABLE``.
+            NotFoundError: ``AGENT_NOT_FOUND``, ``CONVERSATION_NOT_FOUND``.
+        """
+        if is_group(run.agent_id):
+            raise _not_recordable(run, "it is that of a group; record the runs of its members")
+        if not run.state.final:
+            raise _not_recordable(run, "it is not over")
+        # All is read before anything is sent: an error of a stream that is sent would be lost.
+        pieces = [piece async for piece in self._pieces(run)]
+        async for response in self._stub.RecordRun(_in_turn(pieces)):
+            yield response.piece
+
+    async def _pieces(self, run: Run) -> AsyncIterator[turn_pb.RecordRunRequest]:
+        yield turn_pb.RecordRunRequest(turn=await self._turn(run))
+        size = 0
+        async for event in self._events(run):
+            size += event.ByteSize()
+            if size > MAX_EVENT_BYTES:
+                raise _not_recordable(
+                    run, f"its events have more than {MAX_EVENT_BYTES // MIB} MiB"
+                )
+            yield turn_pb.RecordRunRequest(event=event)
+        async for later in self._later_changes(run):
+            yield turn_pb.RecordRunRequest(later=later)
+
+    async def _turn(self, run: Run) -> recording_pb2.RecordedTurn:
+        # Of a run that is over, what it was asked for is stored in its messages alone.
+        _, max_steps = await self._store.asked_by(run.project_id, run.id)
+        turn = recording_pb2.RecordedTurn(
+            run_id=run.id,
+            agent_id=run.agent_id,
+            conversation_id=run.conversation_id,
+            max_steps=max_steps,
+            stream_tokens=True,
+            reads_transcript=run.kind is RunKind.SLEEPTIME,
+            attempts=run.attempt,
+        )
+        turn.accept_time.FromDatetime(run.create_time)
+        return turn
+
+    async def _events(self, run: Run) -> AsyncIterator[run_event_pb2.RunEvent]:
+        after = 0
+        while after < run.last_sequence:
+            page = await self._store.events(run.project_id, run.id, after)
+            for stored in page.events:
+                yield run_event_pb2.RunEvent.FromString(stored.payload)
+            if not page.events:
+                return
+            after = page.events[-1].sequence
+
+    async def _later_changes(self, run: Run) -> AsyncIterator[turn_pb.LaterChange]:
+        """Yields the changes of the system message after a run, newest first."""
+        which = RunFilter(conversation_id=run.conversation_id)
+        before: str | None = None
+        seen = 0
+        while seen < MAX_LATER_RUNS:
+            runs = await self._store.list(run.project_id, which, before=before, limit=_PAGE)
+            for later in runs:
+                # Ids grow with the time at which they are made.
+                if later.id <= run.id:
+                    return
+                seen += 1
+                for change in await self._changes_of(later):
+                    yield change
+            if len(runs) < _PAGE:
+                return
+            before = runs[-1].id
+
+    async def _changes_of(self, run: Run) -> list[turn_pb.LaterChange]:
+        changes = []
+        async for event in self._events(run):
+            for call in event.model_calls:
+                if call.request.HasField("system_change"):
+                    sent = call.request
+                    change = turn_pb.LaterChange(after=sent.system, change=sent.system_change)
+                    changes.append(change)
+        return changes[::-1]
+
+
+async def _in_turn(
+    pieces: Iterable[turn_pb.RecordRunRequest],
+) -> AsyncIterator[turn_pb.RecordRunRequest]:
+    for piece in pieces:
+        yield piece
+
+
+def _not_recordable(run: Run, why: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"The run cannot be recorded: {why}.",
+        reason=Reason.RUN_NOT_RECORDABLE,
+        metadata={"run_id": run.id},
+    )

@@ -1,0 +1,1 @@
+"""Recordings of runs, and replaying them against this build."""

@@ -1,0 +1,595 @@
+"""The ports of the loop over a recording: they answer what was answered then, and compare.
+
+Nothing here reaches a model, a tool, a database or another service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from strata.agent_loop.domain.agents import Agent, ModelConfig
+from strata.agent_loop.domain.events import RunEvent, RunFinished
+from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
+from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageRole,
+    SummaryPart,
+    ToolReturn,
+    Window,
+)
+from strata.agent_loop.domain.runs import (
+    DocumentLines,
+    DocumentRange,
+    Outcome,
+    StopReason,
+    TranscriptRange,
+)
+from strata.agent_loop.domain.tools import (
+    CallFinished,
+    CallStarted,
+    ToolBatch,
+    ToolEvent,
+    ToolResult,
+    ToolSet,
+)
+from strata.agent_loop.loop.ports import (
+    BegunTurn,
+    BoundModel,
+    CommittedStep,
+    MemorySection,
+    MemoryView,
+    Ports,
+    StepCommit,
+    WindowSwap,
+)
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ImagePart,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
+from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.agent_loop.replay.differences import (
+    Difference,
+    DifferenceFoundError,
+    compare_messages,
+    compare_requests,
+)
+from strata.agent_loop.replay.recording import (
+    RecordedStep,
+    Recording,
+    RequestText,
+    RunCall,
+    SentRequest,
+)
+from strata.shared.errors import NotFoundError, Reason
+from strata.shared.tool_catalogue import ToolEffect
+
+DECIDED = frozenset(
+    {
+        StopReason.END_TURN,
+        StopReason.MAX_STEPS,
+        StopReason.TOOL_RULE,
+        StopReason.NO_TOOL_CALL,
+        StopReason.REQUIRES_APPROVAL,
+        StopReason.NO_PROGRESS,
+        StopReason.INVALID_TOOL_CALL,
+        StopReason.MAX_TOKENS_EXCEEDED,
+        StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT,
+    }
+)
+"""Ends that follow from what a run received; all others came from outside."""
+
+_PLACEHOLDER = b"\0"
+
+
+class EndOfRecordingError(Exception):
+    """Ends a replay where the recorded run was ended from outside."""
+
+
+@dataclass
+class Script:
+    """How far a replay has come.
+
+    Attributes:
+        recording: What is replayed.
+        done: Steps that were stored.
+        captured: The requests of this build, in canonical form, one for each request of the
+            recording.
+        compares: Whether requests are compared with what the recording has of them.
+        outcome: How the run ended.
+        summarised: Summaries of the step under way that were used.
+        refused: Requests of it that were refused.
+    """
+
+    recording: Recording
+    compares: bool = True
+    done: int = 0
+    captured: list[RequestText] = field(default_factory=list)
+    outcome: Outcome | None = None
+    summarised: int = 0
+    refused: int = 0
+
+    @property
+    def step(self) -> RecordedStep | None:
+        """The step under way; None after the last one."""
+        steps = self.recording.steps
+        return steps[self.done] if self.done < len(steps) else None
+
+    @property
+    def request(self) -> SentRequest | None:
+        """The request that comes next, or came last."""
+        steps = self.recording.steps
+        coming = [step.request for step in steps[self.done :] if step.request is not None]
+        before = [step.request for step in steps[: self.done] if step.request is not None]
+        return coming[0] if coming else before[-1] if before else None
+
+    @property
+    def section(self) -> MemorySection:
+        """Core memory as the next request showed it, or else the last one."""
+        steps = self.recording.steps
+        coming = [step for step in steps[self.done :] if step.request is not None]
+        before = [step for step in steps[: self.done] if step.request is not None]
+        if not (coming or before):
+            return MemorySection("", None)
+        shown = (coming[0] if coming else before[-1]).memory
+        return MemorySection(
+            shown.section,
+            shown.last_modified,
+            has_folders=shown.has_folders,
+            taint={"memory": shown.taint} if shown.taint else {},
+        )
+
+    @property
+    def now(self) -> datetime:
+        """The time of the request that comes next."""
+        request = self.request
+        start_ms = 0 if request is None else request.start_ms
+        return self.recording.turn.accept_time + timedelta(milliseconds=start_ms)
+
+    def path(self, what: str) -> str:
+        """Returns the path of a part of the step under way."""
+        return f"steps[{self.done}].{what}"
+
+    def differs(self, what: str, summary: str, recorded: str = "", replayed: str = "") -> None:
+        """Ends the replay with a difference.
+
+        Raises:
+            DifferenceFoundError: Always.
+        """
+        raise DifferenceFoundError(Difference(self.path(what), summary, recorded, replayed))
+
+    def check(self, difference: Difference | None) -> None:
+        """Ends the replay if there is a difference.
+
+        Raises:
+            DifferenceFoundError: There is one.
+        """
+        if difference is not None:
+            raise DifferenceFoundError(difference)
+
+    def ended(self, what: str) -> EndOfRecordingError:
+        """Returns what ends the replay behind the last step.
+
+        Raises:
+            DifferenceFoundError: The recorded run had ended by itself.
+        """
+        stop = self.recording.end.stop_reason
+        if stop in DECIDED:
+            self.differs(
+                "request",
+                f"This build {what}; the recorded run had ended.",
+                f"end of the run: {stop.value}",
+            )
+        return EndOfRecordingError()
+
+
+class RecordedAgents:
+    """Implements `loop.ports.Agents`."""
+
+    def __init__(self, script: Script) -> None:
+        self._agent = script.recording.agent
+
+    async def load(self, agent_id: str, conversation_id: str) -> Agent:
+        """Returns the agent of the recording."""
+        return self._agent
+
+
+class RecordedMemory:
+    """Implements `loop.ports.Memory`."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
+        """Returns memory as the next request of the recording showed it."""
+        return self._script.section
+
+    async def close_files(self, agent: Agent, view: MemoryView, max_bytes: int) -> MemorySection:
+        """Returns the same: the request was made when the files were closed."""
+        return self._script.section
+
+    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+        """Finds no file: what the recorded run read of it is in its stored message."""
+        raise NotFoundError("A recording holds no files.", reason=Reason.FILE_NOT_FOUND)
+
+
+class RecordedArchival:
+    """Implements `loop.ports.Archival`."""
+
+    def __init__(self, script: Script) -> None:
+        self._stats = script.recording.archival
+
+    async def stats(self, agent_id: str) -> ArchivalStats:
+        """Returns what the recorded run was told."""
+        return self._stats
+
+
+class RecordedRecall:
+    """Implements `loop.ports.Recall`: compares what is stored, and goes on with what was."""
+
+    def __init__(self, script: Script) -> None:
+        recording = script.recording
+        self._script = script
+        self._stale = recording.metadata_stale
+        system = Message("message-system", MessageRole.SYSTEM, (TextPart(recording.system),))
+        self._messages = [system, *recording.window]
+        self._revision = 1
+        self._count = recording.message_count
+
+    async def begin_turn(
+        self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
+    ) -> BegunTurn:
+        """Returns the window of the recording; the inputs are compared."""
+        stored = self._script.recording.inputs
+        if not self._script.recording.turn.reads_transcript:
+            # Images are fetched before they are stored, which a replay does not do.
+            shown = [without_images(message) for message in stored]
+            self._script.check(compare_messages("inputs", shown, inputs))
+        self._add(stored)
+        return BegunTurn(self._window(key.conversation_id), stored)
+
+    async def commit_step(self, commit: StepCommit) -> CommittedStep:
+        """Returns what the recorded run stored, if this is the same."""
+        step = self._script.step
+        if step is None or not step.messages:
+            raise self._script.ended(f"stores step {commit.step}")
+        path = self._script.path("messages")
+        self._script.check(compare_messages(path, step.messages, commit.messages))
+        self._script.done += 1
+        self._add(step.messages)
+        return CommittedStep(step.messages, self._revision, self._count)
+
+    async def swap_window(self, swap: WindowSwap) -> Window:
+        """Puts the summary of the recording in the place of what this build takes out."""
+        script, step = self._script, self._script.step
+        if step is None or script.summarised >= len(step.summaries):
+            script.differs(
+                "summaries", "This build compacts the window here; the recorded run did not."
+            )
+        assert step is not None
+        summary = step.summaries[script.summarised]
+        script.summarised += 1
+        by_id = {message.id: message for message in self._messages}
+        kept = [by_id[kept_id] for kept_id in swap.kept_ids]
+        self._messages = [self._messages[0], summary, *kept]
+        self._revision += 1
+        self._count += 1
+        return self._window(swap.conversation_id)
+
+    async def get_window(self, conversation_id: str) -> Window:
+        """Returns the window."""
+        return self._window(conversation_id)
+
+    async def evict(self, read: TranscriptRange) -> None:
+        """Does nothing: the window of the agent that is tended is not part of a recording."""
+
+    async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
+        """Returns nothing: the input that was made of it is in the recording."""
+        return ()
+
+    async def image(self, image_id: str) -> bytes:
+        """Returns bytes that stand for those of an image."""
+        return _PLACEHOLDER
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        self._messages.extend(messages)
+        self._revision += 1
+        self._count += len(messages)
+        self._script.summarised = self._script.refused = 0
+
+    def _window(self, conversation_id: str) -> Window:
+        return Window(
+            conversation_id,
+            self._script.recording.agent.id,
+            self._revision,
+            tuple(self._messages),
+            self._count,
+            self._stale,
+        )
+
+
+class RecordedTools:
+    """Implements `loop.ports.Tools`: no tool is run."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    async def resolve(
+        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+    ) -> ToolSet:
+        """Returns the tools of the recording."""
+        return self._script.recording.tools
+
+    async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
+        """Returns what the calls returned, if they are the ones that were run."""
+        for call in batch.calls:
+            result = self._result(call)
+            yield CallStarted(call.id, call.name, call.arguments)
+            yield CallFinished(result)
+
+    def _result(self, call: ToolCall) -> ToolResult:
+        script, step = self._script, self._script.step
+        calls = step.calls if step is not None else ()
+        run = next((made for made in calls if made.tool_call_id == call.id), None)
+        returned = _returns(step).get(call.id)
+        if run is None or returned is None:
+            script.differs(
+                "calls",
+                f"This build runs {call.name}; the recorded run did not run this call.",
+                returned.content if returned is not None else "",
+                f"{call.name}({call.arguments})",
+            )
+        assert run is not None and returned is not None  # noqa: PT018
+        self._check_arguments(calls.index(run), run, call)
+        return ToolResult(
+            returned,
+            run.duration_ms,
+            run.memory_edits,
+            # Whatever changed memory: it is read again if the next request shows another one.
+            files_changed=not run.memory_edits and self._memory_changes(),
+        )
+
+    def _check_arguments(self, index: int, run: RunCall, call: ToolCall) -> None:
+        if run.name != call.name:
+            self._script.differs(f"calls[{index}].name", "The tool differs.", run.name, call.name)
+        if run.arguments != call.arguments:
+            self._script.differs(
+                f"calls[{index}].arguments",
+                f"The arguments of {call.name} differ.",
+                run.arguments,
+                call.arguments,
+            )
+
+    def _memory_changes(self) -> bool:
+        steps = self._script.recording.steps[self._script.done :]
+        shown = [step.memory for step in steps if step.request is not None]
+        return len(shown) > 1 and shown[0] != shown[1]
+
+
+class RecordedJournal:
+    """Implements `loop.ports.Journal`: a replay is one dispatch, and nobody takes it over."""
+
+    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+        """Returns nothing."""
+        return None
+
+    async def mark_finishing(self, key: JournalKey, seconds: float) -> None:
+        """Notes nothing."""
+
+    async def is_finishing(self, key: JournalKey) -> bool:
+        """Says that no other dispatch is under way."""
+        return False
+
+    async def close(self, key: JournalKey) -> StepRecord | None:
+        """Returns nothing."""
+        return None
+
+    async def open_step(self, key: JournalKey, record: StepRecord) -> None:
+        """Notes nothing."""
+
+    async def nest(
+        self, key: JournalKey, step: int, record: NestedRecord, position: int, effect: ToolEffect
+    ) -> None:
+        """Notes nothing."""
+
+    async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
+        """Notes nothing."""
+
+
+class RecordedModel:
+    """A chat model that gives the replies of the recording.
+
+    Args:
+        script: The replay.
+        handle: Which model it is.
+    """
+
+    def __init__(self, script: Script, handle: str) -> None:
+        self._script = script
+        self._handle = handle
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Compares a request with the one that was sent, and returns what was replied to it."""
+        if self._asks_for_summary(request):
+            yield self._summary()
+            return
+        script, step = self._script, self._script.step
+        if step is None or step.request is None:
+            raise script.ended("asks the model once more")
+        if (
+            step.model != self._handle
+            and step.model in script.recording.agent.model.fallback_models
+        ):
+            # It could not answer then either.
+            raise ModelError(ModelErrorKind.UNAVAILABLE, f"{self._handle} did not answer.")
+        if step.model != self._handle:
+            script.differs("model", "Another model is asked.", step.model, self._handle)
+        if script.refused < len(step.refusals):
+            script.refused += 1
+            raise ModelError(step.refusals[script.refused - 1], "The provider refused the request.")
+        if script.summarised < len(step.summaries):
+            script.differs(
+                "summaries",
+                "The recorded run compacted the window here; this build does not.",
+                step.summaries[script.summarised].text,
+            )
+        text = RequestText.of(request)
+        if len(script.captured) <= script.done:
+            script.captured += [RequestText()] * (script.done + 1 - len(script.captured))
+        script.captured[script.done] = text
+        if script.compares:
+            path = script.path("request")
+            script.check(compare_requests(path, step.request.text, text))
+        if not step.messages:
+            # What failed then is no work of this build.
+            raise EndOfRecordingError
+        yield self._reply(step)
+
+    def _asks_for_summary(self, request: ModelRequest) -> bool:
+        script, step = self._script, self._script.step
+        if step is None or script.summarised >= len(step.summaries) or request.tools:
+            return False
+        system = script.recording.agent.system
+        return not (system and request.messages[0].text.startswith(system[:200]))
+
+    def _summary(self) -> ModelReply:
+        step, index = self._script.step, self._script.summarised
+        assert step is not None
+        text = "".join(p.text for p in step.summaries[index].parts if isinstance(p, SummaryPart))
+        usage = step.summary_usage[index] if index < len(step.summary_usage) else Usage()
+        return ModelReply((TextPart(text),), (), FinishReason.STOP, usage, self._handle)
+
+    def _reply(self, step: RecordedStep) -> ModelReply:
+        message, end = step.messages[0], self._script.recording.end.stop_reason
+        content: list[Part] = [
+            part for part in message.parts if isinstance(part, TextPart | ReasoningPart)
+        ]
+        request = message.approval_request
+        asked = message.tool_calls if request is None else request.calls
+        calls = tuple(map(_as_written, asked))
+        last = self._script.done == len(self._script.recording.steps) - 1
+        finish = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+        if last and end is StopReason.MAX_TOKENS_EXCEEDED:
+            finish = FinishReason.LENGTH
+        return ModelReply(tuple(content), calls, finish, message.usage or Usage(), self._handle)
+
+
+class RecordedModels:
+    """Implements `loop.ports.Models`."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._settings: Mapping[str, ModelSettings] = {
+            settings.handle: settings for settings in script.recording.models
+        }
+
+    async def bind(
+        self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
+    ) -> BoundModel:
+        """Returns a model of the recording.
+
+        Raises:
+            ModelError: NOT_CONFIGURED: the recorded run could not have asked it.
+        """
+        handle = config.handle or self._script.recording.models[0].handle
+        settings = self._settings.get(handle)
+        if settings is None:
+            raise ModelError(ModelErrorKind.NOT_CONFIGURED, f"{handle} is not in the recording.")
+        return BoundModel(RecordedModel(self._script, handle), settings)
+
+
+class RecordedTokens(TokenEstimator):
+    """Judges sizes by the ratio of bytes to tokens that the recorded run had at that moment."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self._script = script
+
+    def ratio(self, key: TokenKey) -> float:
+        """See `TokenEstimator.ratio`."""
+        return self.learnt(key) or super().ratio(key)
+
+    def learnt(self, key: TokenKey) -> float | None:
+        """See `TokenEstimator.learnt`."""
+        request = self._script.request
+        return None if request is None else request.digest.bytes_per_token or None
+
+
+class RecordedClock:
+    """Implements `strata.shared.clock.Clock`: stands still from request to request."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def now(self) -> datetime:
+        """Returns when the next request of the recording was sent."""
+        return self._script.now
+
+    def monotonic(self) -> float:
+        """Returns always the same."""
+        return 0.0
+
+
+class OutcomeSink:
+    """Implements `loop.ports.EventSink`: keeps how the run ended."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    async def emit(self, event: RunEvent) -> None:
+        """Takes an event."""
+        if isinstance(event, RunFinished):
+            self._script.outcome = event.outcome
+
+
+def ports_of(script: Script) -> Ports:
+    """Returns the ports of a replay."""
+    return Ports(
+        agents=RecordedAgents(script),
+        memory=RecordedMemory(script),
+        recall=RecordedRecall(script),
+        tools=RecordedTools(script),
+        archival=RecordedArchival(script),
+        journal=RecordedJournal(),
+        models=RecordedModels(script),
+        tokens=RecordedTokens(script),
+        clock=RecordedClock(script),
+    )
+
+
+def without_images(message: Message) -> Message:
+    """Returns an input without its images."""
+    parts = tuple(part for part in message.parts if not isinstance(part, ImagePart))
+    return replace(message, parts=parts)
+
+
+def _returns(step: RecordedStep | None) -> dict[str, ToolReturn]:
+    messages = step.messages if step is not None else ()
+    return {
+        tool_return.tool_call_id: tool_return
+        for message in messages
+        for tool_return in message.tool_returns
+    }
+
+
+def _as_written(call: ToolCall) -> ToolCall:
+    """Returns a call with the heartbeat that the model wrote into its arguments."""
+    if not call.request_heartbeat:
+        return call
+    text = call.arguments.strip()
+    inner = text[1:-1].strip() if text.startswith("{") and text.endswith("}") else ""
+    arguments = f'{{{inner}{", " if inner else ""}"request_heartbeat": true}}'
+    return replace(call, arguments=arguments, request_heartbeat=None)

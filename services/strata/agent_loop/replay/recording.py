@@ -1,0 +1,190 @@
+"""A recording: all that a run received through the ports of the loop, what it sent and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.messages import Message
+from strata.agent_loop.domain.request_digest import (
+    RequestDigest,
+    digest_of_messages,
+    digest_of_text,
+    message_json,
+    options_json,
+)
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.taint import Taint
+from strata.agent_loop.domain.tools import MemoryEdit, ToolSet
+from strata.agent_loop.models.domain import ModelRequest, ModelSettings, Usage
+from strata.agent_loop.models.errors import ModelErrorKind
+from strata.agent_loop.prompts.system_message import ArchivalStats
+
+FORMAT = "strata-run-recording"
+VERSION = 1
+MAX_RECORDING_BYTES = 64 * 1024 * 1024
+"""The largest recording that is made and read."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTurn:
+    """What a run was asked for, but for its inputs.
+
+    Attributes:
+        reads_transcript: It was a run of a memory agent.
+        accept_time: When it was accepted.
+        attempts: Number of its dispatches.
+    """
+
+    run_id: str
+    agent_id: str
+    conversation_id: str
+    max_steps: int
+    accept_time: datetime
+    stream_tokens: bool = True
+    group_id: str = ""
+    record_only: bool = False
+    reads_transcript: bool = False
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RequestText:
+    """A request in canonical JSON; a part is None if it is not known.
+
+    Attributes:
+        system: The text of the system message.
+        options: Tools and everything else but the messages.
+        messages: The messages after the system message.
+    """
+
+    system: str | None = None
+    options: str | None = None
+    messages: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, request: ModelRequest) -> RequestText:
+        """Returns the canonical form of a request."""
+        shown = tuple(message_json(message) for message in request.messages[1:])
+        return cls(request.messages[0].text, options_json(request), shown)
+
+    def matching(self, digest: RequestDigest) -> RequestText:
+        """Returns the parts that a digest names, None in place of others."""
+        system, options, messages = self.system, self.options, self.messages
+        if system is not None and digest_of_text(system) != digest.system:
+            system = None
+        if options is not None and digest_of_text(options) != digest.options:
+            options = None
+        if messages is not None and digest_of_messages(messages) != digest.messages:
+            messages = None
+        return RequestText(system, options, messages)
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """A request as it was sent.
+
+    Attributes:
+        digest: Names exactly what was sent.
+        start_ms: When, in milliseconds from the acceptance of the run.
+        text: What is known of its text.
+    """
+
+    digest: RequestDigest
+    start_ms: int = 0
+    text: RequestText = field(default_factory=RequestText)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMemory:
+    """Core memory as a request showed it; see `loop.ports.MemorySection`."""
+
+    section: str = ""
+    last_modified: datetime | None = None
+    has_folders: bool = False
+    taint: Taint = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """A call that was run."""
+
+    tool_call_id: str
+    name: str
+    arguments: str
+    memory_edits: tuple[MemoryEdit, ...] = ()
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step.
+
+    Attributes:
+        number: Number of the step in the run, from 1.
+        model: Handle of the model that was asked; empty if none was.
+        request: The last request, which was answered; None if no model was asked.
+        memory: Core memory as the request showed it.
+        summaries: Summaries that took the place of older messages before the request.
+        summary_usage: Tokens of the models that wrote them.
+        messages: What was stored; empty if the step failed.
+        calls: The calls that were run.
+        refusals: How the provider refused requests of the step before the last one.
+    """
+
+    number: int
+    model: str = ""
+    request: SentRequest | None = None
+    memory: ShownMemory = field(default_factory=ShownMemory)
+    summaries: tuple[Message, ...] = ()
+    summary_usage: tuple[Usage, ...] = ()
+    messages: tuple[Message, ...] = ()
+    calls: tuple[RunCall, ...] = ()
+    refusals: tuple[ModelErrorKind, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEnd:
+    """How the run ended.
+
+    Attributes:
+        reason: Name of the error; empty for none.
+        message: The error in words.
+    """
+
+    stop_reason: StopReason
+    step_count: int
+    usage: Usage = field(default_factory=Usage)
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording; see `RunRecording` of the contract.
+
+    Attributes:
+        models: The models that may be asked, the agent's own first, without keys and addresses.
+        window: The window as the run found it, without the system message and the inputs.
+        system: The system message as the run found it.
+        message_count: Messages of the conversation that were stored when the run had begun.
+        metadata_stale: The counts in the system message were known to be old.
+    """
+
+    turn: AskedTurn
+    agent: Agent
+    models: tuple[ModelSettings, ...]
+    tools: ToolSet
+    window: tuple[Message, ...]
+    inputs: tuple[Message, ...]
+    system: str
+    message_count: int
+    archival: ArchivalStats
+    steps: tuple[RecordedStep, ...]
+    end: RecordedEnd
+    metadata_stale: bool = False
+    build: str = ""
+    record_time: datetime | None = None
+    notes: Sequence[str] = ()

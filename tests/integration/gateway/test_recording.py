@@ -1,0 +1,103 @@
+"""RecordRun: what the gateway gives to the agent loop, and to whom it gives a recording."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.gateway.test_admin import project, project_key
+from integration.gateway.test_proxy import reason
+from integration.gateway.world import Gateway, World, collect, event, finished, started, stored
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+
+
+def sent(system: bytes, removed: str = "") -> turn_pb.ExecuteRunResponse:
+    digest = run_event_pb2.RequestDigest(system=system, window=[1, 3])
+    if removed:
+        digest.system_change.removed = removed
+    request = turn_pb.ModelRequestSent(message_id="message-1", prompt_tokens=9, digest=digest)
+    return turn_pb.ExecuteRunResponse(request=request)
+
+
+def turn_of(*requests: turn_pb.ExecuteRunResponse) -> Any:
+    async def turn(request: Any) -> AsyncIterator[Any]:
+        yield started()
+        for each in requests:
+            yield event(step_started=run_event_pb2.StepStarted(step=1, message_id="message-1"))
+            yield each
+            yield turn_pb.ExecuteRunResponse(reply=turn_pb.ReplyReceived(message_id="message-1"))
+        yield stored("Done.", "message-1")
+        yield finished(steps=1)
+
+    return turn
+
+
+async def record(gateway: Gateway, run_id: str) -> bytes:
+    request = pb.RecordRunRequest(run_id=run_id)
+    call = gateway.runs.RecordRun(request, metadata=gateway.metadata)
+    return b"".join([each.piece async for each in call])
+
+
+async def refusal(gateway: Gateway, run_id: str) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await record(gateway, run_id)
+    return f"{raised.value.code().name} {reason(raised.value)}"
+
+
+async def test_agent_loop_is_given_the_log_and_what_changed_later(world: World) -> None:
+    gateway, agent = await world.gateway(), world.new_agent()
+    world.turns.script = turn_of(sent(b"one"))
+    events = await collect(gateway.send(agent, "Hello.", max_steps=7))
+    for number in (2, 3):
+        world.turns.script = turn_of(sent(b"%d" % number, f"text {number}"), sent(b"same"))
+        await collect(gateway.send(agent))
+    assert all(not call.HasField("request") for each in events for call in each.model_calls)
+
+    assert await record(gateway, events[0].run_id) == b'{"format": "a test"}'
+
+    first, *others = world.turns.recorded
+    assert first.turn.run_id == events[0].run_id
+    assert (first.turn.agent_id, first.turn.max_steps, first.turn.attempts) == (agent, 7, 1)
+    log = [each.event for each in others if each.HasField("event")]
+    assert [each.sequence for each in log] == [each.sequence for each in events if each.sequence]
+    assert [call.request.system for each in log for call in each.model_calls] == [b"one"]
+    later = [each.later for each in others if each.HasField("later")]
+    assert [(each.after, each.change.removed) for each in later] == [
+        (b"3", "text 3"),
+        (b"2", "text 2"),
+    ]
+
+
+async def test_recording_needs_the_right_to_read_in_the_project_of_the_run(world: World) -> None:
+    gateway = await world.gateway()
+    events = await collect(gateway.send(world.new_agent()))
+    run_id = events[0].run_id
+    strangers = await project(gateway, "strangers")
+    stranger = await project_key(gateway, strangers.id, "run", "read")
+    assert await refusal(stranger, run_id) == "NOT_FOUND RUN_NOT_FOUND"
+    assert world.local is not None
+    runner = await project_key(gateway, world.local.project_id, "run")
+    assert await refusal(runner, run_id) == "PERMISSION_DENIED SCOPE_MISSING"
+    assert await refusal(gateway, "run") == "INVALID_ARGUMENT INVALID_ID"
+    assert world.turns.recorded == []
+
+
+async def test_run_under_way_is_not_recorded(world: World) -> None:
+    go_on = asyncio.Event()
+
+    async def turn(request: Any) -> AsyncIterator[Any]:
+        yield started()
+        await go_on.wait()
+        yield finished(steps=0)
+
+    world.turns.script = turn
+    gateway = await world.gateway()
+    run = await gateway.start_run(world.new_agent())
+    assert await refusal(gateway, run.id) == "FAILED_PRECONDITION RUN_NOT_RECORDABLE"
+    go_on.set()

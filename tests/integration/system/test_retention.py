@@ -1,0 +1,78 @@
+"""Events of runs are kept no longer than the project keeps its messages."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from doubles.script import say
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.gateway.retention.messages import MessageRetention
+from strata.gateway.retention.store import PostgresRetention
+from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
+from strata.shared.auth import TokenSigner
+from strata.shared.channels import ChannelFactory, RoomChannels
+from strata.shared.clock import SystemClock
+from strata.shared.db import Database
+from strata.shared.errors import NotFoundError, Reason
+from world import Shape, World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def delete_old(world: World) -> None:
+    """Does what the worker of the gateway does, once and now."""
+    settings = world.gateway_settings
+    async with AsyncExitStack() as stack:
+        factory = ChannelFactory()
+        stack.push_async_callback(factory.close)
+        database = Database(settings.database_url, pool_size=1)
+        stack.push_async_callback(database.close)
+        worker = Database(settings.worker_database_url, pool_size=1)
+        stack.push_async_callback(worker.close)
+        recall = RoomChannels(settings.targets, factory).channel("recall")
+        messages = MessageRetention(recall, TokenSigner(settings.private_key()), database)
+        store = PostgresRetention(database, worker)
+        terms = RetentionTerms(event_days=0)
+        await RetentionWorker(store, messages.days, SystemClock(), terms).delete_old()
+
+
+async def make_older(world: World, run_id: str, days: int) -> None:
+    connection = await asyncpg.connect(world.urls["gateway"].admin_url)
+    try:
+        await connection.execute(
+            "UPDATE gateway.runs SET finish_time = finish_time - $2 * interval '1 day'"
+            " WHERE id = $1",
+            run_id,
+            days,
+        )
+    finally:
+        await connection.close()
+
+
+async def test_events_go_when_the_messages_of_the_project_are_old_enough_to_go(
+    world: World,
+) -> None:
+    if world.shape is Shape.IN_PROCESS:
+        pytest.skip("recall is asked over its address")
+    agent = await world.make_agent()
+    world.model.script(say("Hello."), say("Hello again."))
+    old_id, recent_id = [(await world.send(agent, "Hello.")).run_id for _ in range(2)]
+    await make_older(world, old_id, 8)
+    await delete_old(world)
+    explained = await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=old_id))
+    assert explained.spans
+    await world.messages.SetRetention(message_pb.SetRetentionRequest(days=7))
+    try:
+        await delete_old(world)
+    finally:
+        await world.messages.SetRetention(message_pb.SetRetentionRequest(days=0))
+    with pytest.raises(NotFoundError) as error:
+        await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=old_id))
+    assert error.value.reason is Reason.RUN_EVENTS_DELETED
+    await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=recent_id))
+    run = (await world.runs.GetRun(run_pb.GetRunRequest(run_id=old_id))).run
+    assert run.state == run_pb.RUN_STATE_COMPLETED

@@ -1,0 +1,85 @@
+"""Bursts of memory agents give way to those of turns that somebody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from strata.agent_loop.loop.priority import TurnWork
+from strata.shared.fair_slots import slots_of_short_work
+
+
+class Time:
+    """A clock that moves only while everybody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self._yield = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", self._sleep)
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def _sleep(self, seconds: float) -> None:
+        until = self.now + seconds
+        await self._yield(0)
+        self.now = max(self.now, until)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    return Time(monkeypatch)
+
+
+def work_of(time: Time) -> TurnWork:
+    return TurnWork(slots_of_short_work(64, "parts"), time)
+
+
+async def bursts(work: TurnWork, time: Time, count: int) -> list[float]:
+    """Returns when so many bursts of a memory agent began, in seconds from now."""
+    start, begun = time.now, []
+    background = work.of(background=True)
+    for _ in range(count):
+        async with background.slot():
+            begun.append(round(time.now - start, 2))
+    return begun
+
+
+async def test_memory_agents_work_without_pauses_while_nobody_waits(time: Time) -> None:
+    assert await bursts(work_of(time), time, 5) == [0.0] * 5
+
+
+async def test_bursts_are_spaced_while_there_was_a_foreground_turn_lately(time: Time) -> None:
+    work = work_of(time)
+    async with work.of(background=False).slot():
+        pass
+    times = await bursts(work, time, 4)
+    assert times[0] >= 0.05
+    assert [round(b - a, 2) for a, b in pairwise(times)] == [0.1] * 3
+    time.now += 10
+    assert await bursts(work, time, 3) == [0.0] * 3
+
+
+async def test_burst_waits_for_a_foreground_burst_and_is_put_off_for_a_second_at_most(
+    time: Time,
+) -> None:
+    work = work_of(time)
+    foreground = work.of(background=False)
+    async with foreground.slot():
+        # One that never ends: memory agents are slow, and not starved.
+        assert await bursts(work, time, 3) == [1.0, 2.0, 3.0]
+
+
+async def test_foreground_burst_never_waits_for_memory_agents(time: Time) -> None:
+    work = work_of(time)
+    before = time.now
+    async with work.of(background=True).slot(), work.of(background=False).slot():
+        assert time.now == before
+
+
+async def test_turn_that_is_under_way_counts_between_its_bursts(time: Time) -> None:
+    work = work_of(time)
+    await work.of(background=False).give_way()
+    assert (await bursts(work, time, 1))[0] >= 0.05

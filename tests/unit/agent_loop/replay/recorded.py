@@ -1,0 +1,60 @@
+"""Recording runs of the in-memory world, as the gateway and the agent loop do it together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.agent_loop.convert.evidence import EvidenceReader
+from strata.agent_loop.convert.recordings import recording_from_json, recording_to_json
+from strata.agent_loop.convert.runs import response_to_proto
+from strata.agent_loop.domain.events import RunEvent, TextPiece
+from strata.agent_loop.domain.runs import RunRequest
+from strata.agent_loop.replay.recorder import Recorder
+from strata.agent_loop.replay.recording import Recording
+from strata.api.agent_loop.v1 import recording_pb2
+from strata.api.agent_loop.v1 import turn_service_pb2 as pb
+from strata.gateway.runs.model_calls import ModelCalls
+from unit.agent_loop.loop.world import LoopWorld
+
+
+def pieces_of(
+    world: LoopWorld, request: RunRequest, events: Sequence[RunEvent]
+) -> list[pb.RecordRunRequest]:
+    """Returns what the gateway sends of a run with these events."""
+    turn = recording_pb2.RecordedTurn(
+        run_id=request.run_id,
+        agent_id=request.agent_id,
+        conversation_id=request.conversation_id,
+        max_steps=request.max_steps,
+        attempts=request.attempt,
+        reads_transcript=request.transcript is not None,
+    )
+    turn.accept_time.FromDatetime(world.clock.now())
+    pieces, calls = [pb.RecordRunRequest(turn=turn)], ModelCalls()
+    for event in events:
+        if isinstance(event, TextPiece):
+            continue
+        response = response_to_proto(event, request.run_id, world.clock.now())
+        match response.WhichOneof("content"):
+            case "request":
+                calls.note_request(response.request, 0)
+            case "reply":
+                calls.note_reply(response.reply, 5)
+            case "event":
+                response.event.model_calls.extend(calls.take())
+                pieces.append(pb.RecordRunRequest(event=response.event))
+    return pieces
+
+
+async def record(
+    world: LoopWorld,
+    request: RunRequest,
+    events: Sequence[RunEvent],
+    later: Sequence[pb.RecordRunRequest] = (),
+) -> Recording:
+    """Returns the recording of a run, written into a file and read again."""
+    reader = EvidenceReader()
+    for piece in [*pieces_of(world, request, events), *later]:
+        reader.take(piece)
+    recording = await Recorder(world.ports).record(reader.evidence)
+    return recording_from_json(recording_to_json(recording))

@@ -1,0 +1,475 @@
+"""Runs are recorded and replayed: a build that does the same shows no difference."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from image_samples import png
+from strata.agent_loop.convert.recordings import recording_to_json
+from strata.agent_loop.domain.agents import MessagePackaging
+from strata.agent_loop.domain.events import ModelRequestSent
+from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.messages import MessageInput, MessageRole
+from strata.agent_loop.domain.runs import StopReason, TranscriptRange
+from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json
+from strata.agent_loop.loop.control import TurnControl
+from strata.agent_loop.loop.ports import BoundModel
+from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.models.domain import ImagePart, ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.replay.recording import Recording
+from strata.agent_loop.replay.replaying import replay
+from strata.api.agent_loop.v1 import turn_service_pb2 as pb
+from strata.shared.agent_types import AgentType
+from strata.shared.errors import FailedPreconditionError, Reason
+from unit.agent_loop.compaction.test_compacting_turns import full
+from unit.agent_loop.loop import gated
+from unit.agent_loop.loop.coding import coded, coding_world
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.test_replies_in_json import INVALID, VALID, world_with
+from unit.agent_loop.loop.world import LoopWorld, Sink, reply
+from unit.agent_loop.replay.recorded import pieces_of, record
+
+
+async def run_and_record(world: LoopWorld, *replies: Any, **fields: Any) -> Recording:
+    request = world.request(**fields)
+    sink = await world.run(request, *replies)
+    return await record(world, request, sink.events)
+
+
+def v2(world: LoopWorld, *, thoughts: bool = False) -> LoopWorld:
+    model = replace(world.agent.model, put_inner_thoughts_in_kwargs=thoughts)
+    use(world, replace(world.agent, type=AgentType.MEMGPT_V2, model=model))
+    return world
+
+
+def use(world: LoopWorld, agent: Any) -> None:
+    world.agent = agent
+    world.ports.agents.agent = agent  # type: ignore[attr-defined]
+
+
+def assert_whole(recording: Recording) -> None:
+    """Everything that was sent is in the recording."""
+    assert not recording.notes
+    for step in recording.steps:
+        if step.request is not None:
+            text = step.request.text
+            assert None not in (text.system, text.options, text.messages)
+
+
+async def assert_same(recording: Recording) -> None:
+    assert_whole(recording)
+    replayed = await replay(recording)
+    assert replayed.difference is None
+    assert replayed.steps == len(recording.steps)
+    assert not replayed.unknown
+
+
+async def test_run_with_tools_is_replayed() -> None:
+    world = LoopWorld()
+    world.tools.failing = {"reads"}
+    await world.run(world.request("Earlier."), reply("Yes."))
+    recording = await run_and_record(
+        world, world.calls("keyed", "acts"), world.calls("reads", "nothing"), reply("Done.")
+    )
+    assert len(recording.window) == 2
+    assert [len(step.calls) for step in recording.steps] == [2, 1, 0]
+    await assert_same(recording)
+
+
+async def test_earlier_system_messages_follow_from_the_present_one() -> None:
+    world = LoopWorld()
+
+    def edit() -> None:
+        world.memory.text = world.memory.text.replace("empty", "full")
+
+    world.tools.on_edit = edit
+    recording = await run_and_record(world, world.calls("edits"), reply("Done."))
+    assert "empty" in recording.system
+    assert "full" in recording.steps[1].memory.section
+    await assert_same(recording)
+
+
+async def test_reply_that_was_asked_for_twice_is_replayed() -> None:
+    world = LoopWorld()
+    await world.run(world.request("Earlier."), reply("Yes."))
+    world.memory.text = world.memory.text.replace("empty", "full")
+    recording = await run_and_record(world, reply(""), reply("Done."))
+    assert "empty" in recording.system
+    await assert_same(recording)
+
+
+async def test_run_is_recorded_after_later_runs_have_changed_memory() -> None:
+    world = LoopWorld()
+    request = world.request("First.")
+    first = await world.run(request, reply("One."))
+    world.memory.text = world.memory.text.replace("empty", "full")
+    second_request = world.request("Second.")
+    second = await world.run(second_request, reply("Two."))
+    later = [
+        pb.RecordRunRequest(
+            later=pb.LaterChange(after=call.request.system, change=call.request.system_change)
+        )
+        for piece in pieces_of(world, second_request, second.events)
+        for call in piece.event.model_calls
+        if call.request.HasField("system_change")
+    ]
+    assert len(later) == 1
+    await assert_same(await record(world, request, first.events, later))
+    without = await record(world, request, first.events)
+    assert without.steps[0].request is not None
+    assert without.steps[0].request.text.system is None
+    assert any("system message" in note for note in without.notes)
+    replayed = await replay(without)
+    assert replayed.difference is None
+    assert replayed.unknown == ("steps[0].request.system",)
+
+
+@pytest.mark.parametrize("thoughts", [False, True])
+async def test_run_of_the_v2_loop_is_replayed(thoughts: bool) -> None:
+    world = v2(LoopWorld(), thoughts=thoughts)
+    call = ToolCall("call_1", "reads", '{"thinking": "Hm. \\"So\\"", "request_heartbeat": true}')
+    recording = await run_and_record(
+        world, reply("", call), reply("", ToolCall("call_2", "acts", '{"a":1}')), reply("Text.")
+    )
+    assert recording.steps[0].messages[-1].hidden
+    if thoughts:
+        assert any(isinstance(p, ReasoningPart) for p in recording.steps[0].messages[0].parts)
+    await assert_same(recording)
+
+
+async def test_run_that_asks_for_approval_is_replayed_and_so_is_its_answer() -> None:
+    world = LoopWorld()
+    tools = tuple(replace(t, requires_approval=t.name == "acts") for t in world.tools.toolset.tools)
+    world.tools.toolset = replace(world.tools.toolset, tools=tools)
+    request = world.request()
+    asked = await world.run(request, world.calls("reads", "acts"))
+    assert asked.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
+    await assert_same(await record(world, request, asked.events))
+    answer = gated.with_answer(world, gated.yes(gated.asked(world)))
+    answered = await world.run(answer, reply("Done."))
+    assert sum(world.tools.acted.values()) == 1
+    recording = await record(world, answer, answered.events)
+    assert [call.name for step in recording.steps for call in step.calls] == ["reads", "acts"]
+    await assert_same(recording)
+    assert sum(world.tools.acted.values()) == 1
+
+
+async def test_recording_of_a_window_that_was_compacted_is_replayed() -> None:
+    world = await full()
+    for text in ("Last.", "Later."):
+        world.tools.text = "t" * 4_000
+        request = world.request(text + "q" * 400)
+        replies = [world.calls(name) for name in ("reads", "keyed", "edits") * 3]
+        sink = await world.run(request, *replies, reply("Done."))
+        recording = await record(world, request, sink.events)
+        assert any(step.summaries for step in recording.steps)
+        await assert_same(recording)
+    # The last run compacts before its first request, and in its middle.
+    assert any(step.summaries for step in recording.steps[1:])
+
+
+async def test_run_that_was_taken_over_is_replayed() -> None:
+    world = LoopWorld()
+    request = world.request()
+    world.model.replies.extend([world.calls("keyed", "acts"), world.calls("reads"), reply("Done.")])
+    events = []
+    world.fate.last = world.fate.calls + 9
+    sink = Sink()
+    with pytest.raises(Died):
+        await Turn(world.ports, request, sink).run()
+    events += sink.events
+    world.fate.last = None
+    again = await world.run(replace(request, attempt=2))
+    events += again.events
+    recording = await record(world, request, events)
+    assert recording.turn.attempts == 2
+    await assert_same(recording)
+
+
+async def test_first_difference_of_the_prompt_is_told_with_its_place() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    changed = replace(recording, agent=replace(recording.agent, system="Another base."))
+    found = (await replay(changed)).difference
+    assert found is not None
+    assert found.path == "steps[0].request.system"
+    assert "-Base." in found.diff
+    assert "+Another base." in found.diff
+
+
+async def test_first_difference_of_the_rules_is_told() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    rule: ToolRule = rule_from_json({"type": "exit_loop", "tool_name": "reads"})
+    changed = replace(recording, agent=replace(recording.agent, tool_rules=(rule,)))
+    found = (await replay(changed)).difference
+    assert found is not None
+    assert found.path.startswith("steps[0].request.options")
+
+
+async def test_first_difference_of_the_order_of_tools_is_told() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(world, reply("Done."))
+    tools = replace(recording.tools, tools=recording.tools.tools[::-1])
+    found = (await replay(replace(recording, tools=tools))).difference
+    assert found is not None
+    assert found.path == "steps[0].request.options.tools[0].name"
+    assert (found.recorded, found.replayed) == ("keyed", "blocks")
+
+
+async def test_first_difference_of_shown_messages_is_told() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(world, reply("Done."))
+    packaging = MessagePackaging(pack_user_messages=True)
+    changed = replace(recording, agent=replace(recording.agent, packaging=packaging))
+    found = (await replay(changed)).difference
+    assert found is not None
+    assert found.path == "steps[0].request.messages[0].content[0].text"
+    assert found.recorded == "Hi."
+
+
+async def test_call_that_the_recorded_run_refused_is_a_difference() -> None:
+    world = LoopWorld()
+    use(world, replace(world.agent, tools=("keyed",)))
+    recording = await run_and_record(world, world.calls("acts"), reply("Done."))
+    changed = replace(recording, agent=replace(recording.agent, tools=("keyed", "acts")))
+    unchecked = [
+        replace(step, request=replace(step.request, text=type(step.request.text)()))
+        for step in changed.steps
+        if step.request
+    ]
+    found = (await replay(replace(changed, steps=tuple(unchecked)))).difference
+    assert found is not None
+    assert found.path == "steps[0].calls"
+    assert "runs acts" in found.summary
+
+
+async def test_build_that_ends_earlier_or_later_is_told() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    shorter = replace(recording, turn=replace(recording.turn, max_steps=1))
+    found = (await replay(shorter)).difference
+    assert found is not None
+    assert "ends the run here (max_steps)" in found.summary
+    recording = await run_and_record(world, world.calls("reads"), max_steps=1)
+    longer = replace(recording, turn=replace(recording.turn, max_steps=2))
+    found = (await replay(longer)).difference
+    assert found is not None
+    assert "asks the model once more" in found.summary
+
+
+async def test_run_in_which_another_model_answered_is_replayed() -> None:
+    world = LoopWorld()
+    fallback = LoopWorld().model
+    fallback.replies = [world.calls("reads"), reply("Done.")]
+    settings = replace(world.models.settings, handle="test/other", model="other")
+    world.models.others["test/other"] = BoundModel(fallback, settings)
+    model = replace(world.agent.model, fallback_models=("test/other",))
+    use(world, replace(world.agent, model=model))
+    recording = await run_and_record(world, ModelError(ModelErrorKind.REFUSED, "No."))
+    assert [step.model for step in recording.steps] == ["test/other", "test/other"]
+    await assert_same(recording)
+
+
+async def test_run_that_failed_is_replayed_up_to_the_request_that_failed() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(
+        world, world.calls("reads"), ModelError(ModelErrorKind.REFUSED, "No.")
+    )
+    assert recording.end.stop_reason is StopReason.LLM_API_ERROR
+    assert [len(step.messages) for step in recording.steps] == [2, 0]
+    assert_whole(recording)
+    assert (await replay(recording)).difference is None
+    tools = replace(recording.tools, tools=recording.tools.tools[1:])
+    found = (await replay(replace(recording, tools=tools))).difference
+    assert found is not None
+
+
+async def test_run_that_ends_with_an_error_of_its_own_is_replayed() -> None:
+    world = v2(LoopWorld())
+    recording = await run_and_record(world, reply("Only text."))
+    assert recording.end.stop_reason is StopReason.NO_TOOL_CALL
+    await assert_same(recording)
+
+
+async def test_messages_without_an_answer_are_replayed() -> None:
+    world = LoopWorld()
+    recording = await run_and_record(world, record_only=True)
+    assert recording.steps == ()
+    await assert_same(recording)
+
+
+async def test_code_that_called_tools_is_replayed_without_running_it() -> None:
+    world, coding = coding_world()
+    request = world.request()
+    sink = await world.run(request, coded(world, ["keyed", "acts"]), reply("Done."))
+    recording = await record(world, request, sink.events)
+    ran = len(coding.answers)
+    await assert_same(recording)
+    assert len(coding.answers) == ran == 2
+
+
+async def test_run_that_was_cancelled_is_replayed_up_to_there() -> None:
+    world = LoopWorld()
+    request, sink, control = world.request(), Sink(), TurnControl()
+    world.model.replies.extend([world.calls("reads"), world.calls("blocks")])
+    turn = asyncio.create_task(Turn(world.ports, request, sink, control).run())
+    await world.tools.running.wait()
+    control.cancelled = True
+    turn.cancel()
+    await turn
+    recording = await record(world, request, sink.events)
+    assert recording.end.stop_reason is StopReason.CANCELLED
+    assert len(recording.steps) == 2
+    await assert_same(recording)
+
+
+async def test_run_of_a_memory_agent_is_replayed() -> None:
+    world = LoopWorld()
+    await world.run(world.request("Earlier."), reply("Yes."))
+    conversation = world.agent.default_conversation_id
+    read = TranscriptRange(world.agent.id, conversation, -1, 2)
+    recording = await run_and_record(
+        world, world.calls("reads"), reply("Done."), text="", transcript=read
+    )
+    assert recording.window == ()
+    await assert_same(recording)
+
+
+async def test_run_with_an_image_is_replayed_without_its_bytes() -> None:
+    world = LoopWorld()
+    image = ImagePart("image/png", data=png())
+    request = replace(
+        world.request(), inputs=[MessageInput(MessageRole.USER, (TextPart("Look."), image))]
+    )
+    sink = await world.run(request, reply("A dot."))
+    recording = await record(world, request, sink.events)
+    await assert_same(recording)
+    assert b"base64" not in recording_to_json(recording)
+
+
+async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
+    world = LoopWorld()
+    world.tools.text = "x" * 100
+    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    returned = recording.steps[0].messages[1]
+    told = replace(returned.tool_returns[0], content=returned.tool_returns[0].content + " ")
+    step = replace(
+        recording.steps[0],
+        messages=(recording.steps[0].messages[0], replace(returned, parts=(told,))),
+    )
+    found = (await replay(replace(recording, steps=(step, recording.steps[1])))).difference
+    assert found is not None
+    assert found.path == "steps[1].request.messages[2].content[0].text"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda world, events: events.pop(), "not over"),
+        (lambda world, events: events.pop(0), "before its messages"),
+        (lambda world, events: world.recall.log.clear(), "not stored any more"),
+        (
+            lambda world, events: world.recall.log.pop(world.recall.messages[1].id),
+            "shown are not stored any more",
+        ),
+    ],
+)
+async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, told: str) -> None:
+    world = LoopWorld()
+    await world.run(world.request("Earlier."), reply("Yes."))
+    request = world.request()
+    events = (await world.run(request, reply("Done."))).events
+    spoil(world, events)
+    with pytest.raises(FailedPreconditionError, match=told) as raised:
+        await record(world, request, events)
+    assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
+
+
+async def test_run_of_a_release_without_digests_is_not_recorded() -> None:
+    world = LoopWorld()
+    request = world.request()
+    sink = await world.run(request, reply("Done."))
+    events = [
+        replace(event, digest=None) if isinstance(event, ModelRequestSent) else event
+        for event in sink.events
+    ]
+    with pytest.raises(FailedPreconditionError, match="release"):
+        await record(world, request, events)
+
+
+async def test_run_with_a_response_format_of_the_agent_is_replayed() -> None:
+    world = world_with()
+    recording = await run_and_record(world, reply(VALID))
+    assert recording.agent.response_format == world.agent.response_format
+    await assert_same(recording)
+
+
+async def test_run_in_which_a_reply_was_corrected_is_not_recorded() -> None:
+    world = world_with()
+    request = world.request()
+    sink = await world.run(request, reply(INVALID), reply(VALID))
+    with pytest.raises(FailedPreconditionError, match="correct its reply"):
+        await record(world, request, sink.events)
+
+
+async def test_run_whose_prompt_a_provider_refused_as_too_long_is_replayed() -> None:
+    world = await full()
+    request = world.request("Last " + "q" * 10)
+    overflow = ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")
+    sink = await world.run(request, overflow, overflow, world.calls("reads"), reply("Done."))
+    recording = await record(world, request, sink.events)
+    assert [step.refusals for step in recording.steps] == [(overflow.kind,) * 2, ()]
+    assert recording.steps[0].summaries
+    await assert_same(recording)
+
+
+async def test_run_whose_images_a_provider_refused_is_replayed() -> None:
+    world = LoopWorld()
+    image = ImagePart("image/png", data=png())
+    request = replace(world.request(), inputs=[MessageInput(MessageRole.USER, (image,))])
+    refused = ModelError(ModelErrorKind.IMAGES_REFUSED, "no")
+    sink = await world.run(request, refused, reply("I see nothing."))
+    recording = await record(world, request, sink.events)
+    assert recording.steps[0].refusals == (refused.kind,)
+    await assert_same(recording)
+
+
+async def test_recording_holds_no_key_and_no_address() -> None:
+    world = LoopWorld()
+    secret = replace(
+        world.models.settings, api_key="sk-private", base_url="http://inner", key_owner="Ada"
+    )
+    world.models.settings = secret
+    key = SealedKey("test", "", b"sealed-private")
+    use(world, replace(world.agent, model_keys=(key,), metadata={"crm": "private"}))
+    data = recording_to_json(await run_and_record(world, reply("Done.")))
+    for private in (b"private", b"inner", b"Ada", base64.b64encode(key.sealed)):
+        assert private not in data
+
+
+async def test_agent_and_tools_that_were_changed_since_are_noted() -> None:
+    world = LoopWorld()
+    request = world.request()
+    sink = await world.run(request, reply("Done."))
+    use(
+        world,
+        replace(
+            world.agent, system="Another base.", model_keys=(SealedKey("test", "", b"sealed"),)
+        ),
+    )
+    world.tools.toolset = replace(world.tools.toolset, tools=world.tools.toolset.tools[1:])
+    recording = await record(world, request, sink.events)
+    assert recording.agent.system == "Base."
+    assert recording.agent.model_keys == ()
+    [note] = recording.notes
+    assert "tools and options" in note
+    replayed = await replay(recording)
+    assert replayed.difference is None
+    assert replayed.unknown == ("steps[0].request.options",)

@@ -1,0 +1,83 @@
+"""Names that hang delay the names of their own project alone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.web.errors import FetchError
+from strata.shared.web.guard import Guard, parse_url
+from strata.shared.web.resolver import SystemResolver
+
+ENTRY = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 443))
+
+
+class NameServer:
+    """In the place of `socket.getaddrinfo`: names that begin with "hang" get no answer."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, port: int, **_: Any) -> list[Any]:
+        self.asked.append(host)
+        if host.startswith("hang"):
+            self.released.wait(30)
+        return [ENTRY]
+
+
+@pytest.fixture
+def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
+    server = NameServer()
+    monkeypatch.setattr(socket, "getaddrinfo", server)
+    yield server
+    server.released.set()
+
+
+@pytest.fixture
+def resolver(name_server: NameServer) -> Iterator[SystemResolver]:
+    resolver = SystemResolver(timeout_s=0.2)
+    yield resolver
+    resolver.close()
+
+
+async def resolve(resolver: SystemResolver, project_id: str, host: str) -> list[str]:
+    with use(RequestContext(Caller("", project_id, "key"))):
+        return await resolver(host, 443)
+
+
+async def test_hanging_names_of_one_project_do_not_delay_another_project(
+    resolver: SystemResolver,
+) -> None:
+    names = [f"hang{number}.example" for number in range(100)]
+    outcomes = await asyncio.gather(
+        *(resolve(resolver, "noisy", name) for name in names), return_exceptions=True
+    )
+    assert {type(outcome) for outcome in outcomes} == {TimeoutError}
+    # The threads of these names are still in use.
+    with pytest.raises(TimeoutError):
+        await resolve(resolver, "noisy", "well.example")
+    assert await resolve(resolver, "quiet", "well.example") == ["93.184.216.34"]
+
+
+async def test_threads_of_hanging_names_serve_again_once_they_returned(
+    resolver: SystemResolver, name_server: NameServer
+) -> None:
+    hanging = [resolve(resolver, "noisy", f"hang{number}.example") for number in range(8)]
+    await asyncio.gather(*hanging, return_exceptions=True)
+    name_server.released.set()
+    assert await resolve(resolver, "noisy", "well.example") == ["93.184.216.34"]
+    # Look-ups that nobody waited for any more were not begun.
+    assert len(name_server.asked) < 9
+
+
+async def test_name_without_an_answer_is_an_error_of_the_url(resolver: SystemResolver) -> None:
+    guard = Guard(resolver)
+    with pytest.raises(FetchError, match=r"gave no address of hang\.example in time"):
+        await guard.resolve(parse_url("https://hang.example/"))
