@@ -45,6 +45,7 @@ from strata.gateway.runs.clients import (
 from strata.gateway.runs.defaults import DefaultAnswers
 from strata.gateway.runs.dispatcher import Dispatcher, DispatchTerms
 from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.live import RunHub
 from strata.gateway.runs.memory_agents import MemoryBudget
 from strata.gateway.runs.peers import Peers
@@ -77,6 +78,7 @@ NAME = "gateway"
 # Of the answer of a receiver only the status counts.
 _WEBHOOK_ANSWER_BYTES = 1024
 _DELETE_AGENT = "/strata.api.agent_loop.v1.AgentService/DeleteAgent"
+_ATTACH_FOLDER = "/strata.api.core_memory.v1.FileService/AttachFolder"
 _DELETE_GROUP = "/strata.api.agent_loop.v1.GroupService/DeleteGroup"
 _LIST_MESSAGES = "/strata.api.recall.v1.MessageService/ListMessages"
 _SENT_AS_TEXT = message_service_pb2.ListMessagesRequest(
@@ -132,6 +134,12 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     stack.push_async_callback(peers.close)
     follower = RunFollower(store, hub, watch, peers, poll_s=settings.poll_s)
     group_turns = GroupTurns(store, follower, Holders(agent_loop))
+    ingestion = DocumentIngestion(
+        store,
+        agent_loop,
+        wiring.channel("core_memory"),
+        files_per_agent=settings.ingested_files_per_agent,
+    )
     dispatcher = Dispatcher(
         store,
         hub,
@@ -151,6 +159,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             ),
         ),
         on_not_found=agents.forget,
+        on_memory_run=ingestion.memory_run_ended,
     )
     stack.push_async_callback(dispatcher.close)
     defaults = DefaultAnswers(store, dispatcher.accept, poll_s=settings.poll_s)
@@ -173,6 +182,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         agents,
         GroupDirectory(agent_loop),
         GrpcToolVersions(wiring.channel("tool_execution")),
+        ingestion,
         chain_limit=settings.chain_limit,
         prices=settings.model_prices,
         recorder=RunRecorder(store, agent_loop),
@@ -238,7 +248,12 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     async def agent_deleted(request: bytes) -> None:
         # First, so that none of them starts a run that is not cancelled below.
         await schedules.disable_of_deleted(request)
+        await ingestion.agent_deleted(request)
         await runs.cancel_runs_of_deleted(request)
+
+    async def folder_attached(request: bytes) -> None:
+        await ingestion.folder_attached(request)
+        dispatcher.look()
 
     return Room(
         NAME,
@@ -275,6 +290,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                     {
                         _DELETE_AGENT: agent_deleted,
                         _DELETE_GROUP: runs.cancel_runs_of_deleted_group,
+                        _ATTACH_FOLDER: folder_attached,
                     },
                     {_LIST_MESSAGES: _SENT_AS_TEXT},
                 )

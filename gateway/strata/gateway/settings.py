@@ -118,6 +118,13 @@ class GatewaySettings(RoomSettings):
         description="Tokens that the memory agents of one project may use in an hour; 0 for any"
         " number.",
     )
+    ingested_files_per_agent: int = Field(
+        default=50,
+        ge=0,
+        le=1000,
+        description="Files of attached folders that are read into the memory of one agent that has"
+        " a memory agent, each into a block of its own; 0 turns the ingestion of documents off.",
+    )
     run_timeout_s: float = Field(
         default=840.0,
         gt=0,

@@ -34,7 +34,7 @@ from strata.agent_loop.convert.tools import (
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Window
-from strata.agent_loop.domain.runs import TranscriptRange
+from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.tool_rules import rules_in_force
 from strata.agent_loop.domain.tools import Nesting, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.ports import (
@@ -52,6 +52,8 @@ from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grp
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
+from strata.api.core_memory.v1 import file_service_pb2 as file_pb
+from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
@@ -100,6 +102,7 @@ class CoreMemoryClient:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = context_grpc.ContextServiceStub(channel)
+        self._files = file_grpc.FileServiceStub(channel)
         self._sections: RevisionCache[MemorySection] = RevisionCache(_SECTIONS)
 
     async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
@@ -188,6 +191,21 @@ class CoreMemoryClient:
             agent_id=agent_id, prompt_limit=_limit_to_proto(limit), agent_revision=revision
         )
         await self._stub.LimitPrompt(request)
+
+    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+        """Returns lines of a file of an agent, behind the start of a range."""
+        request = file_pb.ReadFileRequest(
+            agent_id=read.agent_id,
+            file_id=read.file_id,
+            # Counted from 1.
+            first_line=read.after_line + 2,
+            max_bytes=max_bytes,
+            content_hash=read.content_hash,
+        )
+        found = await self._files.ReadFile(request)
+        return DocumentLines(
+            found.file_name, tuple(found.lines), found.left_out_chars, found.line_count
+        )
 
     async def share(self, agent_ids: Sequence[str], block_ids: Sequence[str]) -> None:
         """Attaches each of the blocks to each of the agents, all or none."""

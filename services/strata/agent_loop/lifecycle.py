@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,8 +20,8 @@ from strata.agent_loop.domain.agents import (
     AgentState,
     CompactionSettings,
     Conversation,
-    ModelConfig,
     StoredAgent,
+    apply_patch,
     changes_prompt,
     merge_tools,
 )
@@ -76,6 +77,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.agent_types import MEMORY_AGENT_TYPES
 from strata.shared.clock import Clock
 from strata.shared.errors import (
+    AbortedError,
     AlreadyExistsError,
     FieldViolation,
     InvalidArgumentError,
@@ -90,6 +92,9 @@ from strata.shared.tool_catalogue import FILE_TOOLS
 # Longer than a creation can take, and than the clocks of two replicas may differ besides.
 ABANDONED_AFTER = timedelta(minutes=3)
 """A creation that has not ended by then was given up; its name is free again."""
+
+# Calls that enable a memory agent at the same time, and fail, can take it from one another.
+_CREATION_TRIES = 5
 
 _log = get_logger(__name__)
 
@@ -144,7 +149,7 @@ class AgentLifecycle:
             FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if system
                 prompt, tools and blocks are too large for the model.
         """
-        handles = _handles(command.agent.model)
+        handles = command.agent.model.handles
         for field, handle in handles.items():
             self._models.check(handle, field)
         self.check_compaction(command.agent.compaction)
@@ -194,13 +199,13 @@ class AgentLifecycle:
                 would be too large for the model.
         """
         if command.patch.model is not None:
-            handles = _handles(command.patch.model)
+            handles = command.patch.model.handles
             for field, handle in handles.items():
                 self._models.check(handle, field)
             agent_id = command.patch.agent_id
             # With its keys, which the provider is asked with.
             before = await self._store.load(agent_id, default_conversation_id(agent_id))
-            known = set(_handles(before.model).values())
+            known = set(before.model.handles.values())
             new = {field: handle for field, handle in handles.items() if handle not in known}
             await self._check_listed(new, before.model_keys)
         if command.patch.compaction is not None:
@@ -240,7 +245,8 @@ class AgentLifecycle:
     async def _change_sleeptime(self, command: UpdateAgent) -> Agent:
         """Changes an agent that is to have a memory agent, or none.
 
-        Whatever a repetition finds half done, it ends.
+        Whatever a repetition finds half done, it ends. Calls at the same time make one memory
+        agent together, with the settings of the last of them.
         """
         patch, agent_id = command.patch, command.patch.agent_id
         agent = await self.get(agent_id)
@@ -251,28 +257,63 @@ class AgentLifecycle:
             changed = await self._change(replace(command, patch=patch))
             await self._clear_memory_agent(agent_id)
             return changed
-        if agent.type in MEMORY_AGENT_TYPES:
-            raise needs_no_memory_agent(agent.type)
-        if patch.sleeptime_frequency is not None and AGENT_TYPES[agent.type].buffered:
-            raise has_no_frequency(agent.type)
-        if agent.memory_agent_id:
-            return await self._change(command)
-        await self._clear_memory_agent(agent_id)
-        memory_agent_id = await self._make_memory_agent(agent)
-        frequency = frequency_of(agent.type, patch.sleeptime_frequency or 0)
-        patch = replace(patch, memory_agent_id=memory_agent_id, sleeptime_frequency=frequency)
+        for _ in range(_CREATION_TRIES):
+            agent = await self.get(agent_id)
+            if agent.type in MEMORY_AGENT_TYPES:
+                raise needs_no_memory_agent(agent.type)
+            if patch.sleeptime_frequency is not None and AGENT_TYPES[agent.type].buffered:
+                raise has_no_frequency(agent.type)
+            if agent.memory_agent_id:
+                return await self._change(command)
+            await self._clear_memory_agent(agent_id)
+            enabled = await self._enable_sleeptime(agent, command)
+            if enabled is not None:
+                return enabled
+        raise AbortedError(f"Other calls change the memory agent of agent {agent_id}: try again.")
+
+    async def _enable_sleeptime(self, agent: Agent, command: UpdateAgent) -> Agent | None:
+        """Makes a memory agent for an agent and changes the agent.
+
+        Returns:
+            The agent; None if another call, which failed, has taken the memory agent back.
+        """
+        # As the agent will be: with the model that it gets by the same change.
+        creation = await self._claim_memory_agent(apply_patch(agent, command.patch))
+        made = creation.agent
+        patch = replace(
+            command.patch,
+            memory_agent_id=made.id,
+            sleeptime_frequency=frequency_of(agent.type, command.patch.sleeptime_frequency or 0),
+        )
         try:
+            if creation.state is AgentState.CREATING:
+                await self._prepare_memory_agent(creation)
             return await self._change(replace(command, patch=patch))
         except StrataError as error:
+            if isinstance(error, NotFoundError) and made.id in error.metadata.values():
+                # What was prepared after it was taken back.
+                await self._release(made.id)
+                return None
             if ends_run(error) or not command.request.id:
-                await self._undo(memory_agent_id)
+                await self._abandon(made)
             raise
+
+    async def _abandon(self, made: Agent) -> None:
+        """Takes back a memory agent that could not be made, unless another call goes on with it."""
+        try:
+            if await self._store.abandon_creation(made.id, made.revision):
+                await self.delete(made.id)
+        except StrataError as error:
+            # The next call that enables it goes on with it.
+            _log.warning("a memory agent is left over", agent_id=made.id, error=repr(error))
 
     async def _clear_memory_agent(self, agent_id: str) -> None:
         """Ends the deletion of a memory agent that was taken from its agent."""
         left = await self._store.memory_agent_of(agent_id)
         if left is not None and left.state is AgentState.DELETING:
-            await self.delete(left.agent.id)
+            # Another call may end the deletion first.
+            with suppress(NotFoundError):
+                await self.delete(left.agent.id)
 
     async def _make_memory_agent(self, tended: Agent) -> str:
         """Makes the memory agent of an agent up to the point where both can be seen.
@@ -285,18 +326,35 @@ class AgentLifecycle:
         Raises:
             AlreadyExistsError: NAME_TAKEN by an agent that is not its memory agent.
         """
+        creation = await self._claim_memory_agent(tended)
+        await self._prepare_memory_agent(creation)
+        return creation.agent.id
+
+    async def _claim_memory_agent(self, tended: Agent) -> StoredAgent:
+        """Returns the memory agent of an agent: a new one, or the one that was begun before.
+
+        The one that was begun before gets the settings that a new one would have.
+        """
         wanted = memory_agent_for(tended)
-        persona = block_pb.NewBlock(label=PERSONA_LABEL, value=PERSONA)
         request = creation_of_memory_agent(tended.id)
-        command = CreateAgent(wanted, (persona,), (), (), request)
-        tools = await self._tools.resolve(wanted.tools)
-        stored = await self._claim(command)
-        agent = stored.agent
-        limit = await self._first_limit(stored, tools)
-        await self._memory.prepare(agent, command.blocks, command.block_ids, limit)
+        stored = await self._claim(CreateAgent(wanted, (), (), (), request))
+        if stored.agent.id == wanted.id or stored.state is not AgentState.CREATING:
+            return stored
+        renewed = await self._store.renew_creation(replace(wanted, id=stored.agent.id))
+        return stored if renewed is None else replace(stored, agent=renewed)
+
+    async def _prepare_memory_agent(self, creation: StoredAgent) -> None:
+        agent = creation.agent
+        persona = block_pb.NewBlock(label=PERSONA_LABEL, value=PERSONA)
+        limit = await self._first_limit(creation, await self._tools.resolve(agent.tools))
+        await self._memory.prepare(agent, (persona,), (), limit)
+        if agent.revision > 1:
+            # It was prepared for the settings that it had before.
+            await self._memory.raise_limit(agent.id, limit)
+            await self._memory.set_limit(agent.id, limit, agent.revision)
         await self._archival.prepare(agent.id)
+        command = CreateAgent(agent, (), (), (), creation_of_memory_agent(agent.tends_agent_id))
         await self._open(agent, agent.default_conversation_id, command)
-        return agent.id
 
     async def delete(self, agent_id: str) -> None:
         """Deletes an agent and its memory agent from all tiers.
@@ -309,12 +367,15 @@ class AgentLifecycle:
         hidden = await self._store.begin_deletion(agent_id)
         # The memory agent first: its blocks are those of the agent.
         for each in sorted(hidden, key=lambda hidden_id: hidden_id == agent_id):
-            await asyncio.gather(
-                self._recall.release(each),
-                self._memory.release(each),
-                self._archival.release(each),
-            )
+            await self._release(each)
         await self._store.remove(hidden)
+
+    async def _release(self, agent_id: str) -> None:
+        await asyncio.gather(
+            self._recall.release(agent_id),
+            self._memory.release(agent_id),
+            self._archival.release(agent_id),
+        )
 
     async def start_conversation(self, command: CreateConversation) -> Conversation:
         """Starts a conversation. Its window is made first, so that one that is seen has one.
@@ -533,15 +594,6 @@ class AgentLifecycle:
         except StrataError as error:
             # The row says "deleting" or "creating"; whoever wants the name next clears it.
             _log.warning("a failed creation is left over", agent_id=agent_id, error=repr(error))
-
-
-def _handles(model: ModelConfig) -> dict[str, str]:
-    """Returns the handles of the models of an agent, by their fields in a request."""
-    fallbacks = enumerate(model.fallback_models)
-    return {
-        "model.handle": model.handle,
-        **{f"model.fallback_models[{index}]": handle for index, handle in fallbacks},
-    }
 
 
 def _visible(stored: StoredAgent) -> Agent:

@@ -16,6 +16,7 @@ from strata.core_memory.files.archival_client import ArchivalFileIndex
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.indexing import FileIndexing
 from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
+from strata.core_memory.files.line_reading import LineReader
 from strata.core_memory.files.reading.reader import FileReader, ReadingLimits
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.servicer import FileParts, FileServicer
@@ -152,6 +153,7 @@ def _file_parts(
         uploads=Uploads(uploads, folders, limit=settings.max_file_bytes, wake=wake),
         windows=Windows(windows, clock),
         grep=Grep(PostgresTextStore(database), windows, clock),
+        lines=LineReader(PostgresTextStore(database)),
         search=FileSearch(windows, index, clock),
         deleted=wake,
     )

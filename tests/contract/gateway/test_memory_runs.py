@@ -8,13 +8,23 @@ from dataclasses import replace
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, RunKind, StopReason, Usage
+from strata.gateway.runs.domain import (
+    Dispatch,
+    Ending,
+    Principal,
+    RunFailure,
+    RunKind,
+    StopReason,
+    Usage,
+)
 from strata.gateway.runs.memory_agents import (
+    DOCUMENT_KEY,
     MAX_RANGE,
     MemoryBudget,
     MemoryMark,
     MessageBuffer,
     TendedTurn,
+    TranscriptRead,
 )
 from strata.gateway.runs.memory_store import note_turn
 from strata.gateway.runs.states import RunState
@@ -191,6 +201,36 @@ async def test_a_very_long_range_is_read_in_parts(gateways: Gateways) -> None:
     assert (await mark(gateways)).processed_message_id == f"message-{newest}"
 
 
+async def test_what_did_not_fit_into_a_run_is_read_by_the_next_one_at_once(
+    gateways: Gateways,
+) -> None:
+    await turn(gateways, 9, frequency=5)
+    await end(gateways.second, await claimed(gateways.second), read_until(4))
+    found = await mark(gateways)
+    assert (found.processed_sequence, found.processed_message_id) == (4, "message-4")
+    second = await claimed(gateways.second)
+    assert range_of(second) == (4, 9)
+    # A run that failed has read nothing, however far it would have gone.
+    await end(gateways.second, second, replace(BROKEN, read=TranscriptRead(6, "message-6")))
+    assert (await mark(gateways)).processed_sequence == 4
+    await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
+    await end(gateways.second, await claimed(gateways.second), read_until(9))
+    found = await mark(gateways)
+    assert (found.processed_sequence, found.processed_message_id) == (9, "message-9")
+    assert await claimed(gateways.second) is None
+
+
+async def test_a_run_ends_its_range_however_wrong_its_word_of_it_is(gateways: Gateways) -> None:
+    for newest, wrong in ((4, -1), (6, 4), (8, 100)):
+        await turn(gateways, newest)
+        await end(gateways.second, await claimed(gateways.second), read_until(wrong))
+        assert (await mark(gateways)).processed_sequence == newest
+
+
+def read_until(sequence: int) -> Ending:
+    return replace(READ, read=TranscriptRead(sequence, f"message-{sequence}"))
+
+
 async def test_a_run_that_dies_with_its_gateway_is_taken_over_with_its_range(
     gateways: Gateways,
 ) -> None:
@@ -292,6 +332,50 @@ async def test_projects_whose_runs_wait_for_their_time_hold_up_no_other(
     await turn(gateways, 2, project="project-zzz")
     # This gateway has claimed nothing yet: it looks from the first project on.
     assert await claimed(gateways.first, "project-zzz") is not None
+
+
+async def test_a_file_has_one_mark_for_its_content_and_is_read_in_portions(
+    gateways: Gateways,
+) -> None:
+    principal = Principal("org-1", PROJECT, "key-1", frozenset({"run"}))
+    document = MemoryMark(
+        agent_id=AGENT,
+        conversation_id=f"{DOCUMENT_KEY}abc",
+        memory_agent_id="agent-reader",
+        frequency=1,
+        newest_sequence=MAX_RANGE + 99,
+        file_id="file-1",
+        file_name="notes.txt",
+        block_label="notes.txt",
+    )
+    started = await asyncio.gather(
+        gateways.first.start_document(document, principal),
+        gateways.second.start_document(document, principal),
+    )
+    assert [mark for mark in started if mark is None] == [None]
+    first = await claimed(gateways.second)
+    assert lines_of(first) == (-1, MAX_RANGE + 99)
+    await end(gateways.second, first, read_until(40))
+    second = await claimed(gateways.second)
+    assert lines_of(second) == (40, MAX_RANGE + 99)
+    await end(gateways.second, second)
+    assert await claimed(gateways.second) is None
+    assert (await mark(gateways)).pending == 0
+
+    # The reader may go; what it has read stays read, until the agent itself goes.
+    await gateways.first.retire_document(PROJECT, AGENT, document.conversation_id)
+    await gateways.first.forget_memory_agent(PROJECT, "agent-reader")
+    assert (await mark(gateways)).memory_agent_id == ""
+    assert await gateways.first.start_document(document, principal) is None
+    await gateways.first.forget_memory_agent(PROJECT, AGENT)
+    assert not await gateways.first.memory_marks(PROJECT, AGENT)
+
+
+def lines_of(dispatch: Dispatch | None) -> tuple[int, int]:
+    assert dispatch is not None
+    document = turn_pb.ExecuteRunRequest.FromString(dispatch.payload).document
+    assert (document.file_id, document.content_hash) == ("file-1", "abc")
+    return document.after_line, document.until_line
 
 
 async def voice_turn(gateways: Gateways, until: int, *, full: bool = True, after: int = 0) -> None:

@@ -92,6 +92,7 @@ class Runs(Approvals, run_service_pb2_grpc.RunServiceServicer):
         self.steps: list[run_service_pb2.RunStep] = []
         self.memory = run_service_pb2.GetMemoryStatusResponse()
         self.memory_run = run_service_pb2.StartMemoryRunResponse()
+        self.ingested = run_service_pb2.IngestFilesResponse()
 
     async def SendMessage(self, request: Any, context: Any) -> Any:
         self.sent.append(request)
@@ -122,6 +123,9 @@ class Runs(Approvals, run_service_pb2_grpc.RunServiceServicer):
 
     async def StartMemoryRun(self, request: Any, context: Any) -> Any:
         return self.memory_run
+
+    async def IngestFiles(self, request: Any, context: Any) -> Any:
+        return self.ingested
 
     async def ListSteps(self, request: Any, context: Any) -> Any:
         return run_service_pb2.ListStepsResponse(steps=self.steps)

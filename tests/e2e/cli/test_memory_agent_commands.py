@@ -83,3 +83,23 @@ async def test_show_says_what_is_not_read_and_what_failed(
     for text in (agent.memory_agent_id, "every 5 turns", "4 message(s) not read", RUN,
                  "failed 2 time(s), last with INTERNAL: broken"):  # fmt: skip
         assert text in done.out
+
+
+async def test_ingest_says_what_has_begun_and_show_how_far_it_is(
+    gateway: ScriptedGateway, strata: Run
+) -> None:
+    agent = gateway.agents.add("bo")
+    agent.enable_sleeptime, agent.memory_agent_id = True, new_id("agent")
+    status = pb.MemoryStatus(
+        file_id=new_id("file"), file_name="a b.txt", block_label="a_b.txt", pending_messages=7
+    )
+    gateway.runs.ingested = pb.IngestFilesResponse(started=[status], open_files=1, waiting_files=9)
+    done = await strata("agents", "ingest", "bo")
+    assert done.code == 0, done
+    assert "a b.txt (block a_b.txt)" in done.out
+    assert "9" in done.out
+
+    gateway.runs.memory = pb.GetMemoryStatusResponse(conversations=[status])
+    done = await strata("agents", "show", "bo")
+    assert "7 line(s) not read; block a_b.txt" in done.out
+    assert "a b.txt" in done.out

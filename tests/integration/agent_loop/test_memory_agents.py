@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from integration.agent_loop.world import World, roles
+from strata.agent_loop.clients import ArchivalClient
 from strata.agent_loop.memory_agents import creation_of_memory_agent
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import (
+    AbortedError,
     AlreadyExistsError,
+    FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     Reason,
+    UnavailableError,
 )
 from strata.shared.tool_catalogue import default_tools
 
@@ -169,6 +174,72 @@ async def test_a_repeated_update_gets_the_first_answer(world: World) -> None:
     first = await update(world, agent, enable_sleeptime=True, request_id="on")
     second = await update(world, agent, enable_sleeptime=True, request_id="on")
     assert second == first
+
+
+async def test_a_memory_agent_that_could_not_be_made_leaves_nothing_and_can_be_made_later(
+    world: World,
+) -> None:
+    agent = await world.make_agent(name="chat")
+    large = block_pb.NewBlock(label="notes", value="word " * 3000)
+    await world.blocks.CreateBlock(block_pb.CreateBlockRequest(block=large, agent_id=agent.id))
+    small = pb.ModelConfig(context_window=4096)
+
+    with pytest.raises(FailedPreconditionError) as raised:
+        await update(world, agent, enable_sleeptime=True, model=small)
+    assert raised.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
+    assert await names(world) == ["chat"]
+    # The name is free at once.
+    other = await world.make_agent(name="chat-sleeptime")
+    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=other.id))
+
+    model = pb.ModelConfig(context_window=64_000)
+    on = await update(world, agent, enable_sleeptime=True, model=model)
+    memory = await get(world, on.memory_agent_id)
+    assert memory.model.context_window == 64_000
+    assert await labels(world, memory.id) == ["human", "memory_persona", "notes", "persona"]
+
+
+async def test_a_creation_that_broke_off_goes_on_with_the_new_settings(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await world.make_agent(name="chat")
+
+    async def is_away(client: ArchivalClient, agent_id: str) -> None:
+        raise UnavailableError("Archival memory is away.")
+
+    # With a request id an error that may pass leaves what was made to the repetition.
+    with monkeypatch.context() as patched:
+        patched.setattr(ArchivalClient, "prepare", is_away)
+        with pytest.raises(UnavailableError):
+            await update(world, agent, enable_sleeptime=True, request_id="on")
+    await update(world, agent, model=pb.ModelConfig(context_window=20_000), name="renamed")
+
+    on = await update(world, agent, enable_sleeptime=True)
+
+    memory = await get(world, on.memory_agent_id)
+    assert (memory.name, memory.model.context_window) == ("renamed-sleeptime", 20_000)
+
+
+async def test_calls_that_enable_it_at_once_make_one_memory_agent(world: World) -> None:
+    agent = await world.make_agent(name="chat")
+    calls = [
+        update(world, agent, enable_sleeptime=True, expected_revision=revision)
+        for revision in (0, 99, 0, 99, 0, 99)
+    ]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+
+    on = await get(world, agent.id)
+    for revision, answer in zip((0, 99, 0, 99, 0, 99), answers, strict=True):
+        if revision:
+            assert isinstance(answer, AbortedError)
+        else:
+            assert isinstance(answer, pb.Agent), answer
+            assert answer.memory_agent_id == on.memory_agent_id
+    assert await names(world) == ["chat", "chat-sleeptime"]
+    assert await labels(world, on.memory_agent_id) == ["human", "memory_persona", "persona"]
+    # No follower without an agent is left over, which would hold the blocks of the agent.
+    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=agent.id))
+    assert not (await world.blocks.ListBlocks(block_pb.ListBlocksRequest())).blocks
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,39 @@ async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
     assert [name for names in said for name in names] == ["m0", "m1", "m2", "m3"]
 
 
+async def test_a_memory_agent_with_a_small_window_reads_a_long_conversation_in_several_runs(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)
+    model = agent_pb.ModelConfig(handle=agent.model.handle, context_window=8000)
+    update = agent_pb.UpdateAgentRequest(agent_id=agent.memory_agent_id, model=model)
+    await world.agents.UpdateAgent(update)
+    await world.send(agent, "m0")
+    await eventually(lambda: is_quiet(world, agent))
+    said = [f"m{number} {'word ' * 700}end of m{number}" for number in range(1, 7)]
+    for text in said:
+        await world.send(agent, text)
+
+    await world.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
+    await eventually(lambda: is_read(world, agent))
+
+    read = await transcripts(world, agent)
+    assert len(read) > 3
+    lines = [line for text in read for line in text.splitlines() if line.startswith("user: ")]
+    # Each message is shown whole, and in one of the runs.
+    assert lines == ["user: m0", *(f"user: {text}" for text in said)]
+    assert "left out" not in "".join(read)
+    runs = await memory_runs(world, agent)
+    assert {run.state for run in runs} == {run_pb.RUN_STATE_COMPLETED}
+    found = await status(world, agent)
+    assert found.last_processed_message_id == (await world.log(agent))[-1].id
+
+
+async def is_read(world: World, agent: agent_pb.Agent) -> bool:
+    found = await status(world, agent)
+    return not found.run_open and not found.pending_messages
+
+
 async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
     world: World, memory: Memory
 ) -> None:

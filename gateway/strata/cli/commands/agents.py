@@ -21,6 +21,7 @@ from strata.cli.commands.agents_memory import (
     MaxBufferOption,
     MinBufferOption,
     SleeptimeOption,
+    ingest_files,
     run_memory_agent,
     status_fields,
     status_of,
@@ -401,6 +402,7 @@ def delete_agent(
 
 
 app.command("sleep")(run_memory_agent)
+app.command("ingest")(ingest_files)
 app.command("context")(show_context)
 app.command("compact")(compact_conversation)
 app.command("tools")(show_tools)

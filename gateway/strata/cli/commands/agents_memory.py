@@ -121,6 +121,30 @@ def run_memory_agent(
         note(f"Undo with: strata memory revert {run.agent_id} --run {run.id}")
 
 
+@online
+def ingest_files(connection: Connection, agent: AgentArgument, as_json: JsonOption = False) -> None:
+    """Read new files of attached folders into memory blocks, in the background."""
+
+    async def ingest(client: Client) -> pb.IngestFilesResponse:
+        present = await client.agent(agent)
+        return await client.runs.IngestFiles(pb.IngestFilesRequest(agent_id=present.id))
+
+    ingested = connection.run(ingest)
+    if as_json:
+        print_json(ingested)
+        return
+    started = ", ".join(f"{each.file_name} (block {each.block_label})" for each in ingested.started)
+    print_fields(
+        [
+            ("begun now", started),
+            ("being read", str(ingested.open_files)),
+            ("waiting", str(ingested.waiting_files)),
+            ("read", str(ingested.done_files)),
+            ("left out", str(ingested.skipped_files)),
+        ]
+    )
+
+
 async def status_of(client: Client, agent: agent_pb.Agent) -> list[pb.MemoryStatus]:
     """Returns how far the memory agent of an agent has read; of one without, nothing is asked."""
     if not (agent.memory_agent_id or agent.tends_agent_id):
@@ -138,7 +162,10 @@ def status_fields(
         ("runs after", _frequency(agent)),
         ("tends", agent.tends_agent_id),
     ]
-    fields += [(f"memory of {status.conversation_id}", _line(status)) for status in statuses]
+    fields += [
+        (f"memory of {status.file_name or status.conversation_id}", _line(status))
+        for status in statuses
+    ]
     return fields
 
 
@@ -153,7 +180,10 @@ def _frequency(agent: agent_pb.Agent) -> str:
 
 
 def _line(status: pb.MemoryStatus) -> str:
-    parts = [f"{status.pending_messages} message(s) not read"]
+    unit = "line(s)" if status.file_id else "message(s)"
+    parts = [f"{status.pending_messages} {unit} not read"]
+    if status.file_id:
+        parts.append(f"block {status.block_label}")
     if status.run_open:
         parts.append(f"{status.run_id} queued or under way")
     if status.failures:

@@ -369,7 +369,7 @@ def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:
     """Returns how far a memory agent has read as the wire has it."""
     out = pb.MemoryStatus(
         agent_id=mark.agent_id,
-        conversation_id=mark.conversation_id,
+        conversation_id="" if mark.file_id else mark.conversation_id,
         memory_agent_id=mark.memory_agent_id,
         sleeptime_agent_frequency=mark.frequency,
         turns_counter=mark.turns_counter,
@@ -380,6 +380,9 @@ def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:
         run_open=mark.run_open,
         failures=mark.failures,
         last_error=mark.last_error,
+        file_id=mark.file_id,
+        file_name=mark.file_name,
+        block_label=mark.block_label,
     )
     if mark.run_at is not None:
         out.next_run_time.FromDatetime(mark.run_at)

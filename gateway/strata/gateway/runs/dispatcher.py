@@ -169,6 +169,7 @@ class Dispatcher:
         owner: Names this gateway, as in the store.
         terms: Times and bounds.
         on_not_found: Told the project and agent when agent_loop knows no such agent.
+        on_memory_run: Told the payload of a memory agent's run that has ended; must not raise.
     """
 
     def __init__(
@@ -182,6 +183,7 @@ class Dispatcher:
         owner: str,
         terms: DispatchTerms | None = None,
         on_not_found: Callable[[str, str], None] | None = None,
+        on_memory_run: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -191,6 +193,7 @@ class Dispatcher:
         self._owner = owner
         self._terms = terms or DispatchTerms()
         self._on_not_found = on_not_found
+        self._on_memory_run = on_memory_run
         self._active: dict[str, ActiveRun] = {}
         self._slots = RunSlots(self._terms.max_runs)
         # Memory agents take no slot from anybody.
@@ -383,6 +386,8 @@ class Dispatcher:
                 finished = await self._turn(active)
                 if finished is not None:
                     following = await self._finish(active, finished)
+                    if run.kind is RunKind.SLEEPTIME and self._on_memory_run is not None:
+                        await self._on_memory_run(active.dispatch.payload)
                 elif self._closing:
                     await active.live.flush()
         except LeaseLostError:
@@ -522,6 +527,8 @@ class Dispatcher:
                         live.note_request(response.request)
                     elif response.HasField("tended"):
                         live.note_tended(response.tended)
+                    elif response.HasField("transcript_read"):
+                        live.note_transcript_read(response.transcript_read)
                     elif response.event.HasField("run_finished"):
                         return response.event.run_finished
                     else:

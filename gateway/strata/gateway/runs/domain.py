@@ -17,7 +17,7 @@ from typing import Protocol
 from strata.gateway.runs.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.gateway.runs.chains import ChainStore
 from strata.gateway.runs.delayed_runs import DelayedRunStore
-from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn
+from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
 from strata.gateway.runs.states import RunState, Trigger, after
 from strata.shared.errors import NotFoundError, Reason
 
@@ -343,6 +343,7 @@ class Ending:
         taint: See `Run`.
         tended: The turn, if its agent has a memory agent and it is over.
         reads_transcript: It was a run of a memory agent.
+        read: How far that has read its range; None for the whole range.
         reopens: The request for approval that it had the answer to, and came to no call of;
             empty for none.
     """
@@ -356,6 +357,7 @@ class Ending:
     reopens: str = ""
     tended: TendedTurn | None = None
     reads_transcript: bool = False
+    read: TranscriptRead | None = None
 
     @property
     def state(self) -> RunState:

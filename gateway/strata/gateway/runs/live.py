@@ -32,7 +32,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
-from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn
+from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn, TranscriptRead
 from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
 from strata.gateway.runs.text_under_way import DELTAS, TextUnderWay
@@ -156,6 +156,7 @@ class LiveRun:
         self._kind = run.kind
         self._tended: TendedTurn | None = None
         self._text = TextUnderWay()
+        self._read: TranscriptRead | None = None
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Task[None] | None = None
@@ -272,6 +273,10 @@ class LiveRun:
             )
         self._tended = TendedTurn(tended.memory_agent_id, tended.frequency, buffer=buffer)
 
+    def note_transcript_read(self, read: turn_service_pb2.TranscriptRead) -> None:
+        """Takes in how far the run reads its range."""
+        self._read = TranscriptRead(read.until_sequence, read.until_message_id)
+
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool
     ) -> Dispatch | None:
@@ -319,6 +324,7 @@ class LiveRun:
                 taint_of(finished.taint),
                 tended=None if waits else self._ended_turn(),
                 reads_transcript=self._kind is RunKind.SLEEPTIME,
+                read=self._read,
             )
             if not self._progress.began:
                 ending = answered_in_vain(self._payload, ending)

@@ -17,15 +17,22 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.states import RunState
 from strata.shared.errors import Reason
 from strata.shared.ids import default_conversation_id, new_id
 
+if TYPE_CHECKING:
+    from strata.gateway.runs.domain import Principal
+
 MAX_RANGE = 500
 """Messages that one run reads at most; what is left is read by the run after it."""
+
+DOCUMENT_KEY = "document "
+"""With the hash of its content, what a mark of a file has in place of a conversation. No id of a
+conversation has a space."""
 
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 3600.0
@@ -89,6 +96,19 @@ class TendedTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptRead:
+    """How far a run of a memory agent has read its range.
+
+    Attributes:
+        sequence: The last sequence that was read.
+        message_id: Id of the message with that sequence, or of one before it.
+    """
+
+    sequence: int
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryMark:
     """How far a memory agent has read a conversation.
 
@@ -112,6 +132,11 @@ class MemoryMark:
         last_error: What the last of them failed with.
         run_open: The last run is not over.
         run_at: When the open run may begin; None if none is open.
+        file_id: The file that is read in place of a conversation; empty for a conversation. Its
+            lines, from 0, are what messages are of a conversation; `conversation_id` names its
+            content.
+        file_name: Its name.
+        block_label: The block of the agent that is written.
     """
 
     agent_id: str
@@ -132,6 +157,14 @@ class MemoryMark:
     last_error: str = ""
     run_open: bool = False
     run_at: datetime | None = None
+    file_id: str = ""
+    file_name: str = ""
+    block_label: str = ""
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of the bytes of the file, in hex; empty for a conversation."""
+        return self.conversation_id.removeprefix(DOCUMENT_KEY) if self.file_id else ""
 
     @property
     def pending(self) -> int:
@@ -142,6 +175,24 @@ class MemoryMark:
     def archives(self) -> bool:
         """Whether messages leave the window when they are read: the mark of a voice agent."""
         return self.frequency == 0
+
+    def read_until(self, read: TranscriptRead | None) -> MemoryMark:
+        """Returns the mark with the range of its run as far as the run reads it.
+
+        The rest, which did not fit into the context window of the memory agent, is read by a run
+        that follows at once.
+
+        Args:
+            read: How far; None for the whole range.
+        """
+        if read is None or not self.processed_sequence < read.sequence <= self.until_sequence:
+            return self
+        return replace(
+            self,
+            due=self.due or read.sequence < self.until_sequence,
+            until_sequence=read.sequence,
+            until_message_id=read.message_id or self.until_message_id,
+        )
 
     def after_run(self, state: RunState, reason: str = "", message: str = "") -> MemoryMark:
         """Returns the mark after the end of its run.
@@ -211,24 +262,28 @@ class MemoryRun:
 def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
     """Returns the run that reads what is behind a mark, and the mark with it."""
     after = mark.processed_sequence
-    until = min(mark.newest_sequence, after + MAX_RANGE)
+    until = mark.newest_sequence if mark.file_id else min(mark.newest_sequence, after + MAX_RANGE)
     # What an earlier run has archived of its range must not be archived again in another one.
-    repeats = mark.archives and mark.until_sequence > after
+    repeats = mark.archives and mark.until_sequence > after and not mark.file_id
     if repeats:
         until = mark.until_sequence
     whole = until == mark.newest_sequence
     until_message_id = mark.newest_message_id if whole else mark.processed_message_id
     conversation_id = default_conversation_id(mark.memory_agent_id)
-    payload = turn_pb.ExecuteRunRequest(
+    request = turn_pb.ExecuteRunRequest(
         agent_id=mark.memory_agent_id,
         conversation_id=conversation_id,
-        transcript=turn_pb.TranscriptRange(
-            agent_id=mark.agent_id,
-            conversation_id=mark.conversation_id,
-            after_sequence=after,
-            until_sequence=until,
-        ),
-    ).SerializeToString(deterministic=True)
+    )
+    if mark.file_id:
+        request.document.agent_id = mark.agent_id
+        request.document.file_id = mark.file_id
+        request.document.content_hash = mark.content_hash
+        request.document.after_line, request.document.until_line = after, until
+    else:
+        request.transcript.agent_id = mark.agent_id
+        request.transcript.conversation_id = mark.conversation_id
+        request.transcript.after_sequence, request.transcript.until_sequence = after, until
+    payload = request.SerializeToString(deterministic=True)
     count = mark.run_count + 1
     run_id = new_id("run")
     run = MemoryRun(
@@ -292,6 +347,18 @@ class MemoryRunStore(Protocol):
         Returns:
             The open runs of memory agents that belong to them.
         """
+        ...
+
+    async def start_document(self, mark: MemoryMark, principal: Principal) -> MemoryMark | None:
+        """Stores the mark of a file and queues the first run that reads it.
+
+        Returns:
+            The mark with the run; None if the agent has a mark of that content.
+        """
+        ...
+
+    async def retire_document(self, project_id: str, agent_id: str, conversation_id: str) -> None:
+        """Notes that the agent that has read a file is deleted; the mark stays."""
         ...
 
     async def claim_memory_runs(

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.gateway.runs.memory_agents import MemoryBudget, MemoryMark, TendedTurn, next_run
+from strata.gateway.runs.memory_agents import (
+    MemoryBudget,
+    MemoryMark,
+    TendedTurn,
+    TranscriptRead,
+    next_run,
+)
 from strata.gateway.runs.statements import CLAIM_MEMORY_RUNS
 from strata.gateway.runs.states import OPEN_STATES, RunState
 from strata.shared.db import Database
+
+if TYPE_CHECKING:
+    from strata.gateway.runs.domain import Principal
 
 # Projects with queued runs that one claim looks at.
 _PROJECTS = 64
@@ -20,7 +29,8 @@ _OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
 _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequency,
     mark.turns_counter, mark.newest_sequence, mark.newest_message_id,
     mark.last_processed_sequence, mark.last_processed_message_id, mark.due, mark.run_id,
-    mark.run_count, mark.until_sequence, mark.until_message_id, mark.failures, mark.last_error"""
+    mark.run_count, mark.until_sequence, mark.until_message_id, mark.failures, mark.last_error,
+    mark.file_id, mark.file_name, mark.block_label"""
 # The mark of the same agent is kept when it gets another memory agent: what was read is read.
 _NOTE_TURN = text(f"""
 INSERT INTO gateway.memory_agents AS mark (
@@ -64,6 +74,26 @@ SELECT project_id, :id, organization_id, principal, scopes, :agent_id, :conversa
        'QUEUED', 0, now() + make_interval(secs => :pause_s)
   FROM gateway.runs WHERE project_id = :project_id AND id = :source_id
 """)
+_QUEUE_FIRST = text("""
+INSERT INTO gateway.runs (
+    project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
+    request_id, payload, payload_hash, max_steps, state, attempt, run_at)
+VALUES (:project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
+        :conversation_id, 'SLEEPTIME', :request_id, :payload, :payload_hash, 0, 'QUEUED', 0, now())
+""")
+_START_DOCUMENT = text("""
+INSERT INTO gateway.memory_agents (
+    project_id, agent_id, conversation_id, memory_agent_id, frequency, newest_sequence, file_id,
+    file_name, block_label)
+VALUES (:project_id, :agent_id, :conversation_id, :memory_agent_id, :frequency, :newest_sequence,
+        :file_id, :file_name, :block_label)
+    ON CONFLICT DO NOTHING RETURNING agent_id
+""")
+_RETIRE_DOCUMENT = text("""
+UPDATE gateway.memory_agents SET memory_agent_id = ''
+ WHERE project_id = :project_id AND agent_id = :agent_id AND conversation_id = :conversation_id
+   AND file_id <> ''
+""")
 _BEGIN_NOW = text("""
 UPDATE gateway.runs SET run_at = now()
  WHERE project_id = :project_id AND id = :run_id AND state = 'QUEUED' AND run_at > now()
@@ -78,7 +108,9 @@ SELECT {_MARK}, run.state, run.run_at
 FORGET = text(f"""
 WITH gone AS (
     DELETE FROM gateway.memory_agents
-     WHERE project_id = :project_id AND :agent_id IN (agent_id, memory_agent_id)
+     WHERE project_id = :project_id
+       -- What a deleted agent has read of a file stays read.
+       AND (agent_id = :agent_id OR memory_agent_id = :agent_id AND file_id = '')
     RETURNING run_id
 )
 SELECT run.id FROM gone JOIN gateway.runs run
@@ -134,6 +166,7 @@ async def note_end(
     run_id: str,
     state: RunState,
     failure: tuple[str, str] = ("", ""),
+    read: TranscriptRead | None = None,
 ) -> None:
     """Moves the mark of a memory agent's run that has ended, and queues what shall follow it.
 
@@ -145,13 +178,15 @@ async def note_end(
         run_id: The run.
         state: How it ended.
         failure: Reason and message if it failed.
+        read: How far it has read its range; None for the whole range.
     """
     values = {"project_id": project_id, "run_id": run_id}
     row = (await connection.execute(_LOCK_BY_RUN, values)).mappings().one_or_none()
     if row is None:
         # The agent, or its memory agent, was deleted.
         return
-    mark = mark_of({**row, "state": None, "run_at": None}).after_run(state, *failure)
+    mark = mark_of({**row, "state": None, "run_at": None})
+    mark = mark.read_until(read).after_run(state, *failure)
     if mark.due and mark.pending > 0:
         await _queue(connection, project_id, mark, source_id=run_id)
     else:
@@ -209,6 +244,9 @@ def mark_of(row: Mapping[Any, Any]) -> MemoryMark:
         last_error=row["last_error"],
         run_open=run_open,
         run_at=row["run_at"] if run_open else None,
+        file_id=row["file_id"],
+        file_name=row["file_name"],
+        block_label=row["block_label"],
     )
 
 
@@ -310,6 +348,51 @@ class PostgresMemoryRuns:
         """See `MemoryRunStore.start_memory_run`."""
         async with self._database.transaction(project_id=project_id) as connection:
             return await start_now(connection, project_id, agent_id, conversation_id)
+
+    async def start_document(self, mark: MemoryMark, principal: Principal) -> MemoryMark | None:
+        """See `MemoryRunStore.start_document`."""
+        values = {
+            "project_id": principal.project_id,
+            "agent_id": mark.agent_id,
+            "conversation_id": mark.conversation_id,
+            "memory_agent_id": mark.memory_agent_id,
+            "frequency": mark.frequency,
+            "newest_sequence": mark.newest_sequence,
+            "file_id": mark.file_id,
+            "file_name": mark.file_name,
+            "block_label": mark.block_label,
+        }
+        async with self._database.transaction(project_id=principal.project_id) as connection:
+            if (await connection.execute(_START_DOCUMENT, values)).one_or_none() is None:
+                return None
+            marked, run = next_run(mark)
+            await connection.execute(
+                _QUEUE_FIRST,
+                {
+                    "project_id": principal.project_id,
+                    "organization_id": principal.organization_id,
+                    "principal": principal.name,
+                    "scopes": sorted(principal.scopes),
+                    "id": run.id,
+                    "agent_id": run.agent_id,
+                    "conversation_id": run.conversation_id,
+                    "request_id": run.request_id,
+                    "payload": run.payload,
+                    "payload_hash": run.payload_hash,
+                },
+            )
+            await _write(connection, principal.project_id, marked)
+        return marked
+
+    async def retire_document(self, project_id: str, agent_id: str, conversation_id: str) -> None:
+        """See `MemoryRunStore.retire_document`."""
+        values = {
+            "project_id": project_id,
+            "agent_id": agent_id,
+            "conversation_id": conversation_id,
+        }
+        async with self._database.transaction(project_id=project_id) as connection:
+            await connection.execute(_RETIRE_DOCUMENT, values)
 
     async def forget_memory_agent(self, project_id: str, agent_id: str) -> Sequence[str]:
         """See `MemoryRunStore.forget_memory_agent`."""

@@ -317,7 +317,9 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
                 await note_turn(connection, fence.project_id, ended, ending.tended)
             if ending.reads_transcript:
                 failed = (failure.reason, failure.message) if failure else ("", "")
-                await note_end(connection, fence.project_id, fence.run_id, ending.state, failed)
+                await note_end(
+                    connection, fence.project_id, fence.run_id, ending.state, failed, ending.read
+                )
         return _dispatch(row) if row["id"] is not None else None
 
     async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:

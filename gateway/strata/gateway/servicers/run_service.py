@@ -32,6 +32,7 @@ from strata.gateway.runs.domain import (
 )
 from strata.gateway.runs.explaining import Explanation
 from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.prices import ModelPrice
 from strata.gateway.runs.recording import RunRecorder
 from strata.gateway.runs.sent_text import SentText
@@ -60,6 +61,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         groups: Knows the groups.
         tools: Knows which versions of tools there are.
         chain_limit: How many runs one after the other agents may start from one message.
+        ingestion: Reads files into memory.
         prices: What tokens cost, by handle of the model.
         recorder: Makes recordings.
     """
@@ -72,6 +74,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         agents: AgentDirectory,
         groups: GroupDirectory,
         tools: GrpcToolVersions,
+        ingestion: DocumentIngestion,
         *,
         chain_limit: int,
         prices: Mapping[str, ModelPrice],
@@ -83,6 +86,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         self._agents = agents
         self._groups = groups
         self._tools = tools
+        self._ingestion = ingestion
         self._chain_limit = chain_limit
         self._prices = prices
         self._recorder = recorder
@@ -211,6 +215,21 @@ class RunServicer(pb_grpc.RunServiceServicer):
         agent_id = check_id(request.agent_id, "agent", field="agent_id")
         marks = await self._store.memory_marks(current_project(), agent_id)
         return pb.GetMemoryStatusResponse(conversations=map(convert.mark_to_pb, marks))
+
+    async def IngestFiles(
+        self, request: pb.IngestFilesRequest, context: Any
+    ) -> pb.IngestFilesResponse:
+        """Starts the ingestion of the files of an agent."""
+        agent_id = check_id(request.agent_id, "agent", field="agent_id")
+        ingested = await self._ingestion.ingest(agent_id)
+        self._dispatcher.look()
+        return pb.IngestFilesResponse(
+            started=map(convert.mark_to_pb, ingested.started),
+            open_files=ingested.open,
+            done_files=ingested.done,
+            waiting_files=ingested.waiting,
+            skipped_files=ingested.skipped,
+        )
 
     async def ExplainRun(
         self, request: pb.ExplainRunRequest, context: Any

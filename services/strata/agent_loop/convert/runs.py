@@ -35,12 +35,14 @@ from strata.agent_loop.domain.events import (
     ToolCallPiece,
     ToolFinished,
     ToolStarted,
+    TranscriptRead,
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
 from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import (
     DEFAULT_MAX_STEPS,
+    DocumentRange,
     Outcome,
     RunRequest,
     StopReason,
@@ -85,6 +87,10 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         violations.append(FieldViolation("approval", "must not be sent together with messages"))
     if request.HasField("transcript") and (request.messages or request.HasField("approval")):
         violations.append(FieldViolation("transcript", "must be sent alone"))
+    if request.HasField("document") and (
+        request.messages or request.HasField("approval") or request.HasField("transcript")
+    ):
+        violations.append(FieldViolation("document", "must be sent alone"))
     violations.extend(content_violations("messages", request.messages))
     violations.extend(response_format_violations(request))
     refuse(violations)
@@ -104,6 +110,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
             approval_response_from_proto(request.approval) if request.HasField("approval") else None
         ),
         transcript=_transcript(request) if request.HasField("transcript") else None,
+        document=_document(request) if request.HasField("document") else None,
         max_steps=request.max_steps or DEFAULT_MAX_STEPS,
         stream_tokens=request.stream_tokens,
         cancelled=request.cancel,
@@ -165,6 +172,11 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
         if event.buffer is not None:
             tended.message_buffer.CopyFrom(turn_pb.MessageBuffer(**asdict(event.buffer)))
         return turn_pb.ExecuteRunResponse(tended=tended)
+    if isinstance(event, TranscriptRead):
+        read = turn_pb.TranscriptRead(
+            until_sequence=event.until_sequence, until_message_id=event.until_message_id
+        )
+        return turn_pb.ExecuteRunResponse(transcript_read=read)
     return turn_pb.ExecuteRunResponse(event=event_to_proto(event, run_id, now))
 
 
@@ -304,6 +316,15 @@ def _outcome(outcome: Outcome) -> pb.RunFinished:
         wire.error.message = outcome.failure.message
         wire.error.retryable = outcome.failure.retryable
     return wire
+
+
+def _document(request: turn_pb.ExecuteRunRequest) -> DocumentRange:
+    wire = request.document
+    check_id(wire.agent_id, "agent", field="document.agent_id")
+    check_id(wire.file_id, "file", field="document.file_id")
+    return DocumentRange(
+        wire.agent_id, wire.file_id, wire.after_line, wire.until_line, wire.content_hash
+    )
 
 
 def _transcript(request: turn_pb.ExecuteRunRequest) -> TranscriptRange:

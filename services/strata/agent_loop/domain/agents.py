@@ -61,6 +61,15 @@ class ModelConfig:
     enable_reasoner: bool | None = None
     put_inner_thoughts_in_kwargs: bool = False
 
+    @property
+    def handles(self) -> dict[str, str]:
+        """The handles of the models, by their fields in a request."""
+        fallbacks = enumerate(self.fallback_models)
+        return {
+            "model.handle": self.handle,
+            **{f"model.fallback_models[{index}]": handle for index, handle in fallbacks},
+        }
+
 
 class CompactionMode(StrEnum):
     """What a compaction takes out of the window."""

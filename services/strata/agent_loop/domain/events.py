@@ -59,6 +59,19 @@ class TendedTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptRead:
+    """How far a run of a memory agent reads its range. For the gateway alone.
+
+    Attributes:
+        until_sequence: The last sequence that it reads.
+        until_message_id: Id of the message with that sequence, or of one before it.
+    """
+
+    until_sequence: int
+    until_message_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """A model call begins, or the step of one is resumed.
 
@@ -214,6 +227,7 @@ RunEvent: TypeAlias = (
     RunStarted
     | StepStarted
     | TendedTurn
+    | TranscriptRead
     | StepRestarted
     | ModelRequestSent
     | ReplyReceived

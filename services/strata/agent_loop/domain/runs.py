@@ -54,6 +54,42 @@ class TranscriptRange:
 
 
 @dataclass(frozen=True, slots=True)
+class DocumentRange:
+    """Lines of a file that a document ingestion agent reads.
+
+    Attributes:
+        agent_id: The agent to which the folder of the file is attached.
+        file_id: The file.
+        after_line: Only lines behind this one, numbered from 0; -1 for all.
+        until_line: Only lines up to this one.
+        content_hash: Of the bytes of the file; of other bytes nothing is read. Empty for any.
+    """
+
+    agent_id: str
+    file_id: str
+    after_line: int
+    until_line: int
+    content_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLines:
+    """Lines of a file.
+
+    Attributes:
+        name: ``FOLDER/FILE``.
+        lines: The lines.
+        left_out_chars: Characters of the first line that are left out.
+        line_count: Lines of the file.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    left_out_chars: int
+    line_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """One dispatch of a turn.
 
@@ -72,6 +108,7 @@ class RunRequest:
         group_tool: The tool that the group of the run offers the agent; None for none.
         approval: The answer to a request for approval, in place of inputs.
         transcript: What a memory agent has to read, in place of inputs.
+        document: What a document ingestion agent has to read, in place of inputs.
         max_steps: Most model calls.
         stream_tokens: Relay the pieces of the reply as they come.
         remaining_s: Seconds from the arrival of the request until the run must be over; None
@@ -97,6 +134,12 @@ class RunRequest:
     record_only: bool = False
     response_format: ResponseFormat | None = None
     group_tool: GroupTool | None = None
+    document: DocumentRange | None = None
+
+    @property
+    def reads(self) -> bool:
+        """True for a run that reads in the background, with an empty window."""
+        return self.transcript is not None or self.document is not None
 
 
 @dataclass(frozen=True, slots=True)

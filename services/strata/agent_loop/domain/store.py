@@ -71,6 +71,28 @@ class AgentStore(Protocol):
         """Returns the memory agent of an agent, in any state; None if there is none."""
         ...
 
+    async def renew_creation(self, agent: Agent) -> Agent | None:
+        """Gives an agent in creation the settings of another call that goes on with it.
+
+        Its revision rises: the call that renewed it last is the one that may abandon it.
+
+        Returns:
+            The agent; None if it is not in creation any more.
+        """
+        ...
+
+    async def abandon_creation(self, agent_id: str, revision: int) -> bool:
+        """Hides an agent in creation for good, unless another call goes on with it.
+
+        Args:
+            agent_id: The agent.
+            revision: Its revision as the calling one knows it.
+
+        Returns:
+            Whether it was hidden.
+        """
+        ...
+
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
         """Returns the active agent of a conversation and its model keys, with one statement.
 

@@ -16,7 +16,7 @@ from strata.agent_loop.domain.file_limits import FileLimits
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
-from strata.agent_loop.domain.runs import TranscriptRange
+from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
 from strata.agent_loop.loop.priority import TurnWork
@@ -119,6 +119,14 @@ class Memory(Protocol):
             view: How its memory is shown.
             max_bytes: UTF-8 bytes that the section may have; a section that is larger without
                 any open file is returned as it is.
+        """
+        ...
+
+    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+        """Returns lines of a file in a folder of an agent, behind the start of a range.
+
+        Raises:
+            NotFoundError: FILE_NOT_FOUND.
         """
         ...
 

@@ -111,7 +111,7 @@ class Steps:
         self._left: StepRecord | None = None
         self._waiting = open_requests(begun.window.messages)
         self._ports = ports
-        self._work = ports.work.of(background=request.transcript is not None)
+        self._work = ports.work.of(background=request.reads)
         self._request = request
         self._key = key_of(request)
         self._sink = sink

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.events import TranscriptRead
 from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole
 from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.taint import taint_of_messages
-from strata.agent_loop.models.domain import TextPart
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.ports import BoundModel, MemorySection
+from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, TextPart
+from strata.agent_loop.models.tokens import TokenEstimator, text_bytes, tools_bytes
 
 READ_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL)
 """Roles of the messages that a memory agent reads."""
@@ -23,21 +30,122 @@ and then finish your edits. If there is nothing to keep, finish at once.
 
 _MOST_CHARS = 60_000
 _LEAST_OF_ONE = 200
+
+READING_SHARE = 0.5
+"""Share of the room beside system prompt, memory and tools that a transcript takes; the rest is for
+the work of the memory agent: its calls, their returns and its replies."""
+
+_LEAST_BYTES = 500
+_MOST_BYTES = 1_000_000
+# Bytes per token of a model that is not known.
+_FEW_BYTES_PER_TOKEN = 2.0
 _SEND_MESSAGE = "send_message"
+_READ_UNTIL = "read until"
 
 
-def transcript_input(messages: Sequence[Message], read: TranscriptRange) -> MessageInput:
-    """Returns the user message that a memory agent is sent.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a run of a memory agent reads.
+
+    Attributes:
+        message: The user message that shows it.
+        read: How far it goes.
+    """
+
+    message: MessageInput
+    read: TranscriptRead
+
+
+def reading_budget(
+    agent: Agent,
+    bound: BoundModel | None,
+    tokens: TokenEstimator,
+    section: MemorySection | None,
+    tools: ToolSet | None,
+) -> int:
+    """Returns the UTF-8 bytes that a transcript may have.
+
+    Args:
+        agent: The memory agent.
+        bound: Its model; None if it has none that can be called.
+        tokens: What is known of bytes per token.
+        section: Its memory; None if that cannot be read.
+        tools: Its tools; None if they cannot be read.
+    """
+    if bound is None:
+        usable = DEFAULT_CONTEXT_WINDOW * _FEW_BYTES_PER_TOKEN
+    else:
+        usable = Gauge(tokens, bound.settings, agent.id).max_bytes
+    fixed = text_bytes(agent.system) + text_bytes(REMINDER)
+    if section is not None:
+        fixed += text_bytes(section.text)
+    if tools is not None:
+        offered = tools.offered(agent.tools, folders=section is not None and section.has_folders)
+        fixed += tools_bytes(offered.schemas)
+    return min(max(int((usable - fixed) * READING_SHARE), _LEAST_BYTES), _MOST_BYTES)
+
+
+def read_transcript(messages: Sequence[Message], read: TranscriptRange, budget: int) -> Reading:
+    """Returns the part of a range that fits into a budget, as a memory agent is shown it.
+
+    Messages are shown whole. The first one that does not fit ends the part, and belongs to the
+    next run. Only a message that does not fit alone is cut; it counts as read.
 
     Args:
         messages: The messages of the range, in order. Copies, which a fork begins with, were
             read where they were said.
         read: The range.
+        budget: UTF-8 bytes that the messages may have.
     """
-    shown = shown_of(messages, read)
-    lines = fitting([line for message in shown for line in lines_of(message)])
+    until, until_id = read.until_sequence, messages[-1].id if messages else ""
+    shown: list[Message] = []
+    lines: list[str] = []
+    left = budget
+    previous: Message | None = None
+    for message in messages:
+        if shown_of((message,), read):
+            added = list(lines_of(message))
+            size = sum(text_bytes(line) + 1 for line in added)
+            if size > left and lines:
+                assert previous is not None
+                until, until_id = previous.sequence, previous.id
+                break
+            if size > left:
+                added = _cut(added, budget)
+            shown.append(message)
+            lines.extend(added)
+            left -= size
+        previous = message
     text = f"{REMINDER}\n\nMessages:\n" + "\n".join(lines)
-    return MessageInput(MessageRole.USER, (TextPart(text),), taint=taint_of_messages(shown))
+    message_input = MessageInput(
+        MessageRole.USER,
+        (TextPart(text),),
+        # A later attempt is given the message as it was stored, and knows from this how far it
+        # goes: the budget may be another by then.
+        client_message_id=reading_mark(until, until_id),
+        taint=taint_of_messages(shown),
+    )
+    return Reading(message_input, TranscriptRead(until, until_id))
+
+
+def reading_mark(until: int, until_id: str) -> str:
+    """Returns how a stored message says how far it goes; see `read_of`."""
+    return f"{_READ_UNTIL} {until} {until_id}"
+
+
+def without_reminders(text: str) -> str:
+    """Returns text in which nothing can be taken for a reminder, or for its end."""
+    return text.replace("system-reminder>", "system-reminder&gt;")
+
+
+def read_of(inputs: Sequence[Message]) -> TranscriptRead | None:
+    """Returns how far the stored input of a run goes; None if it does not say so."""
+    for message in inputs:
+        marker, _, rest = message.client_message_id.rpartition(_READ_UNTIL + " ")
+        sequence, _, message_id = rest.partition(" ")
+        if not marker and sequence.lstrip("-").isdecimal():
+            return TranscriptRead(int(sequence), message_id)
+    return None
 
 
 def shown_of(messages: Sequence[Message], read: TranscriptRange) -> list[Message]:
@@ -56,7 +164,7 @@ def fitting(lines: list[str]) -> list[str]:
     if sum(map(len, lines)) <= _MOST_CHARS:
         return lines
     share = max(_LEAST_OF_ONE, _MOST_CHARS // max(len(lines), 1))
-    return [_cut(line, share) for line in lines]
+    return [_cut_line(line, share) for line in lines]
 
 
 def lines_of(message: Message) -> Iterator[str]:
@@ -81,7 +189,7 @@ def lines_of(message: Message) -> Iterator[str]:
 
 def _indented(text: str) -> str:
     """Returns text that cannot be taken for further lines of the transcript or for a reminder."""
-    return "\n  ".join(text.splitlines()).replace("system-reminder>", "system-reminder&gt;")
+    return without_reminders("\n  ".join(text.splitlines()))
 
 
 def _one_line(text: str) -> str:
@@ -100,7 +208,19 @@ def _sent(arguments: str) -> str:
         return arguments
 
 
-def _cut(line: str, limit: int) -> str:
-    if len(line) <= limit:
+def _cut(lines: Sequence[str], budget: int) -> list[str]:
+    """Returns the lines of one message with as much of each as fits, and a note of the rest."""
+    # Of so many calls that each would be a few letters, the first ones are shown.
+    kept = min(len(lines), max(budget // _LEAST_BYTES, 1))
+    cut = [_cut_line(line, budget // kept) for line in lines[:kept]]
+    left_out = len(lines) - kept
+    note = f"  [{left_out} more lines of this message left out: it is too long]"
+    return [*cut, note] if left_out else cut
+
+
+def _cut_line(line: str, limit: int) -> str:
+    encoded = line.encode("utf-8", "replace")
+    if len(encoded) <= limit:
         return line
-    return f"{line[:limit]}... [{len(line) - limit} characters left out]"
+    kept = encoded[:limit].decode("utf-8", "ignore")
+    return f"{kept}... [{len(line) - len(kept)} characters left out]"

@@ -23,6 +23,7 @@ from strata.agent_loop.domain.events import (
 from strata.agent_loop.domain.journal import key_of
 from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole, Provenance
 from strata.agent_loop.domain.runs import (
+    DocumentRange,
     Outcome,
     RunFailure,
     RunRequest,
@@ -34,6 +35,7 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import continued_run, settled_steps
 from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.control import TurnControl
+from strata.agent_loop.loop.documents import document_input
 from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
@@ -51,7 +53,7 @@ from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
 from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.loop.steps import Steps
-from strata.agent_loop.loop.transcripts import transcript_input
+from strata.agent_loop.loop.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.loop.voice_transcripts import voice_transcript_input
 from strata.agent_loop.models.domain import ImagePart, JsonReply, Usage
 from strata.agent_loop.models.errors import ModelError
@@ -93,7 +95,7 @@ class Turn:
         control: TurnControl | None = None,
     ) -> None:
         self._ports = ports
-        self._work = ports.work.of(background=request.transcript is not None)
+        self._work = ports.work.of(background=request.reads)
         self._request = request
         self._sink = sink
         self._control = control or control_of(request)
@@ -267,8 +269,6 @@ class Turn:
 
     async def _begin(self, agent: Agent, bound: BoundModel | ModelError) -> _Begun:
         inputs = self._inputs()
-        if self._request.transcript is not None:
-            inputs = self._messages([await self._transcript(self._request.transcript)])
         if any(isinstance(part, ImagePart) for message in inputs for part in message.parts):
             inputs = await fetch_images(inputs, self._ports.images)
         # The answer to an approval belongs to the run that asked for it, and each turn in a group
@@ -277,11 +277,10 @@ class Turn:
         clear = agent.message_buffer_autoclear and not continues
         # A transcript stands for itself: one that is read again after a failure takes the place of
         # the one before it.
-        clear = clear or self._request.transcript is not None
-        view = memory_view(agent, bound if isinstance(bound, BoundModel) else None)
-        begun, section, toolset, stats = await asyncio.gather(
-            self._ports.recall.begin_turn(self._key, inputs, clear=clear),
-            self._ports.memory.compile(agent, view),
+        clear = clear or self._request.reads
+        model = bound if isinstance(bound, BoundModel) else None
+        prompt_parts = (
+            self._ports.memory.compile(agent, memory_view(agent, model)),
             # With the file tools, which are offered if core memory knows of folders.
             self._ports.tools.resolve(
                 merge_tools(agent.tools, FILE_TOOLS),
@@ -289,8 +288,24 @@ class Turn:
                 run_id=self._key.run_id,
             ),
             read_counts(self._ports.archival, agent.id),
-            return_exceptions=True,
         )
+        if not self._request.reads:
+            begin = self._ports.recall.begin_turn(self._key, inputs, clear=clear)
+            begun, section, toolset, stats = await asyncio.gather(
+                begin, *prompt_parts, return_exceptions=True
+            )
+        else:
+            section, toolset, stats = await asyncio.gather(*prompt_parts, return_exceptions=True)
+            # How much is read depends on the room that the prompt leaves.
+            budget = reading_budget(
+                agent,
+                model,
+                self._ports.tokens,
+                section if isinstance(section, MemorySection) else None,
+                toolset if isinstance(toolset, ToolSet) else None,
+            )
+            inputs = self._messages([await self._reading(budget)])
+            begun = await self._ports.recall.begin_turn(self._key, inputs, clear=clear)
         for found in (begun, section, toolset, stats):
             if isinstance(found, BaseException) and not isinstance(found, StrataError):
                 raise found
@@ -304,6 +319,8 @@ class Turn:
 
     async def _tell_begun(self, begun: BegunTurn) -> None:
         ids = tuple(message.id for message in begun.inputs)
+        if self._request.reads and (read := read_of(begun.inputs)) is not None:
+            await self._sink.emit(read)
         await self._sink.emit(
             RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
         )
@@ -385,19 +402,31 @@ class Turn:
             return None
         return self._request.remaining_s - (self._ports.clock.monotonic() - self._arrived)
 
-    async def _transcript(self, read: TranscriptRange) -> MessageInput:
-        recall = self._ports.recall
+    async def _reading(self, budget: int) -> MessageInput:
+        """Returns what a run reads in place of inputs."""
+        if self._request.document is not None:
+            return await self._document(self._request.document, budget)
+        assert self._request.transcript is not None
+        read, recall = self._request.transcript, self._ports.recall
         try:
             messages = await recall.transcript(read)
             if self._archives is None:
-                return transcript_input(messages, read)
+                return read_transcript(messages, read, budget).message
             window = await recall.get_window(read.conversation_id)
             return voice_transcript_input(messages, window.messages, read)
         except NotFoundError:
             # The conversation was deleted since the run was queued.
             if self._archives is None:
-                return transcript_input((), read)
+                return read_transcript((), read, budget).message
             return voice_transcript_input((), (), read)
+
+    async def _document(self, read: DocumentRange, budget: int) -> MessageInput:
+        try:
+            document = await self._ports.memory.read_file(read, budget)
+        except NotFoundError:
+            # The file was deleted, or its folder taken from the agent, since the run was queued.
+            document = None
+        return document_input(document, read)
 
     def _inputs(self) -> list[Message]:
         answer = [

@@ -20,7 +20,13 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     Window,
 )
-from strata.agent_loop.domain.runs import Outcome, StopReason, TranscriptRange
+from strata.agent_loop.domain.runs import (
+    DocumentLines,
+    DocumentRange,
+    Outcome,
+    StopReason,
+    TranscriptRange,
+)
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -68,6 +74,7 @@ from strata.agent_loop.replay.recording import (
     RunCall,
     SentRequest,
 )
+from strata.shared.errors import NotFoundError, Reason
 from strata.shared.tool_catalogue import ToolEffect
 
 DECIDED = frozenset(
@@ -213,6 +220,10 @@ class RecordedMemory:
     async def close_files(self, agent: Agent, view: MemoryView, max_bytes: int) -> MemorySection:
         """Returns the same: the request was made when the files were closed."""
         return self._script.section
+
+    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+        """Finds no file: what the recorded run read of it is in its stored message."""
+        raise NotFoundError("A recording holds no files.", reason=Reason.FILE_NOT_FOUND)
 
 
 class RecordedArchival:

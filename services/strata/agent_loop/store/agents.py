@@ -137,6 +137,14 @@ _UPDATE = text(
     f"UPDATE agent_loop.agents SET {_VALUES}, revision = :revision, update_time = now()"
     f" WHERE {_MINE} RETURNING {AGENT_COLUMNS}"
 )
+_RENEW = text(
+    f"UPDATE agent_loop.agents SET {_VALUES}, revision = revision + 1, create_time = now()"
+    f" WHERE {_MINE} AND state = 'creating' RETURNING {AGENT_COLUMNS}"
+)
+_ABANDON = text(
+    f"UPDATE agent_loop.agents SET state = 'deleting'"
+    f" WHERE {_MINE} AND state = 'creating' AND revision = :revision RETURNING id"
+)
 # A memory agent ends with the agent that it tends, and first: a deletion that stops in between
 # is repeated by the id of the agent.
 _HIDE = text(
@@ -235,6 +243,18 @@ class PostgresAgentStore:
         async with self._database.transaction(read_only=True) as connection:
             row = await _one(connection, _TENDING, id=agent_id)
         return None if row is None else to_stored(row)
+
+    async def renew_creation(self, agent: Agent) -> Agent | None:
+        """Gives an agent in creation the settings of another call that goes on with it."""
+        async with self._database.transaction() as connection:
+            row = await _one(connection, _RENEW, taken=agent.name, **agent_parameters(agent))
+        return None if row is None else to_agent(row)
+
+    async def abandon_creation(self, agent_id: str, revision: int) -> bool:
+        """Hides an agent in creation for good, unless another call goes on with it."""
+        async with self._database.transaction() as connection:
+            row = await _one(connection, _ABANDON, id=agent_id, revision=revision)
+        return row is not None
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
         """Returns the active agent of a conversation, with the model keys that are for it."""

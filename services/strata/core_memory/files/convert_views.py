@@ -27,6 +27,10 @@ _MAX_FULL_NAME_CHARS = 1_000
 _MAX_NAMES = 1_000
 _ANY_LENGTH = 2**31
 _DEFAULT_CONTEXT_LINES = 1
+MAX_READ_BYTES = 1_048_576
+"""UTF-8 bytes of the lines that one call reads at most."""
+_DEFAULT_READ_BYTES = 65_536
+_HASH_DIGITS = 64
 
 
 def to_open(message: pb.OpenFilesRequest) -> OpenWindows:
@@ -87,6 +91,19 @@ def to_grep(message: pb.GrepFilesRequest) -> GrepQuery:
         context_lines=message.context_lines if has_context else _DEFAULT_CONTEXT_LINES,
         offset=message.offset,
     )
+
+
+def to_read(message: pb.ReadFileRequest) -> tuple[str, str, int, int, str]:
+    """Returns agent, file, first line, bytes and hash of a ReadFile request."""
+    checks = Checks()
+    checks.id(message.agent_id, "agent", "agent_id")
+    checks.id(message.file_id, "file", "file_id")
+    checks.number(message.first_line, "first_line", least=0, most=_ANY_LENGTH)
+    checks.text(message.content_hash, "content_hash", most=_HASH_DIGITS)
+    checks.number(message.max_bytes, "max_bytes", least=0, most=MAX_READ_BYTES)
+    checks.done()
+    first_line, max_bytes = message.first_line or 1, message.max_bytes or _DEFAULT_READ_BYTES
+    return message.agent_id, message.file_id, first_line, max_bytes, message.content_hash
 
 
 def to_search(message: pb.SearchFilesRequest) -> FileQuery:

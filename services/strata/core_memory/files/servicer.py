@@ -15,6 +15,7 @@ from strata.core_memory.files.domain.files import PART_BYTES, File, Folder, file
 from strata.core_memory.files.domain.ports import FileStore, FolderStore
 from strata.core_memory.files.domain.windows import Opened
 from strata.core_memory.files.grep import Grep
+from strata.core_memory.files.line_reading import LineReader
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.uploads import Uploads
 from strata.core_memory.files.watching import watch
@@ -37,6 +38,7 @@ class FileParts:
         windows: Opens and closes files.
         grep: Searches by pattern.
         search: Searches by meaning.
+        lines: Reads lines.
         deleted: Called when something was deleted.
     """
 
@@ -46,6 +48,7 @@ class FileParts:
     windows: Windows
     grep: Grep
     search: FileSearch
+    lines: LineReader
     deleted: Callable[[], None]
 
 
@@ -59,6 +62,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self._windows = parts.windows
         self._grep = parts.grep
         self._search = parts.search
+        self._lines = parts.lines
         self._deleted = parts.deleted
 
     async def CreateFolder(
@@ -214,6 +218,16 @@ class FileServicer(pb_grpc.FileServiceServicer):
         """Searches by pattern."""
         found = await self._grep.search(convert_views.to_grep(request))
         return convert_views.grep_to_proto(found)
+
+    async def ReadFile(self, request: pb.ReadFileRequest, context: Context) -> pb.ReadFileResponse:
+        """Returns lines of a file of an agent."""
+        read = await self._lines.read(*convert_views.to_read(request))
+        return pb.ReadFileResponse(
+            file_name=read.file.name,
+            lines=read.lines,
+            left_out_chars=read.left_out_chars,
+            line_count=read.file.line_count,
+        )
 
     async def SearchFiles(
         self, request: pb.SearchFilesRequest, context: Context

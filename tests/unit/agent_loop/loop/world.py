@@ -24,7 +24,13 @@ from strata.agent_loop.domain.messages import (
     Window,
     without_bytes,
 )
-from strata.agent_loop.domain.runs import Outcome, RunRequest, TranscriptRange
+from strata.agent_loop.domain.runs import (
+    DocumentLines,
+    DocumentRange,
+    Outcome,
+    RunRequest,
+    TranscriptRange,
+)
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -338,6 +344,7 @@ class Memory:
     Attributes:
         fitted: Bytes that the section was to be made to fit into, by closing files.
         without_files: What it is then.
+        file: The lines of the one file.
     """
 
     def __init__(self, fate: Fate) -> None:
@@ -348,6 +355,7 @@ class Memory:
         self.revisions: dict[str, int] = {}
         self.has_folders = False
         self.taint: dict[str, tuple[Provenance, ...]] = {}
+        self.file: list[str] = []
         self._fate = fate
 
     async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
@@ -361,6 +369,11 @@ class Memory:
         if len(self.text.encode()) > max_bytes and self.without_files is not None:
             self.text = self.without_files
         return self._section()
+
+    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+        self._fate.step()
+        lines = self.file[read.after_line + 1 :]
+        return DocumentLines("folder/file.txt", tuple(lines), 0, len(self.file))
 
     def _section(self) -> MemorySection:
         return MemorySection(self.text, None, dict(self.revisions), self.has_folders, self.taint)

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Row, TextClause, text
 
 from strata.core_memory.files.domain.grep import GrepFile, LineRange
+from strata.core_memory.files.line_reading import ReadableFile
 from strata.shared.context import current_project
 from strata.shared.db import Database
 
@@ -66,8 +67,30 @@ _LINES = text(
 )
 
 
+_FILE = text(
+    """
+    SELECT d.name || '/' || f.name AS name, f.content_hash, c.line_count
+    FROM core_memory.files f
+    JOIN core_memory.folders d ON d.project_id = f.project_id AND d.id = f.folder_id
+    JOIN core_memory.folder_attachments a
+      ON a.project_id = f.project_id AND a.folder_id = f.folder_id AND a.agent_id = :agent
+    JOIN core_memory.contents c
+      ON c.project_id = f.project_id AND c.content_hash = f.content_hash AND c.state = 'text'
+    WHERE f.project_id = :project AND f.id = :file
+    """
+)
+_PAGE_FROM = text(
+    """
+    SELECT first_line, text FROM core_memory.content_pages
+    WHERE project_id = :project AND content_hash = :content
+      AND first_line + line_count > CAST(:first AS int)
+    ORDER BY page LIMIT 1
+    """
+)
+
+
 class PostgresTextStore:
-    """Texts of files; see `domain.grep.TextStore`."""
+    """Texts of files; see `domain.grep.TextStore` and `line_reading.LineStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -113,6 +136,21 @@ class PostgresTextStore:
             for row in rows
             for number, line in enumerate(row.text.split("\n"), start=row.first_line)
         }
+
+    async def readable_file(self, agent_id: str, file_id: str) -> ReadableFile | None:
+        """Returns a file in a folder of an agent; None if there is none, or none with text."""
+        rows = await self._read(_FILE, agent=agent_id, file=file_id)
+        return (
+            ReadableFile(rows[0].name, rows[0].content_hash, rows[0].line_count) if rows else None
+        )
+
+    async def page_from(self, content_key: str, first_line: int) -> list[str]:
+        """Returns lines of a content from one on, numbered from 1; none behind the end."""
+        rows = await self._read(_PAGE_FROM, content=content_key, first=first_line)
+        if not rows:
+            return []
+        lines: list[str] = rows[0].text.split("\n")
+        return lines[max(first_line - rows[0].first_line, 0) :]
 
     async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
         bound = {"project": current_project(), **parameters}

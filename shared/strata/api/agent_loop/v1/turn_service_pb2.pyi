@@ -49,6 +49,7 @@ class ExecuteRunRequest(_message.Message):
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     GROUP_TOOL_FIELD_NUMBER: _builtins.int
+    DOCUMENT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     attempt: _builtins.int
@@ -113,6 +114,10 @@ class ExecuteRunRequest(_message.Message):
     def group_tool(self) -> Global___GroupTool:
         """The tool that the agent is offered in this run of a group, beside its own."""
 
+    @_builtins.property
+    def document(self) -> Global___DocumentRange:
+        """What a document ingestion agent has to read, instead of messages."""
+
     def __init__(
         self,
         *,
@@ -134,14 +139,55 @@ class ExecuteRunRequest(_message.Message):
         transcript: Global___TranscriptRange | None = ...,
         response_format: _response_format_pb2.ResponseFormat | None = ...,
         group_tool: Global___GroupTool | None = ...,
+        document: Global___DocumentRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "group", b"group", "group_tool", b"group_tool", "remaining_time", b"remaining_time", "response_format", b"response_format", "transcript", b"transcript"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "document", b"document", "group", b"group", "group_tool", b"group_tool", "remaining_time", b"remaining_time", "response_format", b"response_format", "transcript", b"transcript"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "group", b"group", "group_id", b"group_id", "group_tool", b"group_tool", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "document", b"document", "group", b"group", "group_id", b"group_id", "group_tool", b"group_tool", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteRunRequest: _TypeAlias = ExecuteRunRequest  # noqa: Y015
+
+@_typing.final
+class DocumentRange(_message.Message):
+    """Lines of a file that a document ingestion agent reads. How many of them it reads is told by
+    TranscriptRead, whose sequences are numbers of lines from 0.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    AFTER_LINE_FIELD_NUMBER: _builtins.int
+    UNTIL_LINE_FIELD_NUMBER: _builtins.int
+    CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent to which the folder of the file is attached, and whose block is written."""
+    file_id: _builtins.str
+    """The file."""
+    after_line: _builtins.int
+    """Only lines behind this one, numbered from 0; -1 for all."""
+    until_line: _builtins.int
+    """Only lines up to this one."""
+    content_hash: _builtins.str
+    """SHA-256 of the bytes of the file, hex; of a file that has other bytes, nothing is read."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        file_id: _builtins.str = ...,
+        after_line: _builtins.int = ...,
+        until_line: _builtins.int = ...,
+        content_hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_line", b"after_line", "agent_id", b"agent_id", "content_hash", b"content_hash", "file_id", b"file_id", "until_line", b"until_line"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DocumentRange: _TypeAlias = DocumentRange  # noqa: Y015
 
 @_typing.final
 class GroupTool(_message.Message):
@@ -318,6 +364,7 @@ class ExecuteRunResponse(_message.Message):
     REPLY_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     TENDED_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_READ_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _run_event_pb2.RunEvent:
         """The event."""
@@ -336,6 +383,12 @@ class ExecuteRunResponse(_message.Message):
         voice_convo_agent it comes again before the end of the turn, with message_buffer.
         """
 
+    @_builtins.property
+    def transcript_read(self) -> Global___TranscriptRead:
+        """How much of its range a memory agent reads; comes before the end of the turn if the run
+        has a transcript or a document, and not otherwise.
+        """
+
     def __init__(
         self,
         *,
@@ -343,16 +396,45 @@ class ExecuteRunResponse(_message.Message):
         reply: Global___ReplyReceived | None = ...,
         request: Global___ModelRequestSent | None = ...,
         tended: Global___TendedTurn | None = ...,
+        transcript_read: Global___TranscriptRead | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended", "transcript_read", b"transcript_read"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended", "transcript_read", b"transcript_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["event", "reply", "request", "tended"]  # noqa: Y015
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["event", "reply", "request", "tended", "transcript_read"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
 Global___ExecuteRunResponse: _TypeAlias = ExecuteRunResponse  # noqa: Y015
+
+@_typing.final
+class TranscriptRead(_message.Message):
+    """The part of its range that a run of a memory agent reads. It ends before the end of the range
+    if the rest does not fit into the context window of the memory agent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_SEQUENCE_FIELD_NUMBER: _builtins.int
+    UNTIL_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    until_sequence: _builtins.int
+    """The last sequence that the run reads."""
+    until_message_id: _builtins.str
+    """Id of the message with that sequence, or of one before it."""
+    def __init__(
+        self,
+        *,
+        until_sequence: _builtins.int = ...,
+        until_message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["until_message_id", b"until_message_id", "until_sequence", b"until_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranscriptRead: _TypeAlias = TranscriptRead  # noqa: Y015
 
 @_typing.final
 class TendedTurn(_message.Message):

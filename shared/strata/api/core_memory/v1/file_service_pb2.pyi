@@ -149,6 +149,80 @@ class WatchFileResponse(_message.Message):
 Global___WatchFileResponse: _TypeAlias = WatchFileResponse  # noqa: Y015
 
 @_typing.final
+class ReadFileRequest(_message.Message):
+    """Asks for lines of a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    FIRST_LINE_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent to which the folder of the file is attached."""
+    file_id: _builtins.str
+    """The file."""
+    first_line: _builtins.int
+    """First line, from 1; 0 means 1."""
+    max_bytes: _builtins.int
+    """UTF-8 bytes that the lines may have together; 0 means 65536, at most 1048576."""
+    content_hash: _builtins.str
+    """SHA-256 of the bytes of the file, hex; a file that has other bytes is not found. Empty for any."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        file_id: _builtins.str = ...,
+        first_line: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        content_hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "content_hash", b"content_hash", "file_id", b"file_id", "first_line", b"first_line", "max_bytes", b"max_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadFileRequest: _TypeAlias = ReadFileRequest  # noqa: Y015
+
+@_typing.final
+class ReadFileResponse(_message.Message):
+    """Lines of a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_NAME_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_CHARS_FIELD_NUMBER: _builtins.int
+    LINE_COUNT_FIELD_NUMBER: _builtins.int
+    file_name: _builtins.str
+    """"folder/name"."""
+    left_out_chars: _builtins.int
+    """Characters of the first line that are left out, because it does not fit into max_bytes."""
+    line_count: _builtins.int
+    """Lines of the file."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The lines from first_line on; none behind the end of the file."""
+
+    def __init__(
+        self,
+        *,
+        file_name: _builtins.str = ...,
+        lines: _abc.Iterable[_builtins.str] | None = ...,
+        left_out_chars: _builtins.int = ...,
+        line_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_name", b"file_name", "left_out_chars", b"left_out_chars", "line_count", b"line_count", "lines", b"lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadFileResponse: _TypeAlias = ReadFileResponse  # noqa: Y015
+
+@_typing.final
 class Folder(_message.Message):
     """A folder."""
 

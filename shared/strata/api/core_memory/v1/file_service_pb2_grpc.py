@@ -104,6 +104,11 @@ class FileServiceStub:
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GrepFilesRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GrepFilesResponse.FromString,
                 _registered_method=True)
+        self.ReadFile = channel.unary_unary(
+                '/strata.api.core_memory.v1.FileService/ReadFile',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.ReadFileRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.ReadFileResponse.FromString,
+                _registered_method=True)
         self.SearchFiles = channel.unary_unary(
                 '/strata.api.core_memory.v1.FileService/SearchFiles',
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.SearchFilesRequest.SerializeToString,
@@ -223,6 +228,16 @@ class FileServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadFile(self, request, context):
+        """Returns lines of a file that an agent can read, whole lines as far as max_bytes allow. The
+        first line is cut if it does not fit alone. NOT_FOUND (FILE_NOT_FOUND: there is no such
+        file in the folders of the agent, it cannot be read, or it
+        has another content_hash).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SearchFiles(self, request, context):
         """Searches the agent's files by meaning.
         """
@@ -297,6 +312,11 @@ def add_FileServiceServicer_to_server(servicer, server):
                     servicer.GrepFiles,
                     request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GrepFilesRequest.FromString,
                     response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GrepFilesResponse.SerializeToString,
+            ),
+            'ReadFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadFile,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.ReadFileRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.ReadFileResponse.SerializeToString,
             ),
             'SearchFiles': grpc.unary_unary_rpc_method_handler(
                     servicer.SearchFiles,
@@ -660,6 +680,33 @@ class FileService:
             '/strata.api.core_memory.v1.FileService/GrepFiles',
             strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GrepFilesRequest.SerializeToString,
             strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GrepFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.core_memory.v1.FileService/ReadFile',
+            strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.ReadFileRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.ReadFileResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,6 +64,12 @@ class FileServiceStub:
     """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
     GrepFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]
     """Searches the agent's files by pattern, 20 matches a page, in linear time."""
+    ReadFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ReadFileRequest, _file_service_pb2.ReadFileResponse]
+    """Returns lines of a file that an agent can read, whole lines as far as max_bytes allow. The
+    first line is cut if it does not fit alone. NOT_FOUND (FILE_NOT_FOUND: there is no such
+    file in the folders of the agent, it cannot be read, or it
+    has another content_hash).
+    """
     SearchFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.SearchFilesRequest, _file_service_pb2.SearchFilesResponse]
     """Searches the agent's files by meaning."""
 
@@ -183,6 +189,17 @@ class FileServiceServicer:
         context: _aio.ServicerContext[_file_service_pb2.GrepFilesRequest, _abc.Awaitable[_file_service_pb2.GrepFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.GrepFilesResponse]:
         """Searches the agent's files by pattern, 20 matches a page, in linear time."""
+
+    def ReadFile(
+        self,
+        request: _file_service_pb2.ReadFileRequest,
+        context: _aio.ServicerContext[_file_service_pb2.ReadFileRequest, _abc.Awaitable[_file_service_pb2.ReadFileResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.ReadFileResponse]:
+        """Returns lines of a file that an agent can read, whole lines as far as max_bytes allow. The
+        first line is cut if it does not fit alone. NOT_FOUND (FILE_NOT_FOUND: there is no such
+        file in the folders of the agent, it cannot be read, or it
+        has another content_hash).
+        """
 
     def SearchFiles(
         self,

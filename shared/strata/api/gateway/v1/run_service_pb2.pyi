@@ -1252,6 +1252,9 @@ class MemoryStatus(_message.Message):
     NEXT_RUN_TIME_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     LAST_ERROR_FIELD_NUMBER: _builtins.int
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    FILE_NAME_FIELD_NUMBER: _builtins.int
+    BLOCK_LABEL_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Whose conversation."""
     conversation_id: _builtins.str
@@ -1278,6 +1281,14 @@ class MemoryStatus(_message.Message):
     """Runs that failed in a row."""
     last_error: _builtins.str
     """Reason and message of the last failure; empty after a run that ended well."""
+    file_id: _builtins.str
+    """The file that is read by a document ingestion agent; empty for a conversation. Then
+    conversation_id is empty, and sequences and messages are lines of the file, from 0.
+    """
+    file_name: _builtins.str
+    """Its name in its folder."""
+    block_label: _builtins.str
+    """The block that is written, by its label in the memory of the agent."""
     @_builtins.property
     def next_run_time(self) -> _timestamp_pb2.Timestamp:
         """When the open run may begin, if that is later than now: after failures it waits."""
@@ -1298,14 +1309,81 @@ class MemoryStatus(_message.Message):
         next_run_time: _timestamp_pb2.Timestamp | None = ...,
         failures: _builtins.int = ...,
         last_error: _builtins.str = ...,
+        file_id: _builtins.str = ...,
+        file_name: _builtins.str = ...,
+        block_label: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_run_time", b"next_run_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "failures", b"failures", "last_error", b"last_error", "last_processed_message_id", b"last_processed_message_id", "last_processed_sequence", b"last_processed_sequence", "memory_agent_id", b"memory_agent_id", "next_run_time", b"next_run_time", "pending_messages", b"pending_messages", "run_id", b"run_id", "run_open", b"run_open", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "turns_counter", b"turns_counter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "block_label", b"block_label", "conversation_id", b"conversation_id", "failures", b"failures", "file_id", b"file_id", "file_name", b"file_name", "last_error", b"last_error", "last_processed_message_id", b"last_processed_message_id", "last_processed_sequence", b"last_processed_sequence", "memory_agent_id", b"memory_agent_id", "next_run_time", b"next_run_time", "pending_messages", b"pending_messages", "run_id", b"run_id", "run_open", b"run_open", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "turns_counter", b"turns_counter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemoryStatus: _TypeAlias = MemoryStatus  # noqa: Y015
+
+@_typing.final
+class IngestFilesRequest(_message.Message):
+    """Starts the ingestion of the files of an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IngestFilesRequest: _TypeAlias = IngestFilesRequest  # noqa: Y015
+
+@_typing.final
+class IngestFilesResponse(_message.Message):
+    """What is ingested."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTED_FIELD_NUMBER: _builtins.int
+    OPEN_FILES_FIELD_NUMBER: _builtins.int
+    DONE_FILES_FIELD_NUMBER: _builtins.int
+    WAITING_FILES_FIELD_NUMBER: _builtins.int
+    SKIPPED_FILES_FIELD_NUMBER: _builtins.int
+    open_files: _builtins.int
+    """Files that are being read."""
+    done_files: _builtins.int
+    """Files that were read whole."""
+    waiting_files: _builtins.int
+    """Files whose turn comes when others have been read."""
+    skipped_files: _builtins.int
+    """Files that are not ready yet, cannot be read, or are more than the server ingests for one
+    agent.
+    """
+    @_builtins.property
+    def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryStatus]:
+        """The files whose ingestion has begun with this call."""
+
+    def __init__(
+        self,
+        *,
+        started: _abc.Iterable[Global___MemoryStatus] | None = ...,
+        open_files: _builtins.int = ...,
+        done_files: _builtins.int = ...,
+        waiting_files: _builtins.int = ...,
+        skipped_files: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done_files", b"done_files", "open_files", b"open_files", "skipped_files", b"skipped_files", "started", b"started", "waiting_files", b"waiting_files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IngestFilesResponse: _TypeAlias = IngestFilesResponse  # noqa: Y015
 
 @_typing.final
 class GetMemoryStatusResponse(_message.Message):

@@ -105,6 +105,11 @@ class RunServiceStub:
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusResponse.FromString,
                 _registered_method=True)
+        self.IngestFiles = channel.unary_unary(
+                '/strata.api.gateway.v1.RunService/IngestFiles',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.IngestFilesRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.IngestFilesResponse.FromString,
+                _registered_method=True)
         self.ListSteps = channel.unary_unary(
                 '/strata.api.gateway.v1.RunService/ListSteps',
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListStepsRequest.SerializeToString,
@@ -246,6 +251,17 @@ class RunServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def IngestFiles(self, request, context):
+        """Starts agents that read the files in the folders of an agent, each into a memory block of the
+        agent with the name of the file: a few at a time, and each content once. Attaching a folder to
+        an agent that has a memory agent does the same. They share slots and the budget of memory
+        agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD:
+        the agent has no memory agent, or ingestion is turned off for it or for the server).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListSteps(self, request, context):
         """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
         (RUN_NOT_FOUND, RUN_EVENTS_DELETED), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
@@ -321,6 +337,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.GetMemoryStatus,
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusRequest.FromString,
                     response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusResponse.SerializeToString,
+            ),
+            'IngestFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.IngestFiles,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.IngestFilesRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.IngestFilesResponse.SerializeToString,
             ),
             'ListSteps': grpc.unary_unary_rpc_method_handler(
                     servicer.ListSteps,
@@ -685,6 +706,33 @@ class RunService:
             '/strata.api.gateway.v1.RunService/GetMemoryStatus',
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusRequest.SerializeToString,
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IngestFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.RunService/IngestFiles',
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.IngestFilesRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.IngestFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,6 +90,13 @@ class RunServiceStub:
     """Returns how far the memory agent of an agent has read its conversations, and what its runs
     failed with; also by the id of the memory agent.
     """
+    IngestFiles: _aio.UnaryUnaryMultiCallable[_run_service_pb2.IngestFilesRequest, _run_service_pb2.IngestFilesResponse]
+    """Starts agents that read the files in the folders of an agent, each into a memory block of the
+    agent with the name of the file: a few at a time, and each content once. Attaching a folder to
+    an agent that has a memory agent does the same. They share slots and the budget of memory
+    agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD:
+    the agent has no memory agent, or ingestion is turned off for it or for the server).
+    """
     ListSteps: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListStepsRequest, _run_service_pb2.ListStepsResponse]
     """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
     (RUN_NOT_FOUND, RUN_EVENTS_DELETED), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
@@ -236,6 +243,18 @@ class RunServiceServicer:
     ) -> _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]:
         """Returns how far the memory agent of an agent has read its conversations, and what its runs
         failed with; also by the id of the memory agent.
+        """
+
+    def IngestFiles(
+        self,
+        request: _run_service_pb2.IngestFilesRequest,
+        context: _aio.ServicerContext[_run_service_pb2.IngestFilesRequest, _abc.Awaitable[_run_service_pb2.IngestFilesResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.IngestFilesResponse]:
+        """Starts agents that read the files in the folders of an agent, each into a memory block of the
+        agent with the name of the file: a few at a time, and each content once. Attaching a folder to
+        an agent that has a memory agent does the same. They share slots and the budget of memory
+        agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD:
+        the agent has no memory agent, or ingestion is turned off for it or for the server).
         """
 
     def ListSteps(

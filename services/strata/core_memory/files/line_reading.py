@@ -1,0 +1,104 @@
+"""Lines of a file, from one on, as far as a number of bytes allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from strata.core_memory.files.domain.files import file_not_found
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableFile:
+    """A file with text.
+
+    Attributes:
+        name: ``FOLDER/FILE``.
+        content_key: Key of its content.
+        line_count: Its lines.
+    """
+
+    name: str
+    content_key: str
+    line_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileLines:
+    """Lines of a file.
+
+    Attributes:
+        file: The file.
+        lines: The lines.
+        left_out_chars: Characters of the first line that are left out.
+    """
+
+    file: ReadableFile
+    lines: tuple[str, ...]
+    left_out_chars: int = 0
+
+
+class LineStore(Protocol):
+    """Where files and their lines are read."""
+
+    async def readable_file(self, agent_id: str, file_id: str) -> ReadableFile | None:
+        """Returns a file in a folder of an agent; None if there is none, or none with text."""
+        ...
+
+    async def page_from(self, content_key: str, first_line: int) -> list[str]:
+        """Returns lines of a content from one on, numbered from 1; none behind the end."""
+        ...
+
+
+class LineReader:
+    """Reads lines of files.
+
+    Args:
+        store: Where they are.
+    """
+
+    def __init__(self, store: LineStore) -> None:
+        self._store = store
+
+    async def read(
+        self,
+        agent_id: str,
+        file_id: str,
+        first_line: int,
+        max_bytes: int,
+        content_hash: str = "",
+    ) -> FileLines:
+        """Returns lines of a file of an agent.
+
+        Args:
+            agent_id: The agent to which the folder of the file is attached.
+            file_id: The file.
+            first_line: The first line, from 1.
+            max_bytes: UTF-8 bytes of the lines, with a line feed for each. A first line that does
+                not fit alone is cut.
+            content_hash: The content that is meant; empty for any.
+
+        Raises:
+            NotFoundError: FILE_NOT_FOUND.
+        """
+        file = await self._store.readable_file(agent_id, file_id)
+        # The key of a content begins with its hash.
+        if file is None or not file.content_key.startswith(content_hash):
+            raise file_not_found(file_id)
+        lines: list[str] = []
+        left = max_bytes
+        while page := await self._store.page_from(file.content_key, first_line + len(lines)):
+            for line in page:
+                size = len(line.encode("utf-8", "replace")) + 1
+                if size > left:
+                    return _cut(file, lines, line, max_bytes)
+                lines.append(line)
+                left -= size
+        return FileLines(file, tuple(lines))
+
+
+def _cut(file: ReadableFile, lines: list[str], line: str, max_bytes: int) -> FileLines:
+    if lines:
+        return FileLines(file, tuple(lines))
+    kept = line.encode("utf-8", "replace")[: max_bytes - 1].decode("utf-8", "ignore")
+    return FileLines(file, (kept,), len(line) - len(kept))
