@@ -35,6 +35,7 @@ from strata.gateway.registry import (
 from strata.gateway.retention.messages import MessageRetention
 from strata.gateway.retention.store import PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
+from strata.gateway.runs.attempts import DispatchTerms
 from strata.gateway.runs.clients import (
     AgentDirectory,
     GroupDirectory,
@@ -43,7 +44,7 @@ from strata.gateway.runs.clients import (
     TurnsByRunner,
 )
 from strata.gateway.runs.defaults import DefaultAnswers
-from strata.gateway.runs.dispatcher import Dispatcher, DispatchTerms
+from strata.gateway.runs.dispatcher import Dispatcher
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.live import RunHub

@@ -36,21 +36,16 @@ from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.first_messages import first_messages
-from strata.agent_loop.inspection import NextRequest, NextSteps
 from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, ModelCatalog, RecallLife
 from strata.agent_loop.limiting import PromptLimits
 from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.failures import ends_run
-from strata.agent_loop.loop.gauge import Gauge, compaction_helps, files_excess
 from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.ports import (
     MemorySection,
     PromptLimit,
     Tools,
 )
-from strata.agent_loop.loop.prompt import WorkingWindow
-from strata.agent_loop.loop.requests import view_of
-from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.memory_agents import (
     PERSONA,
     PERSONA_LABEL,
@@ -65,7 +60,7 @@ from strata.agent_loop.memory_agents import (
 )
 from strata.agent_loop.models.domain import TextPart
 from strata.agent_loop.models.quirks import NO_QUIRKS
-from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     Metadata,
@@ -437,58 +432,6 @@ class AgentLifecycle:
             NotFoundError: AGENT_NOT_FOUND.
         """
         return _visible(await self._store.by_name(name))
-
-    async def inspect(self, agent_id: str, conversation_id: str) -> NextRequest:
-        """Returns what the next model call of a conversation would be given.
-
-        That is the window as it is stored, under the system message that a turn would build now:
-        with the blocks, the open files, the counts and the day of this moment. Nothing is
-        stored. What only a turn does to make it fit is not done; see `next_steps`.
-
-        Raises:
-            NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
-        """
-        agent = await self._store.load(agent_id, conversation_id)
-        bound = await self._limits.bound(agent)
-        window, section, toolset, stats = await asyncio.gather(
-            self._recall.get_window(conversation_id),
-            self._memory.compile(agent, memory_view(agent, bound)),
-            self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
-            read_counts(self._archival, agent.id),
-        )
-        working = WorkingWindow(agent, window, stats, self._clock)
-        working.refresh(section)
-        offered = toolset.offered(agent.tools, folders=section.has_folders)
-        tools = TurnRules(agent, ()).offer(offered).tools
-        return NextRequest(agent, working.stored, working.counted, tools, bound, section)
-
-    async def next_steps(self, next_request: NextRequest, gauge: Gauge) -> NextSteps:
-        """Returns what a turn would do now to make its request fit; nothing is done.
-
-        The message that starts the turn is not known and not counted.
-
-        Args:
-            next_request: The request.
-            gauge: How full its window is.
-        """
-        if next_request.bound is None:
-            return NextSteps()
-        view = view_of(next_request.bound.settings, next_request.agent)
-        tools = tools_bytes(next_request.tools.schemas)
-        fixed = view.size(next_request.window.messages[:1]) + tools
-        whole = view.size(next_request.window.messages) + tools
-        closed: list[str] = []
-        excess = files_excess(fixed, gauge.max_bytes)
-        if excess and next_request.section.has_open_files:
-            closed = await self._memory.files_to_close(
-                next_request.agent,
-                memory_view(next_request.agent, next_request.bound),
-                max(0, next_request.section.size - excess),
-            )
-        if closed:
-            fixed, whole = fixed - excess, whole - excess
-        too_large = whole > gauge.max_bytes and compaction_helps(fixed, gauge.max_bytes)
-        return NextSteps(closed, too_large)
 
     async def _claim(self, command: CreateAgent) -> StoredAgent:
         try:

@@ -11,10 +11,12 @@ from strata.agent_loop.groups import GroupLifecycle
 from strata.agent_loop.image_fetching import open_image_fetcher
 from strata.agent_loop.keys import Keyring
 from strata.agent_loop.lifecycle import AgentLifecycle
+from strata.agent_loop.limiting import PromptLimits
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.next_requests import NextRequests
 from strata.agent_loop.prompts.library import PromptLibrary
 from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.servicers.agents import AgentServicer
@@ -97,12 +99,21 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
     lifecycle = AgentLifecycle(
         store, memory, recall, archival, tools, provider, tokens, wiring.clock, keys
     )
-    by_hand = CompactionByHand(lifecycle.inspect, provider, recall, tokens, wiring.clock)
+    next_requests = NextRequests(
+        store,
+        memory,
+        recall,
+        archival,
+        tools,
+        PromptLimits(store, memory, tools, provider, tokens, wiring.clock),
+        wiring.clock,
+    )
+    by_hand = CompactionByHand(next_requests.inspect, provider, recall, tokens, wiring.clock)
     prompts = PromptLibrary(settings.prompts_path)
     return Room(
         name=NAME,
         services=_services(
-            AgentServicer(lifecycle, store, tokens, by_hand, prompts),
+            AgentServicer(lifecycle, next_requests, store, tokens, by_hand, prompts),
             ModelServicer(provider, keyring, keys),
             PromptServicer(prompts),
             GroupServicer(GroupLifecycle(groups, memory), groups),

@@ -30,7 +30,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.gateway.runs.dispatcher import DispatchTerms
+from strata.gateway.runs.attempts import DispatchTerms
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
 
 WHOLE = [

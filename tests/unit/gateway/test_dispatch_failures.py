@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.gateway.runs.dispatcher import DispatchTerms, _Failures
+from strata.gateway.runs.attempts import AttemptFailures, DispatchTerms
 from strata.shared.errors import UnavailableError
 
 TERMS = DispatchTerms(first_pause_s=0.2, longest_pause_s=5.0)
@@ -10,7 +10,7 @@ AWAY = UnavailableError("Recall is away.")
 
 
 def test_pauses_double_up_to_the_longest_and_begin_anew_with_progress() -> None:
-    failures, pauses = _Failures(TERMS), []
+    failures, pauses = AttemptFailures(TERMS), []
     for progress in [1] * 7 + [2] * 2:
         failures.note(AWAY, progress, broke_off=False)
         pauses.append(failures.pause(AWAY))
@@ -18,7 +18,7 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_with_progress() -> None:
 
 
 def test_service_that_names_a_longer_pause_is_given_it_up_to_the_longest() -> None:
-    failures = _Failures(TERMS)
+    failures = AttemptFailures(TERMS)
     for wanted, pause in ((1.0, 1.0), (60.0, 5.0)):
         error = UnavailableError("Recall is away.", retry_after=wanted)
         failures.note(error, 1, broke_off=False)

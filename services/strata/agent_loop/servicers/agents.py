@@ -19,6 +19,7 @@ from strata.agent_loop.convert.windows import freed_to_proto, gauge_of, window_t
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.next_requests import NextRequests
 from strata.agent_loop.prompts.library import PromptLibrary
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc
@@ -36,12 +37,14 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     def __init__(
         self,
         lifecycle: AgentLifecycle,
+        next_requests: NextRequests,
         store: AgentStore,
         tokens: TokenEstimator,
         compaction: CompactionByHand,
         prompts: PromptLibrary,
     ) -> None:
         self._lifecycle = lifecycle
+        self._next_requests = next_requests
         self._compaction = compaction
         self._prompts = prompts
         self._store = store
@@ -148,9 +151,9 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         check_id(request.agent_id, "agent", field="agent_id")
         conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
         check_id(conversation_id, "conversation", field="conversation_id")
-        next_request = await self._lifecycle.inspect(request.agent_id, conversation_id)
+        next_request = await self._next_requests.inspect(request.agent_id, conversation_id)
         gauge = gauge_of(next_request, self._tokens)
-        steps = await self._lifecycle.next_steps(next_request, gauge)
+        steps = await self._next_requests.next_steps(next_request, gauge)
         return window_to_proto(next_request, gauge, steps)
 
     async def CompactConversation(

@@ -1,0 +1,105 @@
+"""What the next model call of a conversation would be given; nothing is stored or done."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.agent_loop.domain.agents import merge_tools
+from strata.agent_loop.domain.store import AgentStore
+from strata.agent_loop.inspection import NextRequest, NextSteps
+from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, RecallLife
+from strata.agent_loop.limiting import PromptLimits
+from strata.agent_loop.loop.archival_counts import read_counts
+from strata.agent_loop.loop.gauge import Gauge, compaction_helps, files_excess
+from strata.agent_loop.loop.memory_view import memory_view
+from strata.agent_loop.loop.ports import Tools
+from strata.agent_loop.loop.prompt import WorkingWindow
+from strata.agent_loop.loop.requests import view_of
+from strata.agent_loop.loop.ruling import TurnRules
+from strata.agent_loop.models.tokens import tools_bytes
+from strata.shared.clock import Clock
+from strata.shared.tool_catalogue import FILE_TOOLS
+
+
+class NextRequests:
+    """Tells what the next model call of a conversation would be given.
+
+    Args:
+        store: Where agents are kept.
+        memory: Core memory.
+        recall: Recall memory.
+        archival: Archival memory.
+        tools: The tools.
+        limits: Binds an agent to its model.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        store: AgentStore,
+        memory: MemoryLife,
+        recall: RecallLife,
+        archival: ArchivalLife,
+        tools: Tools,
+        limits: PromptLimits,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._recall = recall
+        self._archival = archival
+        self._tools = tools
+        self._limits = limits
+        self._clock = clock
+
+    async def inspect(self, agent_id: str, conversation_id: str) -> NextRequest:
+        """Returns what the next model call of a conversation would be given.
+
+        That is the window as it is stored, under the system message that a turn would build now:
+        with the blocks, the open files, the counts and the day of this moment. Nothing is
+        stored. What only a turn does to make it fit is not done; see `next_steps`.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
+        """
+        agent = await self._store.load(agent_id, conversation_id)
+        bound = await self._limits.bound(agent)
+        window, section, toolset, stats = await asyncio.gather(
+            self._recall.get_window(conversation_id),
+            self._memory.compile(agent, memory_view(agent, bound)),
+            self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
+            read_counts(self._archival, agent.id),
+        )
+        working = WorkingWindow(agent, window, stats, self._clock)
+        working.refresh(section)
+        offered = toolset.offered(agent.tools, folders=section.has_folders)
+        tools = TurnRules(agent, ()).offer(offered).tools
+        return NextRequest(agent, working.stored, working.counted, tools, bound, section)
+
+    async def next_steps(self, next_request: NextRequest, gauge: Gauge) -> NextSteps:
+        """Returns what a turn would do now to make its request fit; nothing is done.
+
+        The message that starts the turn is not known and not counted.
+
+        Args:
+            next_request: The request.
+            gauge: How full its window is.
+        """
+        if next_request.bound is None:
+            return NextSteps()
+        view = view_of(next_request.bound.settings, next_request.agent)
+        tools = tools_bytes(next_request.tools.schemas)
+        fixed = view.size(next_request.window.messages[:1]) + tools
+        whole = view.size(next_request.window.messages) + tools
+        closed: list[str] = []
+        excess = files_excess(fixed, gauge.max_bytes)
+        if excess and next_request.section.has_open_files:
+            closed = await self._memory.files_to_close(
+                next_request.agent,
+                memory_view(next_request.agent, next_request.bound),
+                max(0, next_request.section.size - excess),
+            )
+        if closed:
+            fixed, whole = fixed - excess, whole - excess
+        too_large = whole > gauge.max_bytes and compaction_helps(fixed, gauge.max_bytes)
+        return NextSteps(closed, too_large)
