@@ -71,13 +71,10 @@ class GroupLifecycle:
         block_ids = command.shared_block_ids
         if block_ids is None:
             block_ids = group.shared_block_ids
-        agent_ids = command.agent_ids
-        if agent_ids is None:
-            agent_ids = tuple(member.agent_id for member in group.members)
-        manager = command.manager or group.manager
         changed = (command.shared_block_ids, command.agent_ids, command.manager)
-        if any(part is not None for part in changed):
+        if block_ids and any(part is not None for part in changed):
             # Attached first: a group that is seen has its blocks. Repeating it changes nothing.
+            manager, agent_ids = await self._store.check(command)
             await self._attach([*agent_ids, manager.manager_agent_id], block_ids)
         return await self._store.update(command, group.revision)
 

@@ -136,12 +136,33 @@ async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(world: World, str
     assert "No." not in done.stdout
 
 
-async def test_a_kind_that_takes_no_messages_says_so(world: World, strata: Run) -> None:
-    ids = await make(world, "Ada", "Max")
-    kind = ("--type", "sleeptime", "--manager", ids["Max"])
-    made = await strata("create", ids["Ada"], *kind, "--json")
-    done = await strata("chat", json.loads(made.stdout)["id"], "-m", "Hi", code=1)
-    assert "sleeptime take no messages" in done.stderr
+async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_for(
+    world: World, strata: Run
+) -> None:
+    await strata("create", "--type", "dynamic", code=1)
+    max_ = await world.make_agent(
+        name=f"Max {new_id('x')[-8:]}",
+        system="You are Max.",
+        enable_sleeptime=True,
+        sleeptime_agent_frequency=1000,
+    )
+    world.model.respond(
+        lambda request: (
+            say("By train.")
+            if "You are Max." in request.system
+            else call("memory_finish_edits", {})
+        )
+    )
+    made = await strata("create", "--type", "sleeptime", "--manager", max_.id, "--json")
+    group_id = json.loads(made.stdout)["id"]
+    shown = (await strata("show", group_id)).stdout
+    assert max_.memory_agent_id in shown
+    assert "memory agent runs after: every 1000 turns" in shown
+    done = await strata("chat", group_id, "-m", "How?")
+    assert speakers(done.stdout) == ["Max"]
+    assert "By train." in done.stdout
+    updated = await strata("update", group_id, "--manager", max_.id)
+    assert max_.memory_agent_id in updated.stdout
 
 
 def scripted(steps: dict[str, list[Step]]) -> Callable[[ModelCall], Step]:

@@ -76,24 +76,6 @@ async def test_a_group_is_stored_with_its_members_in_order_and_their_names(world
     assert made.revision == 1
 
 
-@pytest.mark.parametrize(
-    "kind", [pb.MANAGER_TYPE_SLEEPTIME, pb.MANAGER_TYPE_VOICE_SLEEPTIME, pb.MANAGER_TYPE_SUPERVISOR]
-)
-async def test_every_kind_with_a_manager_can_be_stored(world: World, kind: Any) -> None:
-    member, manager = await agents(world, 2)
-    made = await create(
-        world,
-        agent_ids=[member],
-        manager=pb.ManagerConfig(type=kind, manager_agent_id=manager),
-    )
-    stored = (await get(world, made.id)).manager
-    assert stored.type == kind
-    assert stored.sleeptime_agent_frequency == (5 if kind == pb.MANAGER_TYPE_SLEEPTIME else 0)
-    voice = kind == pb.MANAGER_TYPE_VOICE_SLEEPTIME
-    buffer = (stored.max_message_buffer_length, stored.min_message_buffer_length)
-    assert buffer == ((30, 15) if voice else (0, 0))
-
-
 async def test_wrong_fields_of_a_group_are_all_named(world: World) -> None:
     [agent] = await agents(world, 1)
     error = await refusal(

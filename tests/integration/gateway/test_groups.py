@@ -312,6 +312,23 @@ async def test_a_member_ends_a_dynamic_run_with_the_token_and_turns_are_bounded(
 
 
 @pytest.mark.parametrize(
+    "kind", [group_pb.MANAGER_TYPE_SLEEPTIME, group_pb.MANAGER_TYPE_VOICE_SLEEPTIME]
+)
+async def test_the_agent_of_a_pair_answers_alone_and_its_memory_agent_is_shown_nothing(
+    world: World, kind: Any
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Max-sleeptime", manager="Max", type=kind)
+    events = await collect(send(gateway, group, "Go."))
+    check_log(events, 1)
+    assert said(events) == [("Max", "Max 1", 1)]
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    assert len(world.turns.requests) == 1
+    assert not world.turns.requests[0].HasField("group_tool")
+    assert members.shown("Max") == [[("", "Go.")]]
+
+
+@pytest.mark.parametrize(
     ("fields", "code", "reason"),
     [
         ({"group_id": new_id("group")}, "NOT_FOUND", "GROUP_NOT_FOUND"),
@@ -349,10 +366,16 @@ async def test_groups_that_cannot_answer_say_why(world: World) -> None:
             "FAILED_PRECONDITION",
             "GROUP_INCOMPLETE",
         ),
+        # The memory agent was deleted, or the manager agent.
         (
-            members.group("Ada", manager="Max", type=group_pb.MANAGER_TYPE_SLEEPTIME),
-            "UNIMPLEMENTED",
-            "NOT_BUILT",
+            members.group(manager="Max", type=group_pb.MANAGER_TYPE_SLEEPTIME),
+            "FAILED_PRECONDITION",
+            "GROUP_INCOMPLETE",
+        ),
+        (
+            members.group("Ada", type=group_pb.MANAGER_TYPE_VOICE_SLEEPTIME),
+            "FAILED_PRECONDITION",
+            "GROUP_INCOMPLETE",
         ),
     ):
         request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])

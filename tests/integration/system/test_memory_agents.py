@@ -10,10 +10,12 @@ import pytest
 from doubles.script import Call, Fault, ModelCall, Reply, Step, say
 from strata.agent_loop.loop.transcripts import REMINDER
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.common.v1 import run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.ids import default_conversation_id, new_id
-from world import World, eventually, roles, text_of
+from world import World, eventually, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -112,6 +114,34 @@ async def test_a_fact_said_in_the_chat_is_in_a_block_that_the_memory_agent_wrote
     found = await status(world, agent)
     assert (found.pending_messages, found.failures, found.turns_counter) == (0, 0, 0)
     assert found.last_processed_message_id == ran.messages[-1].id
+
+
+async def test_a_message_to_the_group_of_an_agent_and_its_memory_agent_is_read_by_the_latter(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    manager = group_pb.ManagerConfig(
+        type=group_pb.MANAGER_TYPE_SLEEPTIME, manager_agent_id=agent.id
+    )
+    request = group_pb.CreateGroupRequest(manager=manager)
+    group = (await world.groups.CreateGroup(request)).group
+    assert [member.agent_id for member in group.members] == [agent.memory_agent_id]
+    started = await world.runs.StartRun(
+        run_pb.StartRunRequest(group_id=group.id, messages=[user("I am Ada.")])
+    )
+    following = run_pb.StreamRunRequest(run_id=started.run.id)
+    events = [response.event async for response in world.runs.StreamRun(following)]
+    [turn] = [event.member for event in events if event.HasField("turn_finished")]
+    assert turn.agent_id == agent.id
+    assert {e.member.agent_id for e in events if e.HasField("message_stored")} == {agent.id}
+    await eventually(lambda: is_quiet(world, agent))
+
+    assert await transcripts(world, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
+    # It follows the turn of the agent, and is no part of the run of the group.
+    [run] = await memory_runs(world, agent)
+    assert (run.kind, run.parent_run_id) == (run_pb.RUN_KIND_SLEEPTIME, turn.run_id)
+    [own] = [e.run_finished for e in events if e.HasField("run_finished")]
+    assert own.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
 
 async def test_the_memory_agent_runs_after_the_first_turn_and_every_so_many(

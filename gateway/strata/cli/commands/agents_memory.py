@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.client import Client
@@ -159,7 +160,7 @@ def status_fields(
     """Returns the fields that show a memory agent and its state."""
     fields = [
         ("memory agent", agent.memory_agent_id),
-        ("runs after", _frequency(agent)),
+        ("runs after", runs_after(agent)),
         ("tends", agent.tends_agent_id),
     ]
     fields += [
@@ -169,13 +170,14 @@ def status_fields(
     return fields
 
 
-def _frequency(agent: agent_pb.Agent) -> str:
-    if agent.max_message_buffer_length:
+def runs_after(settings: agent_pb.Agent | group_pb.ManagerConfig) -> str:
+    """Says after what a memory agent runs; empty if there is none."""
+    if settings.max_message_buffer_length:
         return (
-            f"more than {agent.max_message_buffer_length} messages in the window;"
-            f" {agent.min_message_buffer_length} are left"
+            f"more than {settings.max_message_buffer_length} messages in the window;"
+            f" {settings.min_message_buffer_length} are left"
         )
-    number = agent.sleeptime_agent_frequency
+    number = settings.sleeptime_agent_frequency
     return f"every {number} turns" if number > 1 else "every turn" if number else ""
 
 

@@ -15,6 +15,7 @@ from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.commands.agents_memory import runs_after
 from strata.cli.failures import EXIT_FAILURE, UsageError, show_error
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
@@ -49,9 +50,29 @@ class Kind(StrEnum):
     VOICE_SLEEPTIME = "voice_sleeptime"
 
 
+_PAIRED = frozenset({Kind.SLEEPTIME, Kind.VOICE_SLEEPTIME})
+_ONE_ANSWERS = frozenset(
+    {
+        pb.MANAGER_TYPE_SUPERVISOR,
+        pb.MANAGER_TYPE_SLEEPTIME,
+        pb.MANAGER_TYPE_VOICE_SLEEPTIME,
+    }
+)
+"""Kinds whose manager agent answers."""
+_OF_THE_MANAGER_AGENT = (
+    "sleeptime_agent_frequency",
+    "max_message_buffer_length",
+    "min_message_buffer_length",
+)
+
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
 MembersArgument = Annotated[
-    list[str], typer.Argument(metavar="AGENT...", help="Names or ids of the members, in order.")
+    list[str] | None,
+    typer.Argument(
+        metavar="AGENT...",
+        help="Names or ids of the members, in order. None for sleeptime and voice_sleeptime.",
+        show_default=False,
+    ),
 ]
 KindOption = Annotated[
     Kind | None,
@@ -66,10 +87,6 @@ MaxTurnsOption = Annotated[
 ]
 TokenOption = Annotated[
     str | None, typer.Option("--termination-token", help="Text that ends a dynamic run.")
-]
-FrequencyOption = Annotated[
-    int | None,
-    typer.Option("--frequency", min=0, help="Turns between the background runs of sleeptime."),
 ]
 BlockOption = Annotated[
     list[str] | None,
@@ -126,26 +143,27 @@ def show_group(connection: Connection, group: GroupArgument, as_json: JsonOption
 @online
 def create_group(
     connection: Connection,
-    agents: MembersArgument,
+    agents: MembersArgument = None,
     kind: KindOption = None,
     manager: ManagerOption = None,
     max_turns: MaxTurnsOption = None,
     termination_token: TokenOption = None,
-    frequency: FrequencyOption = None,
     block: BlockOption = None,
     description: DescriptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a group of agents."""
+    if not agents and kind not in _PAIRED:
+        raise UsageError("Name the members: strata groups create AGENT AGENT")
 
     async def create(client: Client) -> pb.CreateGroupResponse:
         config = pb.ManagerConfig(type=_type_of(kind or Kind.ROUND_ROBIN))
-        await _configure(client, config, manager, max_turns, termination_token, frequency)
+        await _configure(client, config, manager, max_turns, termination_token)
         request = pb.CreateGroupRequest(
             request_id=new_request_id(),
             description=description or "",
             manager=config,
-            agent_ids=await _ids(client, agents),
+            agent_ids=await _ids(client, agents or ()),
             shared_block_ids=block or [],
         )
         return await client.groups.CreateGroup(request)
@@ -166,7 +184,6 @@ def update_group(
     manager: ManagerOption = None,
     max_turns: MaxTurnsOption = None,
     termination_token: TokenOption = None,
-    frequency: FrequencyOption = None,
     block: BlockOption = None,
     description: DescriptionOption = None,
     as_json: JsonOption = False,
@@ -184,15 +201,16 @@ def update_group(
             request.members.agent_ids.extend(await _ids(client, member))
         if block is not None:
             request.shared_blocks.block_ids.extend(block)
-        if (kind, manager, max_turns, termination_token, frequency) != (None,) * 5:
+        if (kind, manager, max_turns, termination_token) != (None,) * 4:
             # Another kind begins with its own defaults.
             if kind is None or _type_of(kind) == before.manager.type:
                 request.manager.CopyFrom(before.manager)
             else:
                 request.manager.type = _type_of(kind)
-            await _configure(
-                client, request.manager, manager, max_turns, termination_token, frequency
-            )
+            # Its values belong to the manager agent, which may be another one.
+            for name in _OF_THE_MANAGER_AGENT:
+                request.manager.ClearField(name)
+            await _configure(client, request.manager, manager, max_turns, termination_token)
         return await client.groups.UpdateGroup(request)
 
     _print_group(connection.run(update).group, as_json=as_json)
@@ -254,7 +272,10 @@ def chat_with_group(
 async def _converse(session: ChatSession, group: pb.Group) -> bool:
     interactive = is_interactive()
     if interactive:
-        names = ", ".join(safe(member.name) for member in group.members)
+        partners = group.members
+        if group.manager.type in _ONE_ANSWERS:
+            partners = [group.manager_agent]
+        names = ", ".join(safe(partner.name) for partner in partners)
         note(f"You talk with {names}. Ctrl-C cancels a run, Ctrl-D leaves.")
     ok = True
     while (text := read_message()) is not None:
@@ -280,7 +301,6 @@ async def _configure(
     manager: str | None,
     max_turns: int | None,
     termination_token: str | None,
-    frequency: int | None,
 ) -> None:
     if manager is not None:
         config.manager_agent_id = await client.agent_id(manager)
@@ -288,8 +308,6 @@ async def _configure(
         config.max_turns = max_turns
     if termination_token is not None:
         config.termination_token = termination_token
-    if frequency is not None:
-        config.sleeptime_agent_frequency = frequency
 
 
 def _type_of(kind: Kind) -> pb.ManagerType.ValueType:
@@ -307,8 +325,7 @@ def _holder(group: pb.Group) -> str:
 
 
 def _max_turns(group: pb.Group) -> str:
-    if group.manager.type == pb.MANAGER_TYPE_SUPERVISOR:
-        # The manager agent asks as often as its steps allow.
+    if group.manager.type in _ONE_ANSWERS:
         return ""
     return str(group.manager.max_turns or "one for each member")
 
@@ -330,7 +347,7 @@ def _print_group(group: pb.Group, *, as_json: bool) -> None:
             ("holds the conversation", _holder(group)),
             ("max turns", _max_turns(group)),
             ("termination token", manager.termination_token),
-            ("frequency", str(manager.sleeptime_agent_frequency or "")),
+            ("memory agent runs after", runs_after(manager)),
             ("shared blocks", ", ".join(group.shared_block_ids)),
             ("revision", str(group.revision)),
             ("created", when(group.create_time)),

@@ -15,7 +15,7 @@ from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
 from strata.gateway.groups.exchange import Exchange, Labels, Line, named_message
-from strata.shared.errors import FailedPreconditionError, Reason, UnimplementedError
+from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.member_labels import labels_of, member_lines, position_of
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 
@@ -218,8 +218,12 @@ class Dynamic(GroupManager):
         return MessageInput(parts=[Part(text=TextPart(text=text))])
 
 
-class Supervisor(GroupManager):
-    """The manager agent answers; the members see only what it asks them, by its tool."""
+class Paired(GroupManager):
+    """The manager agent answers, once.
+
+    The member is its memory agent, which runs in the background after this turn as after any
+    other turn of the manager agent.
+    """
 
     def __init__(self, group: pb.Group, exchange: Exchange) -> None:
         super().__init__(group, exchange)
@@ -227,10 +231,7 @@ class Supervisor(GroupManager):
 
     def next_turn(self) -> Turn | None:
         """See `GroupManager.next_turn`."""
-        if self._over:
-            return None
-        tool = _tool(ASK_MEMBERS, self.group.members)
-        return self._turn(self.group.manager_agent, tool=tool)
+        return None if self._over else self._turn(self.group.manager_agent, tool=self._offered)
 
     def note_reply(self, turn: Turn, reply: Reply) -> None:
         """See `GroupManager.note_reply`."""
@@ -239,6 +240,18 @@ class Supervisor(GroupManager):
     def rest(self) -> Sequence[Turn]:
         """See `GroupManager.rest`: what the user and the manager say is not for the members."""
         return ()
+
+    @property
+    def _offered(self) -> turn_pb.GroupTool | None:
+        return None
+
+
+class Supervisor(Paired):
+    """The manager agent answers; the members see only what it asks them, by its tool."""
+
+    @property
+    def _offered(self) -> turn_pb.GroupTool | None:
+        return _tool(ASK_MEMBERS, self.group.members)
 
 
 class Swarm(GroupManager):
@@ -328,7 +341,10 @@ _MANAGERS: Mapping[pb.ManagerType.ValueType, type[GroupManager]] = {
     pb.MANAGER_TYPE_DYNAMIC: Dynamic,
     pb.MANAGER_TYPE_SUPERVISOR: Supervisor,
     pb.MANAGER_TYPE_SWARM: Swarm,
+    pb.MANAGER_TYPE_SLEEPTIME: Paired,
+    pb.MANAGER_TYPE_VOICE_SLEEPTIME: Paired,
 }
+_PAIRED = frozenset({pb.MANAGER_TYPE_SLEEPTIME, pb.MANAGER_TYPE_VOICE_SLEEPTIME})
 _WITH_MANAGER_AGENT = frozenset({pb.MANAGER_TYPE_DYNAMIC, pb.MANAGER_TYPE_SUPERVISOR})
 
 
@@ -352,20 +368,17 @@ def check_group(group: pb.Group) -> None:
     """Makes sure that a group can answer a message.
 
     Raises:
-        UnimplementedError: Groups of its kind take no messages (``NOT_BUILT``).
         FailedPreconditionError: It has no members, or lacks its manager agent
             (``GROUP_INCOMPLETE``).
     """
     kind = group.manager.type
-    if kind not in _MANAGERS:
-        name = pb.ManagerType.Name(kind).removeprefix("MANAGER_TYPE_").lower()
-        raise UnimplementedError(
-            f"Groups of the kind {name} take no messages; send them to their manager agent.",
-            reason=Reason.NOT_BUILT,
-            metadata={"what": f"group of the kind {name}"},
-        )
     missing = None
-    if not group.members:
+    if kind in _PAIRED and not (group.members and group.HasField("manager_agent")):
+        missing = (
+            "no agent with a memory agent: one of them was deleted. Turn on enable_sleeptime for"
+            " the manager agent, then name it as manager with UpdateGroup"
+        )
+    elif not group.members:
         missing = "no members: all of them were deleted. Give it members with UpdateGroup"
     elif kind in _WITH_MANAGER_AGENT and not group.HasField("manager_agent"):
         missing = "no manager agent: it was deleted. Give it another one with UpdateGroup"

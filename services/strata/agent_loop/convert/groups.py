@@ -7,26 +7,28 @@ from collections.abc import Iterator, Sequence
 from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agents import request_of
 from strata.agent_loop.domain.groups import (
-    DEFAULT_FREQUENCY,
     DEFAULT_TERMINATION_TOKEN,
     IN_TURNS,
     MANAGED,
     MAX_MEMBERS,
     MAX_SHARED_BLOCKS,
     MAX_TURNS,
+    PAIRED,
     CreateGroup,
     Group,
     GroupMember,
     ManagerConfig,
     ManagerType,
     UpdateGroup,
+    needs_manager_agent,
+    wrong_member_count,
 )
-from strata.agent_loop.domain.message_buffer import MAX_BUFFER, buffer_lengths
+from strata.agent_loop.domain.message_buffer import MAX_BUFFER
+from strata.agent_loop.memory_agents import MAX_FREQUENCY
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id, new_id
 
-_MAX_FREQUENCY = 1000
 _MAX_TOKEN = 128
 _TYPES = {pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}"): kind for kind in ManagerType}
 _TYPES_BACK = {kind: value for value, kind in _TYPES.items()}
@@ -46,7 +48,9 @@ def create_from_proto(request: pb.CreateGroupRequest) -> CreateGroup:
             *checks.request_id_violations(request.request_id),
             *checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
             *_manager_violations(request.manager, request.agent_ids),
-            *_member_violations("agent_ids", request.agent_ids),
+            *_member_violations(
+                "agent_ids", request.agent_ids, may_be_empty=_kind(request.manager) in PAIRED
+            ),
             *_block_violations("shared_block_ids", request.shared_block_ids),
         ]
     )
@@ -81,7 +85,9 @@ def update_from_proto(request: pb.UpdateGroupRequest) -> UpdateGroup:
     if request.HasField("manager"):
         violations += _manager_violations(request.manager, members or ())
     if members is not None:
-        violations += _member_violations("members.agent_ids", members)
+        # Without a manager in the request the kind is that of the stored group.
+        may_be_empty = not request.HasField("manager") or _kind(request.manager) in PAIRED
+        violations += _member_violations("members.agent_ids", members, may_be_empty=may_be_empty)
     if blocks is not None:
         violations += _block_violations("shared_blocks.block_ids", blocks)
     if request.expected_revision < 0:
@@ -148,9 +154,7 @@ def _member_to_proto(member: GroupMember) -> pb.GroupMember:
 
 
 def _manager_from_proto(manager: pb.ManagerConfig) -> ManagerConfig:
-    kind = _TYPES.get(manager.type, ManagerType.ROUND_ROBIN)
-    voice = kind is ManagerType.VOICE_SLEEPTIME
-    buffer = buffer_lengths(manager.max_message_buffer_length, manager.min_message_buffer_length)
+    kind = _kind(manager)
     return ManagerConfig(
         type=kind,
         manager_agent_id=manager.manager_agent_id,
@@ -160,14 +164,14 @@ def _manager_from_proto(manager: pb.ManagerConfig) -> ManagerConfig:
             if kind is ManagerType.DYNAMIC
             else ""
         ),
-        sleeptime_agent_frequency=(
-            manager.sleeptime_agent_frequency or DEFAULT_FREQUENCY
-            if kind is ManagerType.SLEEPTIME
-            else 0
-        ),
-        max_message_buffer_length=buffer.longest if voice else 0,
-        min_message_buffer_length=buffer.shortest if voice else 0,
+        sleeptime_agent_frequency=manager.sleeptime_agent_frequency,
+        max_message_buffer_length=manager.max_message_buffer_length,
+        min_message_buffer_length=manager.min_message_buffer_length,
     )
+
+
+def _kind(manager: pb.ManagerConfig) -> ManagerType:
+    return _TYPES.get(manager.type, ManagerType.ROUND_ROBIN)
 
 
 def _manager_violations(
@@ -176,19 +180,18 @@ def _manager_violations(
     if manager.type not in (*_TYPES, pb.MANAGER_TYPE_UNSPECIFIED):
         yield FieldViolation("manager.type", "is not a known kind")
         return
-    kind = _TYPES.get(manager.type, ManagerType.ROUND_ROBIN)
+    kind = _kind(manager)
     agent_id = manager.manager_agent_id
     if kind not in MANAGED:
         if agent_id:
             yield _not_of(kind, "manager_agent_id", MANAGED)
     elif not agent_id:
-        problem = f"is required: a group of the kind {kind} needs a manager agent"
-        yield FieldViolation("manager.manager_agent_id", problem)
+        yield needs_manager_agent(kind)
     elif agent_id in agent_ids:
         yield FieldViolation("manager.manager_agent_id", "must not be one of the members")
     for name, kinds, most in (
         ("max_turns", IN_TURNS, MAX_TURNS),
-        ("sleeptime_agent_frequency", {ManagerType.SLEEPTIME}, _MAX_FREQUENCY),
+        ("sleeptime_agent_frequency", {ManagerType.SLEEPTIME}, MAX_FREQUENCY),
         ("max_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, MAX_BUFFER),
         ("min_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, MAX_BUFFER),
     ):
@@ -196,9 +199,6 @@ def _manager_violations(
         if value and kind not in kinds:
             yield _not_of(kind, name, kinds)
         yield from checks.range_violations(f"manager.{name}", value, 0, most)
-    buffer = buffer_lengths(manager.max_message_buffer_length, manager.min_message_buffer_length)
-    if kind is ManagerType.VOICE_SLEEPTIME and buffer.problem:
-        yield FieldViolation("manager.min_message_buffer_length", buffer.problem)
     token = manager.termination_token
     if token and kind is not ManagerType.DYNAMIC:
         yield _not_of(kind, "termination_token", {ManagerType.DYNAMIC})
@@ -215,9 +215,13 @@ def _not_of(
     return FieldViolation(f"manager.{name}", f"is not for the kind {kind}, but for {having}")
 
 
-def _member_violations(field: str, agent_ids: Sequence[str]) -> Iterator[FieldViolation]:
+def _member_violations(
+    field: str, agent_ids: Sequence[str], *, may_be_empty: bool
+) -> Iterator[FieldViolation]:
+    if not agent_ids and may_be_empty:
+        return
     if not 1 <= len(agent_ids) <= MAX_MEMBERS:
-        yield FieldViolation(field, f"must hold 1 to {MAX_MEMBERS} agents, not {len(agent_ids)}")
+        yield wrong_member_count(field, len(agent_ids))
         return
     yield from _double_violations(field, agent_ids)
 

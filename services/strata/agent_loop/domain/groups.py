@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.agent_loop.domain.store import Request
+from strata.shared.errors import FieldViolation, InvalidArgumentError
 
 MAX_MEMBERS = 32
 MAX_SHARED_BLOCKS = 64
 MAX_TURNS = 100
 DEFAULT_TERMINATION_TOKEN = "DONE!"  # noqa: S105 - the word that ends a run
-DEFAULT_FREQUENCY = 5
 
 
 class ManagerType(StrEnum):
@@ -37,8 +37,27 @@ MANAGED = frozenset(
     }
 )
 """Kinds with a managing agent."""
+PAIRED = frozenset({ManagerType.SLEEPTIME, ManagerType.VOICE_SLEEPTIME})
+"""Kinds of an agent and its memory agent: see `paired_groups`."""
 IN_TURNS = frozenset({ManagerType.ROUND_ROBIN, ManagerType.DYNAMIC, ManagerType.SWARM})
 """Kinds whose members speak a bounded number of times."""
+
+
+def wrong_member_count(field: str, count: int) -> FieldViolation:
+    """Returns what is wrong with the number of members."""
+    return FieldViolation(field, f"must hold 1 to {MAX_MEMBERS} agents, not {count}")
+
+
+def needs_manager_agent(kind: ManagerType) -> FieldViolation:
+    """Returns what is wrong with a group of a kind in `MANAGED` that names no manager agent."""
+    problem = f"is required: a group of the kind {kind} needs a manager agent"
+    return FieldViolation("manager.manager_agent_id", problem)
+
+
+def wrong_field(violations: Sequence[FieldViolation]) -> InvalidArgumentError:
+    """Returns the error for fields that do not go with what is stored; there must be one."""
+    first = violations[0]
+    return InvalidArgumentError(f"{first.field} {first.description}.", violations=violations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +67,10 @@ class ManagerConfig:
     Attributes:
         max_turns: Most turns of members in one run; 0 means one for each member.
         termination_token: Text that ends a run.
-        sleeptime_agent_frequency: Runs of the manager between background runs.
-        max_message_buffer_length: Messages of the buffer from which on it is summarised.
-        min_message_buffer_length: Messages that are left in it then.
+        sleeptime_agent_frequency: That of the manager agent. In a command this and the next two
+            are 0 for whatever the manager agent has.
+        max_message_buffer_length: That of the manager agent.
+        min_message_buffer_length: That of the manager agent.
     """
 
     type: ManagerType = ManagerType.ROUND_ROBIN
@@ -106,7 +126,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CreateGroup:
-    """Creates a group."""
+    """Creates a group.
+
+    Attributes:
+        agent_ids: The members; of a kind in `PAIRED` none to take the memory agent.
+    """
 
     id: str
     description: str
@@ -121,6 +145,7 @@ class UpdateGroup:
     """Changes a group; None leaves a field as it is.
 
     Attributes:
+        agent_ids: The members; of a kind in `PAIRED` none to take the memory agent.
         expected_revision: 0 for any.
     """
 
@@ -153,6 +178,7 @@ class GroupStore(Protocol):
         """Notes that a group is being created; returns that of an earlier equal request.
 
         Raises:
+            InvalidArgumentError: INVALID_FIELD, as `check`.
             NotFoundError: AGENT_NOT_FOUND.
             AlreadyExistsError: REQUEST_ID_REUSED.
         """
@@ -189,10 +215,20 @@ class GroupStore(Protocol):
         """
         ...
 
+    async def check(self, command: UpdateGroup) -> tuple[ManagerConfig, tuple[str, ...]]:
+        """Returns the manager and the members that a group will have.
+
+        Raises:
+            InvalidArgumentError: INVALID_FIELD: no members, or not those of its kind.
+            NotFoundError: GROUP_NOT_FOUND, AGENT_NOT_FOUND.
+        """
+        ...
+
     async def update(self, command: UpdateGroup, revision: int) -> Group:
         """Changes a group that is at a revision.
 
         Raises:
+            InvalidArgumentError: INVALID_FIELD, as `check`.
             NotFoundError: GROUP_NOT_FOUND, AGENT_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
             AlreadyExistsError: REQUEST_ID_REUSED.

@@ -13,12 +13,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.agent_loop.domain.agents import revision_mismatch
 from strata.agent_loop.domain.groups import (
+    PAIRED,
     CreateGroup,
     Group,
     GroupMember,
     ManagerConfig,
     ManagerType,
     UpdateGroup,
+    needs_manager_agent,
+    wrong_field,
+    wrong_member_count,
+)
+from strata.agent_loop.domain.paired_groups import (
+    SETTINGS_OF_THE_AGENT,
+    ManagerAgent,
+    members_of_pair,
 )
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.store.agents import (
@@ -28,6 +37,7 @@ from strata.agent_loop.store.agents import (
     request_reused,
     seen,
 )
+from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
@@ -37,7 +47,9 @@ from strata.shared.errors import NotFoundError, Reason
 _GROUP = """
     SELECT g.id, g.state, g.payload_hash, g.description, g.manager, g.shared_block_ids, g.revision,
            g.create_time, g.update_time, m.id AS manager_id, m.name AS manager_name,
-           m.description AS manager_description, members.ids, members.names, members.descriptions,
+           m.description AS manager_description,
+           m.sleeptime_frequency AS sleeptime_agent_frequency, m.max_message_buffer_length,
+           m.min_message_buffer_length, members.ids, members.names, members.descriptions,
            h.agent_id AS handed_to
     FROM agent_loop.groups g
     LEFT JOIN agent_loop.group_holders h ON h.project_id = g.project_id AND h.group_id = g.id
@@ -69,6 +81,15 @@ _PAGE = text(
 _ACTIVE_AGENTS = text(
     "SELECT id FROM agent_loop.agents"
     " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) AND state = 'active'"
+)
+# Locked, so that the agent has the same memory agent until the group is stored.
+_MANAGER_OF_PAIR = text(
+    """
+    SELECT id, type, memory_agent_id, sleeptime_frequency, max_message_buffer_length,
+           min_message_buffer_length
+    FROM agent_loop.agents
+    WHERE project_id = :project AND id = :id AND state = 'active' FOR SHARE
+    """
 )
 _INSERT = text(
     """
@@ -177,6 +198,16 @@ class PostgresGroupStore:
             answer = await seen(connection, request)
             return None if answer is None else await _get(connection, answer["id"])
 
+    async def check(self, command: UpdateGroup) -> tuple[ManagerConfig, tuple[str, ...]]:
+        """See `GroupStore.check`."""
+        # Not read-only: the manager agent of a pair is locked to be read.
+        async with self._database.transaction() as connection:
+            group = await _get(connection, command.group_id)
+            manager, agent_ids = await _changed(connection, group, command)
+        if agent_ids is None:
+            agent_ids = tuple(member.agent_id for member in group.members)
+        return manager, agent_ids
+
     async def update(self, command: UpdateGroup, revision: int) -> Group:
         """See `GroupStore.update`."""
         try:
@@ -219,7 +250,12 @@ class PostgresGroupStore:
                 if row["payload_hash"] != request.payload_hash:
                     raise request_reused(request)
                 return _group(row)
-            await _check_agents(connection, command.manager, command.agent_ids)
+            agent_ids = command.agent_ids
+            if command.manager.type in PAIRED:
+                agent_ids = await _members_of_pair(
+                    connection, command.manager, agent_ids, "agent_ids"
+                )
+            await _check_agents(connection, command.manager, agent_ids)
             await _write(
                 connection,
                 _INSERT,
@@ -230,7 +266,7 @@ class PostgresGroupStore:
                 blocks=list(command.shared_block_ids),
                 **_manager(command.manager),
             )
-            await _write(connection, _INSERT_MEMBERS, id=command.id, agents=list(command.agent_ids))
+            await _write(connection, _INSERT_MEMBERS, id=command.id, agents=list(agent_ids))
             return await _get(connection, command.id, active=False)
 
     async def _update(self, command: UpdateGroup, revision: int) -> Group:
@@ -242,8 +278,7 @@ class PostgresGroupStore:
             if locked.revision != revision:
                 raise revision_mismatch("group", locked.revision, revision)
             group = await _get(connection, group_id)
-            manager = command.manager or group.manager
-            await _check_agents(connection, manager, command.agent_ids or ())
+            manager, agent_ids = await _changed(connection, group, command)
             description = command.description
             blocks = command.shared_block_ids
             await _write(
@@ -254,9 +289,9 @@ class PostgresGroupStore:
                 blocks=list(group.shared_block_ids if blocks is None else blocks),
                 **_manager(manager),
             )
-            if command.agent_ids is not None:
+            if agent_ids is not None:
                 await connection.execute(_REMOVE_MEMBERS, _bound(id=group_id))
-                agents = list(command.agent_ids)
+                agents = list(agent_ids)
                 await _write(connection, _INSERT_MEMBERS, id=group_id, agents=agents)
             if command.request.id:
                 await note(connection, command.request, {"id": group_id})
@@ -268,6 +303,45 @@ async def _get(connection: AsyncConnection, group_id: str, *, active: bool = Tru
     if row is None or (active and row["state"] != "active"):
         raise group_not_found(group_id)
     return _group(row)
+
+
+async def _changed(
+    connection: AsyncConnection, group: Group, command: UpdateGroup
+) -> tuple[ManagerConfig, tuple[str, ...] | None]:
+    """Returns the manager of a changed group, and its members if they change.
+
+    Raises: as `GroupStore.check`.
+    """
+    manager, agent_ids = command.manager or group.manager, command.agent_ids
+    field = "members.agent_ids"
+    if manager.type in PAIRED:
+        if command.manager is not None or agent_ids is not None:
+            agent_ids = await _members_of_pair(connection, manager, agent_ids or (), field)
+    elif agent_ids is not None and not agent_ids:
+        raise wrong_field([wrong_member_count(field, 0)])
+    await _check_agents(connection, manager, agent_ids or ())
+    return manager, agent_ids
+
+
+async def _members_of_pair(
+    connection: AsyncConnection, manager: ManagerConfig, agent_ids: Sequence[str], field: str
+) -> tuple[str, ...]:
+    agent_id = manager.manager_agent_id
+    if not agent_id:
+        # It was deleted.
+        raise wrong_field([needs_manager_agent(manager.type)])
+    row = (await connection.execute(_MANAGER_OF_PAIR, _bound(id=agent_id))).one_or_none()
+    if row is None:
+        raise agent_not_found(agent_id)
+    agent = ManagerAgent(
+        row.id,
+        AgentType(row.type),
+        row.memory_agent_id,
+        row.sleeptime_frequency,
+        row.max_message_buffer_length,
+        row.min_message_buffer_length,
+    )
+    return members_of_pair(manager, agent, agent_ids, field)
 
 
 async def _check_agents(
@@ -303,6 +377,9 @@ def _bound(**parameters: Any) -> dict[str, Any]:
 def _manager(manager: ManagerConfig) -> dict[str, Any]:
     settings = asdict(manager)
     agent_id = settings.pop("manager_agent_id")
+    for name in SETTINGS_OF_THE_AGENT:
+        # Read from the agent.
+        del settings[name]
     return {
         "type": settings.pop("type").value,
         "manager_agent": agent_id or None,
@@ -314,6 +391,9 @@ def _group(row: Mapping[Any, Any]) -> Group:
     stored = row["manager"]
     settings: dict[str, Any] = json.loads(stored) if isinstance(stored, str) else dict(stored)
     manager_agent = None
+    kind = ManagerType(settings.pop("type"))
+    for name in SETTINGS_OF_THE_AGENT:
+        settings[name] = (row[name] or 0) if kind in PAIRED else 0
     if row["manager_id"] is not None:
         manager_agent = GroupMember(
             row["manager_id"], row["manager_name"], row["manager_description"]
@@ -323,7 +403,7 @@ def _group(row: Mapping[Any, Any]) -> Group:
         id=row["id"],
         description=row["description"],
         manager=ManagerConfig(
-            ManagerType(settings.pop("type")),
+            kind,
             manager_agent.agent_id if manager_agent else "",
             **settings,
         ),

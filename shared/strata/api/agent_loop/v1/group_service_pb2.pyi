@@ -35,9 +35,11 @@ class _ManagerTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManagerTy
     MANAGER_TYPE_DYNAMIC: _ManagerType.ValueType  # 3
     """(dynamic) The manager agent picks the next speaker."""
     MANAGER_TYPE_SLEEPTIME: _ManagerType.ValueType  # 4
-    """(sleeptime) Background agents tend the memory of the manager agent."""
+    """(sleeptime) An agent and its memory agent: the manager agent answers, and its memory agent,
+    the only member, runs in the background as after any turn of the manager agent.
+    """
     MANAGER_TYPE_VOICE_SLEEPTIME: _ManagerType.ValueType  # 5
-    """(voice_sleeptime) The same for voice agents."""
+    """(voice_sleeptime) The same for a voice_convo_agent."""
     MANAGER_TYPE_SWARM: _ManagerType.ValueType  # 6
     """(swarm) One member holds the conversation and answers; it has a tool that hands the
     conversation over to another member, which then answers in the same run.
@@ -55,9 +57,11 @@ MANAGER_TYPE_SUPERVISOR: ManagerType.ValueType  # 2
 MANAGER_TYPE_DYNAMIC: ManagerType.ValueType  # 3
 """(dynamic) The manager agent picks the next speaker."""
 MANAGER_TYPE_SLEEPTIME: ManagerType.ValueType  # 4
-"""(sleeptime) Background agents tend the memory of the manager agent."""
+"""(sleeptime) An agent and its memory agent: the manager agent answers, and its memory agent,
+the only member, runs in the background as after any turn of the manager agent.
+"""
 MANAGER_TYPE_VOICE_SLEEPTIME: ManagerType.ValueType  # 5
-"""(voice_sleeptime) The same for voice agents."""
+"""(voice_sleeptime) The same for a voice_convo_agent."""
 MANAGER_TYPE_SWARM: ManagerType.ValueType  # 6
 """(swarm) One member holds the conversation and answers; it has a tool that hands the
 conversation over to another member, which then answers in the same run.
@@ -81,7 +85,8 @@ class ManagerConfig(_message.Message):
     """The kind."""
     manager_agent_id: _builtins.str
     """The managing agent, which is not one of the members: supervisor, dynamic, sleeptime,
-    voice_sleeptime. Empty in a stored group whose managing agent was deleted.
+    voice_sleeptime. The last two need an agent with a memory agent (enable_sleeptime). Empty in
+    a stored group whose managing agent was deleted.
     """
     max_turns: _builtins.int
     """Most turns of members in one run, at most 100; 0 means one for each member:
@@ -92,13 +97,18 @@ class ManagerConfig(_message.Message):
     "DONE!": dynamic.
     """
     sleeptime_agent_frequency: _builtins.int
-    """Runs of the manager agent between background runs, at most 1000; 0 means 5: sleeptime."""
+    """Agent.sleeptime_agent_frequency of the manager agent: sleeptime. It is changed with
+    UpdateAgent; a request that changes the manager can leave it 0, and any other value than
+    that of the agent is refused.
+    """
     max_message_buffer_length: _builtins.int
-    """Messages of the buffer from which on the oldest are summarised; 0 means 30:
-    voice_sleeptime.
+    """Agent.max_message_buffer_length of the manager agent: voice_sleeptime. Changed as
+    sleeptime_agent_frequency is.
     """
     min_message_buffer_length: _builtins.int
-    """Messages that are left in the buffer then; 0 means 15: voice_sleeptime."""
+    """Agent.min_message_buffer_length of the manager agent: voice_sleeptime. Changed as
+    sleeptime_agent_frequency is.
+    """
     def __init__(
         self,
         *,
@@ -241,7 +251,9 @@ class CreateGroupRequest(_message.Message):
 
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The members in order: 1 to 32 different agents."""
+        """The members in order: 1 to 32 different agents. For sleeptime and voice_sleeptime the memory
+        agent of the manager agent, or none, which means the same.
+        """
 
     @_builtins.property
     def shared_block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -405,7 +417,9 @@ class MemberList(_message.Message):
     AGENT_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The members in order: 1 to 32 different agents."""
+        """The members in order: 1 to 32 different agents. For sleeptime and voice_sleeptime the memory
+        agent of the manager agent, or none, which means the same.
+        """
 
     def __init__(
         self,
@@ -467,7 +481,9 @@ class UpdateGroupRequest(_message.Message):
     """Refuse with ABORTED if the group is not at this revision; 0 for any."""
     @_builtins.property
     def manager(self) -> Global___ManagerConfig:
-        """How it decides who speaks, whole."""
+        """How it decides who speaks, whole. With a manager of sleeptime or voice_sleeptime the members
+        become the memory agent of the manager agent.
+        """
 
     @_builtins.property
     def members(self) -> Global___MemberList:

@@ -132,9 +132,8 @@ class RunServiceServicer:
         A request_id seen before gives the events of the first run. The run of a group has
         the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        FAILED_PRECONDITION (GROUP_INCOMPLETE), UNIMPLEMENTED (NOT_BUILT: groups with
-        background agents take no messages), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
-        of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
+        GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
         CHAIN_TOO_LONG).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -144,8 +143,8 @@ class RunServiceServicer:
     def StartRun(self, request, context):
         """The same without waiting; follow it with StreamRun. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
-        of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
+        GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -27,16 +27,15 @@ class RunServiceStub:
     A request_id seen before gives the events of the first run. The run of a group has
     the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
     CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-    FAILED_PRECONDITION (GROUP_INCOMPLETE), UNIMPLEMENTED (NOT_BUILT: groups with
-    background agents take no messages), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
-    of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
+    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
+    GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
     CHAIN_TOO_LONG).
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
     """The same without waiting; follow it with StreamRun. NOT_FOUND
     (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
-    of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
+    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
+    GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
     """
     StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
     """Streams the events of a run after a sequence, to its end. Works from any
@@ -121,9 +120,8 @@ class RunServiceServicer:
         A request_id seen before gives the events of the first run. The run of a group has
         the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        FAILED_PRECONDITION (GROUP_INCOMPLETE), UNIMPLEMENTED (NOT_BUILT: groups with
-        background agents take no messages), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
-        of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
+        GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
         CHAIN_TOO_LONG).
         """
 
@@ -134,8 +132,8 @@ class RunServiceServicer:
     ) -> _abc.Awaitable[_run_service_pb2.StartRunResponse]:
         """The same without waiting; follow it with StreamRun. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
-        of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
+        GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
         """
 
     def StreamRun(

@@ -1,0 +1,168 @@
+"""Groups of the kinds sleeptime and voice_sleeptime: an agent and its memory agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from integration.agent_loop.test_groups import agents, block, create, get, labels, members, refusal
+from integration.agent_loop.world import World
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.shared.errors import InvalidArgumentError, Reason
+from strata.shared.ids import new_id
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SLEEPTIME, VOICE = pb.MANAGER_TYPE_SLEEPTIME, pb.MANAGER_TYPE_VOICE_SLEEPTIME
+
+
+async def make_pair(world: World, kind: Any = SLEEPTIME) -> agent_pb.Agent:
+    """An agent with a memory agent that runs after 7 turns, or at more than 9 messages."""
+    if kind == VOICE:
+        return await world.make_agent(
+            type=agent_pb.AGENT_TYPE_VOICE_CONVO,
+            enable_sleeptime=True,
+            max_message_buffer_length=9,
+            min_message_buffer_length=4,
+        )
+    return await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=7)
+
+
+def config(agent: agent_pb.Agent | str, kind: Any = SLEEPTIME, **fields: Any) -> pb.ManagerConfig:
+    agent_id = agent if isinstance(agent, str) else agent.id
+    return pb.ManagerConfig(type=kind, manager_agent_id=agent_id, **fields)
+
+
+async def update(world: World, group: pb.Group, **fields: Any) -> pb.Group:
+    request = pb.UpdateGroupRequest(group_id=group.id, **fields)
+    return (await world.groups.UpdateGroup(request)).group
+
+
+async def violations(call: Any) -> dict[str, str]:
+    """What is wrong with each field of a request that must be refused."""
+    error = await refusal(call)
+    assert isinstance(error, InvalidArgumentError)
+    return {violation.field: violation.description for violation in error.violations}
+
+
+def settings(group: pb.Group) -> tuple[int, int, int]:
+    manager = group.manager
+    return (
+        manager.sleeptime_agent_frequency,
+        manager.max_message_buffer_length,
+        manager.min_message_buffer_length,
+    )
+
+
+@pytest.mark.parametrize("kind", [SLEEPTIME, VOICE])
+@pytest.mark.parametrize("named", [False, True])
+async def test_the_member_is_the_memory_agent_and_the_settings_are_those_of_the_agent(
+    world: World, kind: Any, named: bool
+) -> None:
+    agent = await make_pair(world, kind)
+    agent_ids = [agent.memory_agent_id] if named else []
+    made = await create(world, agent_ids=agent_ids, manager=config(agent, kind))
+    assert await get(world, made.id) == made
+    assert members(made) == [agent.memory_agent_id]
+    assert made.manager_agent.agent_id == agent.id
+    assert settings(made) == ((0, 9, 4) if kind == VOICE else (7, 0, 0))
+    # What was read can be sent back; what the agent gets later is shown.
+    same = await update(world, made, manager=made.manager)
+    assert (same.manager, same.revision) == (made.manager, 2)
+    changes = (
+        {"max_message_buffer_length": 12} if kind == VOICE else {"sleeptime_agent_frequency": 3}
+    )
+    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, **changes))
+    assert settings(await get(world, made.id)) == ((0, 12, 4) if kind == VOICE else (12, 0, 0))
+
+
+async def test_a_group_that_is_no_pair_is_refused_with_what_to_do(world: World) -> None:
+    agent, voice = await make_pair(world), await make_pair(world, VOICE)
+    [alone] = await agents(world, 1)
+    other = (await make_pair(world)).memory_agent_id
+
+    said = await violations(create(world, manager=config(alone)))
+    assert set(said) == {"manager.manager_agent_id"}
+    assert "turn on enable_sleeptime" in said["manager.manager_agent_id"]
+    for agent_ids in ([alone], [other], [agent.memory_agent_id, alone]):
+        said = await violations(create(world, agent_ids=agent_ids, manager=config(agent)))
+        assert set(said) == {"agent_ids"}
+        assert agent.memory_agent_id in said["agent_ids"]
+    for pair, kind, right in (
+        (agent, VOICE, "must be sleeptime"),
+        (voice, SLEEPTIME, "must be voice_sleeptime"),
+    ):
+        said = await violations(create(world, manager=config(pair, kind)))
+        assert right in said["manager.type"]
+    said = await violations(create(world, manager=config(agent, sleeptime_agent_frequency=8)))
+    assert set(said) == {"manager.sleeptime_agent_frequency"}
+    assert "UpdateAgent" in said["manager.sleeptime_agent_frequency"]
+    lengths = {"max_message_buffer_length": 10, "min_message_buffer_length": 9}
+    said = await violations(create(world, manager=config(voice, VOICE, **lengths)))
+    assert set(said) == {f"manager.{name}" for name in lengths}
+    error = await refusal(create(world, manager=config(new_id("agent"))))
+    assert error.reason is Reason.AGENT_NOT_FOUND
+    error = await refusal(create(world, manager=config(agent), agent_ids=[new_id("agent")]))
+    assert isinstance(error, InvalidArgumentError)
+    for pair in (agent.id, voice.id, alone):
+        listed = await world.groups.ListGroups(pb.ListGroupsRequest(agent_id=pair))
+        assert not listed.groups
+
+
+async def test_a_refused_change_to_a_pair_attaches_no_block_and_changes_nothing(
+    world: World,
+) -> None:
+    first, second = await agents(world, 2)
+    agent, plan = await make_pair(world), await block(world)
+    made = await create(world, agent_ids=[first, second])
+    shared = pb.SharedBlockList(block_ids=[plan])
+    said = await violations(update(world, made, manager=config(first), shared_blocks=shared))
+    assert set(said) == {"manager.manager_agent_id"}
+    said = await violations(update(world, made, members=pb.MemberList(), shared_blocks=shared))
+    assert set(said) == {"members.agent_ids"}
+    assert await get(world, made.id) == made
+    assert "plan" not in await labels(world, first)
+
+    # The members of another kind give way to the memory agent, and it gets the blocks.
+    changed = await update(world, made, manager=config(agent), shared_blocks=shared)
+    assert members(changed) == [agent.memory_agent_id]
+    for agent_id in (agent.id, agent.memory_agent_id):
+        assert "plan" in await labels(world, agent_id)
+    said = await violations(update(world, changed, members=pb.MemberList(agent_ids=[first])))
+    assert set(said) == {"members.agent_ids"}
+    assert await update(world, changed, members=pb.MemberList()) != changed
+    # The other way round the members have to be named.
+    robin = pb.ManagerConfig(type=pb.MANAGER_TYPE_ROUND_ROBIN)
+    changed = await update(
+        world, changed, manager=robin, members=pb.MemberList(agent_ids=[first, second])
+    )
+    assert members(changed) == [first, second]
+
+
+async def test_a_group_whose_memory_agent_was_deleted_gets_the_next_one(world: World) -> None:
+    agent = await make_pair(world)
+    made = await create(world, manager=config(agent))
+
+    async def turn(on: bool) -> agent_pb.Agent:
+        request = agent_pb.UpdateAgentRequest(agent_id=agent.id, enable_sleeptime=on)
+        return (await world.agents.UpdateAgent(request)).agent
+
+    await turn(False)
+    left = await get(world, made.id)
+    assert (members(left), settings(left)) == ([], (0, 0, 0))
+    # Changes of other fields are no reason to refuse it.
+    assert (await update(world, made, description="Ada.")).description == "Ada."
+    said = await violations(update(world, made, members=pb.MemberList()))
+    assert "turn on enable_sleeptime" in said["manager.manager_agent_id"]
+    changed = await turn(True)
+    assert changed.memory_agent_id != agent.memory_agent_id
+    assert members(await get(world, made.id)) == []
+    assert members(await update(world, made, members=pb.MemberList())) == [changed.memory_agent_id]
+
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    left = await get(world, made.id)
+    assert (members(left), left.manager.manager_agent_id) == ([], "")
+    said = await violations(update(world, made, members=pb.MemberList()))
+    assert "is required" in said["manager.manager_agent_id"]
