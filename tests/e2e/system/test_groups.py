@@ -17,7 +17,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.cli.main import app
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from world import World, text_of
+from world import World, eventually, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -139,7 +139,7 @@ async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(world: World, str
 async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_for(
     world: World, strata: Run
 ) -> None:
-    await strata("create", "--type", "dynamic", code=1)
+    await strata("create", "--type", "dynamic", code=2)
     max_ = await world.make_agent(
         name=f"Max {new_id('x')[-8:]}",
         system="You are Max.",
@@ -163,6 +163,13 @@ async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_
     assert "By train." in done.stdout
     updated = await strata("update", group_id, "--manager", max_.id)
     assert max_.memory_agent_id in updated.stdout
+
+    async def memory_agent_is_done() -> bool:
+        request = run_pb.GetMemoryStatusRequest(agent_id=max_.id)
+        [status] = (await world.runs.GetMemoryStatus(request)).conversations
+        return not status.run_open and not status.pending_messages
+
+    await eventually(memory_agent_is_done)
 
 
 def scripted(steps: dict[str, list[Step]]) -> Callable[[ModelCall], Step]:

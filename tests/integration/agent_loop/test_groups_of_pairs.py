@@ -71,10 +71,9 @@ async def test_the_member_is_the_memory_agent_and_the_settings_are_those_of_the_
     # What was read can be sent back; what the agent gets later is shown.
     same = await update(world, made, manager=made.manager)
     assert (same.manager, same.revision) == (made.manager, 2)
-    changes = (
-        {"max_message_buffer_length": 12} if kind == VOICE else {"sleeptime_agent_frequency": 3}
-    )
-    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, **changes))
+    name = "max_message_buffer_length" if kind == VOICE else "sleeptime_agent_frequency"
+    change: dict[str, Any] = {"agent_id": agent.id, name: 12}
+    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(**change))
     assert settings(await get(world, made.id)) == ((0, 12, 4) if kind == VOICE else (12, 0, 0))
 
 
@@ -106,8 +105,8 @@ async def test_a_group_that_is_no_pair_is_refused_with_what_to_do(world: World) 
     assert error.reason is Reason.AGENT_NOT_FOUND
     error = await refusal(create(world, manager=config(agent), agent_ids=[new_id("agent")]))
     assert isinstance(error, InvalidArgumentError)
-    for pair in (agent.id, voice.id, alone):
-        listed = await world.groups.ListGroups(pb.ListGroupsRequest(agent_id=pair))
+    for agent_id in (agent.id, voice.id, alone):
+        listed = await world.groups.ListGroups(pb.ListGroupsRequest(agent_id=agent_id))
         assert not listed.groups
 
 

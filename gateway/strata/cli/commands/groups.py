@@ -59,12 +59,6 @@ _ONE_ANSWERS = frozenset(
     }
 )
 """Kinds whose manager agent answers."""
-_OF_THE_MANAGER_AGENT = (
-    "sleeptime_agent_frequency",
-    "max_message_buffer_length",
-    "min_message_buffer_length",
-)
-
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
 MembersArgument = Annotated[
     list[str] | None,
@@ -207,9 +201,10 @@ def update_group(
                 request.manager.CopyFrom(before.manager)
             else:
                 request.manager.type = _type_of(kind)
-            # Its values belong to the manager agent, which may be another one.
-            for name in _OF_THE_MANAGER_AGENT:
-                request.manager.ClearField(name)
+            # They belong to the manager agent, which may be another one from now on.
+            request.manager.sleeptime_agent_frequency = 0
+            request.manager.max_message_buffer_length = 0
+            request.manager.min_message_buffer_length = 0
             await _configure(client, request.manager, manager, max_turns, termination_token)
         return await client.groups.UpdateGroup(request)
 
@@ -272,9 +267,8 @@ def chat_with_group(
 async def _converse(session: ChatSession, group: pb.Group) -> bool:
     interactive = is_interactive()
     if interactive:
-        partners = group.members
-        if group.manager.type in _ONE_ANSWERS:
-            partners = [group.manager_agent]
+        one_answers = group.manager.type in _ONE_ANSWERS
+        partners = [group.manager_agent] if one_answers else group.members
         names = ", ".join(safe(partner.name) for partner in partners)
         note(f"You talk with {names}. Ctrl-C cancels a run, Ctrl-D leaves.")
     ok = True
