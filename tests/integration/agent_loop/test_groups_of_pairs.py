@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncpg
 import pytest
 
 from integration.agent_loop.test_groups import agents, block, create, get, labels, members, refusal
@@ -165,3 +166,27 @@ async def test_a_group_whose_memory_agent_was_deleted_gets_the_next_one(world: W
     assert (members(left), left.manager.manager_agent_id) == ([], "")
     said = await violations(update(world, made, members=pb.MemberList()))
     assert "is required" in said["manager.manager_agent_id"]
+
+
+async def test_a_stored_group_that_is_no_pair_can_be_read_and_repaired(world: World) -> None:
+    """Development builds stored any agents, and settings of the group itself."""
+    agent = await make_pair(world)
+    [other] = await agents(world, 1)
+    made = await create(world, manager=config(agent))
+    connection = await asyncpg.connect(world.urls["agent_loop"].admin_url)
+    try:
+        await connection.execute(
+            "UPDATE agent_loop.groups SET manager = manager || $1::jsonb WHERE id = $2",
+            '{"sleeptime_agent_frequency": 5, "max_message_buffer_length": 30}',
+            made.id,
+        )
+        await connection.execute(
+            "UPDATE agent_loop.group_members SET agent_id = $1 WHERE group_id = $2", other, made.id
+        )
+    finally:
+        await connection.close()
+    stored = await get(world, made.id)
+    assert (members(stored), settings(stored)) == ([other], (7, 0, 0))
+    assert members(await update(world, stored, description="Ada.")) == [other]
+    repaired = await update(world, stored, manager=stored.manager)
+    assert members(repaired) == [agent.memory_agent_id]
