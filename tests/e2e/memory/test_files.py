@@ -92,6 +92,24 @@ async def test_a_file_is_shown_by_its_path_and_by_its_id(strata: Run, stored: st
     assert (missing.code, "[FILE_NOT_FOUND]" in missing.err) == (1, True), missing
 
 
+async def test_a_file_of_several_pages_is_read_whole_or_from_a_line(
+    strata: Run, folder: str, tmp_path: Path, ann: agent_pb.Agent
+) -> None:
+    lines = [f"{number}: {'x' * 1000}" for number in range(1, 151)]
+    long = tmp_path / "long.txt"
+    long.write_text("\n".join(lines))
+    assert (await strata("files", "upload", folder, str(long), "--create")).code == 0
+    path = f"{folder}/long.txt"
+    not_attached = await strata("files", "read", ann.name, path)
+    assert (not_attached.code, "[FILE_NOT_FOUND]" in not_attached.err) == (1, True), not_attached
+    assert (await strata("folders", "attach", ann.name, folder)).code == 0
+    assert (await strata("files", "read", ann.name, path)).out.splitlines() == lines
+    rest = await strata("files", "read", ann.name, path, "--from", "149")
+    assert rest.out.splitlines() == lines[148:]
+    as_json = json.loads((await strata("files", "read", ann.name, path, "--json")).out)
+    assert as_json["lines"] == lines
+
+
 async def test_files_are_uploaded_and_followed_until_they_are_ready(
     strata: Run, folder: str, manual: Path, tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def delete_file(
 
 app.command("open")(files_reading.open_files)
 app.command("close")(files_reading.close_files)
+app.command("read")(files_reading.read_file)
 app.command("grep")(files_reading.grep_files)
 app.command("search")(files_reading.search_files)
 

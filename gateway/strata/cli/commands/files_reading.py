@@ -1,4 +1,4 @@
-"""``strata files open``, ``close``, ``grep``, ``search``."""
+"""``strata files open``, ``close``, ``read``, ``grep``, ``search``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError
+from strata.cli.files.references import file_named
 from strata.cli.files.windows import asked_window, window_of
 from strata.cli.options import (
     AgentArgument,
@@ -83,6 +84,44 @@ def close_files(
 
     done = connection.run(work)
     _print_open(done, done.open_files, as_json=as_json)
+
+
+@online
+def read_file(
+    connection: Connection,
+    agent: AgentArgument,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="FOLDER/FILE, or an id.")],
+    first_line: Annotated[
+        int, typer.Option("--from", min=1, help="The first line to print, from 1.")
+    ] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a file as an agent can read it, without opening it in its memory."""
+
+    async def read(client: Client) -> pb.ReadFileResponse:
+        named = await file_named(client, file)
+        request = pb.ReadFileRequest(
+            agent_id=await client.agent_id(agent),
+            file_id=named.id,
+            first_line=first_line,
+            content_hash=named.content_hash,
+        )
+        lines = await client.files.ReadFile(request)
+        while first_line - 1 + len(lines.lines) < lines.line_count:
+            request.first_line = first_line + len(lines.lines)
+            page = await client.files.ReadFile(request)
+            if not page.lines:
+                break
+            lines.lines.extend(page.lines)
+        return lines
+
+    response = connection.run(read)
+    if as_json:
+        print_json(response)
+        return
+    screen = console()
+    for line in response.lines:
+        screen.print(Text(safe(line)), soft_wrap=True)
 
 
 @online
