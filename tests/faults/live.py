@@ -413,7 +413,9 @@ class Client:
 
     async def follow(self, run_id: str, after: int = 0) -> Turn:
         """Follows a run from a sequence on to its end."""
-        request = run_service_pb2.StreamRunRequest(run_id=run_id, after_sequence=after)
+        request = run_service_pb2.StreamRunRequest(
+            run_id=run_id, after_sequence=after, send_message_as_text=False
+        )
         events = [each.event async for each in self.runs.StreamRun(request, **self.call)]
         return Turn(events)
 
@@ -428,7 +430,10 @@ class Client:
         token = ""
         while True:
             request = message_service_pb2.ListMessagesRequest(
-                conversation_id=conversation_id, page_size=500, page_token=token
+                conversation_id=conversation_id,
+                page_size=500,
+                page_token=token,
+                send_message_as_text=False,
             )
             page = await self.messages.ListMessages(request, **self.call)
             found.extend(page.messages)

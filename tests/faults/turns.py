@@ -224,7 +224,10 @@ class Worker:
         if kind == "long":
             text += f" {_words(tag, 120)}"
         request = run_pb.SendMessageRequest(
-            agent_id=self.agent_id, messages=inputs(text), request_id=tag
+            agent_id=self.agent_id,
+            messages=inputs(text),
+            request_id=tag,
+            send_message_as_text=False,
         )
         run = await self._run(
             tag, kind, lambda client: client.runs.SendMessage(request, **client.call)
@@ -244,7 +247,9 @@ class Worker:
             self.moment = "approval"
             await asyncio.sleep(self.chance.uniform(0.2, 1.5))
         response = run_pb.RespondToApprovalRequest(
-            request_id=f"{tag}-answer", approval_id=run.approval.approval_id
+            request_id=f"{tag}-answer",
+            approval_id=run.approval.approval_id,
+            send_message_as_text=False,
         )
         for made in run.approval.tool_calls:
             decision.tool_call_id = made.tool_call_id
@@ -313,7 +318,9 @@ class Worker:
     ) -> Any:
         if start is not None and not stream.events:
             return start(client)
-        request = run_pb.StreamRunRequest(run_id=run.id, after_sequence=stream.after)
+        request = run_pb.StreamRunRequest(
+            run_id=run.id, after_sequence=stream.after, send_message_as_text=False
+        )
         return client.runs.StreamRun(request, **client.call)
 
     async def _follow(self, run: Run, stream: Stream) -> None:

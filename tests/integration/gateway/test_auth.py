@@ -190,6 +190,7 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
         "Explain",
         "Expand",
         "Lint",
+        "Read",
         "Render",
         "Watch",
         # What is stored of a run, to be read elsewhere.

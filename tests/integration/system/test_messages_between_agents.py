@@ -16,6 +16,7 @@ from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.ids import new_id
+from strata.shared.member_labels import labels_of
 from world import Ran, World, eventually, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -263,7 +264,7 @@ async def test_whatever_an_agent_is_called_it_can_speak(world: World) -> None:
         {"agent_id": bob.id, "status": "answered", "reply": "Hello."},
     )
     said = (await world.log(bob))[1]
-    assert ada.name in text_of(said)
+    assert labels_of([ada.name])[0] in text_of(said)
     assert said.name.startswith("Dr.Ada \U0001f469\U0001f52c")
 
 

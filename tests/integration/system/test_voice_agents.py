@@ -93,7 +93,7 @@ async def make_voice_agent(world: World, **fields: Any) -> agent_pb.Agent:
 async def talk(world: World, agent: agent_pb.Agent, *texts: str) -> None:
     for text in texts:
         ran = await world.send(agent, text)
-        assert roles(ran.messages) == ["assistant", "tool"]
+        assert roles(ran.messages) == ["assistant"]
 
 
 async def status(world: World, agent: agent_pb.Agent) -> run_pb.MemoryStatus:

@@ -33,17 +33,27 @@ from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.memory_command import COMMANDS
-from strata.tool_execution.domain.tools import Call, Caller
+from strata.tool_execution.domain.tools import Call, Caller, CallingGroup
 
 # These make no request to a service from their arguments.
 WITHOUT_REQUEST = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS)} | {
     "finish_rethinking_memory",
+    "hand_over",
     "memory_finish_edits",
     "send_message",
     # It stores lines that its arguments count.
     "store_memories",
 }
-CALLER = Caller(new_id("agent"), new_id("conversation"), new_id("run"), "step-1", "openai/x", "UTC")
+GROUP = CallingGroup(new_id("group"), (new_id("agent"),), ("Bob",))
+CALLER = Caller(
+    new_id("agent"),
+    new_id("conversation"),
+    new_id("run"),
+    "step-1",
+    "openai/x",
+    "UTC",
+    group=GROUP,
+)
 OTHERS = [new_id("agent"), new_id("agent")]
 
 
