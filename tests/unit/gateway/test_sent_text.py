@@ -13,7 +13,7 @@ from strata.api.common.v1 import message_pb2 as pb
 from strata.api.common.v1 import run_event_pb2 as ev
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.gateway.runs.sent_text import SentText
-from strata.gateway.runs.text_under_way import TextUnderWay
+from strata.gateway.runs.text_under_way import TextsUnderWay, TextUnderWay
 from strata.shared.replies import as_text
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -193,3 +193,56 @@ def test_text_beside_the_call_of_a_step_that_is_done_again_is_forgotten() -> Non
         client.take(form.shown(event))
     assert (client.text, client.reasoning) == ("Right.", "")
     assert parts_of(as_text(message) or message)[0] == "Right."
+
+
+def of_member(name: str, **fields: object) -> RunEvent:
+    return delta(member=ev.EventMember(agent_id=name, run_id=f"run-{name}"), **fields)
+
+
+def call_piece(name: str, arguments: str, tool: str = "") -> RunEvent:
+    piece = ev.ToolCallDelta(message_id=f"message-{name}", name=tool, arguments=arguments)
+    return of_member(name, tool_call_delta=piece)
+
+
+def test_members_that_write_at_the_same_time_do_not_end_the_replies_of_each_other() -> None:
+    form = SentText()
+    events = [
+        of_member("a", step_started=ev.StepStarted(step=1, message_id="message-a")),
+        call_piece("a", '{"message": "Hel', "send_message"),
+        of_member("b", step_started=ev.StepStarted(step=2, message_id="message-b")),
+        call_piece("b", '{"message": "Yes', "send_message"),
+        call_piece("a", 'lo"}'),
+    ]
+    shown = [out for event in events for out in form.shown(event)]
+    assert [out.text_delta.text for out in shown if out.HasField("text_delta")] == [
+        "Hel",
+        "Yes",
+        "lo",
+    ]
+    assert not any(out.HasField("tool_call_delta") for out in shown)
+
+
+def test_a_client_that_joins_is_shown_the_text_of_all_members_from_its_beginning() -> None:
+    texts = TextsUnderWay()
+    events = [
+        of_member("a", step_started=ev.StepStarted(step=1, message_id="message-a")),
+        call_piece("a", '{"message": "Hel', "send_message"),
+        of_member("b", text_delta=ev.TextDelta(message_id="message-b", text="Yes")),
+        call_piece("a", "lo"),
+    ]
+    for event in events:
+        texts.note(event, event.WhichOneof("event"))
+    form = SentText()
+    joined = [out for event in texts.snapshots() for out in form.shown(event)]
+    assert {out.member.agent_id: out.text_snapshot.text for out in joined} == {
+        "a": "Hello",
+        "b": "Yes",
+    }
+    [piece] = form.shown(call_piece("a", '!"}'))
+    assert piece.text_delta.text == "!"
+
+    over = of_member("a", message_stored=ev.MessageStored())
+    texts.note(over, "message_stored")
+    assert [event.member.agent_id for event in texts.snapshots()] == ["b"]
+    texts.note(delta(run_finished=ev.RunFinished()), "run_finished")
+    assert not list(texts.snapshots())

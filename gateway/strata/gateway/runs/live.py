@@ -35,7 +35,7 @@ from strata.gateway.runs.domain import (
 from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn, TranscriptRead
 from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
-from strata.gateway.runs.text_under_way import DELTAS, TextUnderWay
+from strata.gateway.runs.text_under_way import DELTAS, TextsUnderWay
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
 from strata.shared.settings import MIB
@@ -155,7 +155,7 @@ class LiveRun:
         self._payload = dispatch.payload
         self._kind = run.kind
         self._tended: TendedTurn | None = None
-        self._text = TextUnderWay()
+        self._texts = TextsUnderWay()
         self._read: TranscriptRead | None = None
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -370,9 +370,10 @@ class LiveRun:
         subscription = Subscription(after, tokens=tokens)
         for size, event in self._recent:
             subscription.put(event, size)
-        if tokens and self._text:
-            snapshot = self._snapshot()
-            subscription.put(snapshot, snapshot.ByteSize())
+        if tokens:
+            for snapshot in self._texts.snapshots():
+                self._stamp(snapshot, 0)
+                subscription.put(snapshot, snapshot.ByteSize())
         self._subscriptions.add(subscription)
         if self.closed:
             subscription.close()
@@ -380,14 +381,6 @@ class LiveRun:
             yield self._recent_from - 1, subscription
         finally:
             self._subscriptions.discard(subscription)
-
-    def _snapshot(self) -> run_event_pb2.RunEvent:
-        under_way = self._text
-        event = RunEvent(text_snapshot=under_way.snapshot())
-        if under_way.member is not None:
-            event.member.CopyFrom(under_way.member)
-        self._stamp(event, 0)
-        return event
 
     def _withdraw(self, event: run_event_pb2.RunEvent) -> None:
         """Says that what was streamed of a step is void which a new attempt makes again."""
@@ -469,7 +462,7 @@ class LiveRun:
 
     def _show(self, event: run_event_pb2.RunEvent) -> None:
         kind = event.WhichOneof("event")
-        self._text.note(event, kind)
+        self._texts.note(event, kind)
         size = event.ByteSize()
         if kind not in DELTAS:
             self._keep(event, size)

@@ -53,7 +53,9 @@ class SentText:
     """
 
     def __init__(self) -> None:
-        self._replies: dict[str, _Reply] = {}
+        # By message, with the run of the member that writes it. Members of a group may write at
+        # the same time.
+        self._replies: dict[str, tuple[str, _Reply]] = {}
 
     def shown(self, event: RunEvent) -> Sequence[RunEvent]:
         """Returns what is shown in place of an event, which is not changed."""
@@ -62,13 +64,13 @@ class SentText:
                 return [self._text(event)]
             case "reasoning_delta":
                 delta = event.reasoning_delta
-                self._reply(delta.message_id).reasoning.add(delta.text)
+                self._reply(event, delta.message_id).reasoning.add(delta.text)
             case "tool_call_delta":
                 return self._call(event)
             case "text_snapshot":
                 return [self._snapshot(event)]
             case "step_started" | "step_restarted":
-                self._replies.clear()
+                self._forget_replies(event)
             case "message_stored":
                 return self._stored(event)
             case "tool_started":
@@ -81,12 +83,21 @@ class SentText:
                 pass
         return [event]
 
-    def _reply(self, message_id: str) -> _Reply:
-        return self._replies.setdefault(message_id, _Reply())
+    def _reply(self, event: RunEvent, message_id: str) -> _Reply:
+        return self._replies.setdefault(message_id, (event.member.run_id, _Reply()))[1]
+
+    def _forget_replies(self, event: RunEvent) -> None:
+        """Forgets what the writer of an event writes; an event without a member is for all."""
+        run_id = event.member.run_id
+        self._replies = {
+            message_id: (writer, reply)
+            for message_id, (writer, reply) in self._replies.items()
+            if run_id and writer != run_id
+        }
 
     def _text(self, event: RunEvent) -> RunEvent:
         delta = event.text_delta
-        reply = self._reply(delta.message_id)
+        reply = self._reply(event, delta.message_id)
         if not reply.sends:
             reply.text.add(delta.text)
             return event
@@ -97,7 +108,7 @@ class SentText:
 
     def _call(self, event: RunEvent) -> list[RunEvent]:
         delta = event.tool_call_delta
-        reply = self._reply(delta.message_id)
+        reply = self._reply(event, delta.message_id)
         out: list[RunEvent] = []
         if delta.name == SEND_MESSAGE and delta.index not in reply.sends:
             beside = bool(reply.text)
@@ -117,7 +128,8 @@ class SentText:
 
     def _snapshot(self, event: RunEvent) -> RunEvent:
         snapshot = event.text_snapshot
-        reply = self._replies[snapshot.message_id] = _Reply()
+        reply = _Reply()
+        self._replies[snapshot.message_id] = (event.member.run_id, reply)
         reply.text.set(snapshot.text)
         reply.reasoning.set(snapshot.reasoning)
         sends = [call for call in snapshot.tool_calls if call.name == SEND_MESSAGE]

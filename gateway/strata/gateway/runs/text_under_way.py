@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from strata.api.common.v1 import run_event_pb2
@@ -9,6 +10,10 @@ from strata.shared.text_buffer import TextBuffer
 
 DELTAS = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
 """Kinds of events that are not stored."""
+
+_ENDS = frozenset(
+    {"step_started", "step_restarted", "message_stored", "turn_finished", "run_finished"}
+)
 
 
 @dataclass(slots=True)
@@ -76,8 +81,6 @@ class TextUnderWay:
                 self._continue(delta.message_id)
                 call = self.calls.setdefault(delta.index, _Call(delta.tool_call_id, delta.name))
                 call.arguments.add(delta.arguments)
-            case "step_started" | "step_restarted" | "message_stored" | "run_finished":
-                self._continue("")
             case _:
                 pass
 
@@ -87,3 +90,26 @@ class TextUnderWay:
             self.text.clear()
             self.reasoning.clear()
             self.calls.clear()
+
+
+class TextsUnderWay:
+    """The messages under way in a run: one, or in the run of a group one of each member."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, TextUnderWay] = {}
+
+    def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
+        """Takes in an event of this kind; one without a member ends the messages of all."""
+        run_id = event.member.run_id
+        if kind in DELTAS:
+            self._texts.setdefault(run_id, TextUnderWay()).note(event, kind)
+        elif kind in _ENDS and run_id:
+            self._texts.pop(run_id, None)
+        elif kind in _ENDS:
+            self._texts.clear()
+
+    def snapshots(self) -> Iterator[run_event_pb2.RunEvent]:
+        """Yields an event for each message of which there is some text."""
+        for text in self._texts.values():
+            if text:
+                yield run_event_pb2.RunEvent(text_snapshot=text.snapshot(), member=text.member)
