@@ -101,3 +101,20 @@ async def test_run_under_way_is_not_recorded(world: World) -> None:
     run = await gateway.start_run(world.new_agent())
     assert await refusal(gateway, run.id) == "FAILED_PRECONDITION RUN_NOT_RECORDABLE"
     go_on.set()
+
+
+async def test_recordings_of_a_project_are_made_one_after_the_other(world: World) -> None:
+    gateway = await world.gateway()
+    events = await collect(gateway.send(world.new_agent()))
+    world.turns.may_record.clear()
+    calls = [asyncio.create_task(record(gateway, events[0].run_id)) for _ in range(10)]
+    async with asyncio.timeout(20):
+        [refused], waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    error = refused.exception()
+    assert isinstance(error, grpc.aio.AioRpcError)
+    assert f"{error.code().name} {reason(error)}" == "RESOURCE_EXHAUSTED OVERLOADED"
+    # One is made, and eight wait for it.
+    assert len(waiting) == 9
+    world.turns.may_record.set()
+    assert await asyncio.gather(*waiting) == [b'{"format": "a test"}'] * 9
+    assert world.turns.most_recording == 1

@@ -77,6 +77,10 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
         self.on_cancel: Script | None = None
         self.script: Script = reply("Hello!")
         self.holders: dict[str, Holder] = {}
+        # Recordings under way, how many there were at the same time, and what they wait for.
+        self.recording = self.most_recording = 0
+        self.may_record = asyncio.Event()
+        self.may_record.set()
 
     async def BeginGroupRun(self, request: Any, context: Any) -> Any:
         holder = self.holders.setdefault(request.group_id, Holder())
@@ -92,6 +96,10 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def RecordRun(self, request_iterator: Any, context: Any) -> Any:
         self.recorded = [request async for request in request_iterator]
+        self.recording += 1
+        self.most_recording = max(self.most_recording, self.recording)
+        await self.may_record.wait()
+        self.recording -= 1
         for piece in (b'{"format": ', b'"a test"}'):
             yield turn_service_pb2.RecordRunResponse(piece=piece)
 

@@ -12,14 +12,23 @@ from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.domain import Run, RunFilter, RunKind, RunStore, is_group
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.fair_slots import FairSlots
 from strata.shared.settings import MIB
 
 MAX_EVENT_BYTES = 48 * MIB
 """Events of one run that are read for its recording."""
 MAX_LATER_RUNS = 200
 """Runs of the conversation after it that are searched for changes of the system message."""
+MAX_LATER_BYTES = 128 * MIB
+"""Events of these runs that are read for it."""
 
 _PAGE = 100
+# All events of a run are in memory at the same time, so few recordings are made at once; a client
+# that is slow to read its recording does not keep others waiting for longer than this.
+_AT_ONCE = 4
+_SHARE = 1 / _AT_ONCE
+_QUEUE = 8
+_HOLD_S = 120.0
 
 
 class RunRecorder:
@@ -33,22 +42,25 @@ class RunRecorder:
     def __init__(self, store: RunStore, channel: grpc.aio.Channel) -> None:
         self._store = store
         self._stub = turn_grpc.TurnServiceStub(channel)
+        self._slots = FairSlots(_AT_ONCE, "recordings", share=_SHARE, queue=_QUEUE, hold_s=_HOLD_S)
 
     async def record(self, run: Run) -> AsyncGenerator[bytes, None]:
-        """Yields the recording of a run.
+        """Yields the recording of a run. One of a project is made at a time.
 
         Raises:
             FailedPreconditionError: ``RUN_NOT_RECORDABLE``.
             NotFoundError: ``AGENT_NOT_FOUND``, ``CONVERSATION_NOT_FOUND``.
+            ResourceExhaustedError: Too many of the project wait already (``OVERLOADED``).
         """
         if is_group(run.agent_id):
             raise _not_recordable(run, "it is that of a group; record the runs of its members")
         if not run.state.final:
             raise _not_recordable(run, "it is not over")
-        # All is read before anything is sent: an error of a stream that is sent would be lost.
-        pieces = [piece async for piece in self._pieces(run)]
-        async for response in self._stub.RecordRun(_in_turn(pieces)):
-            yield response.piece
+        async with self._slots.slot(run.project_id):
+            # All is read before anything is sent: an error of a stream that is sent would be lost.
+            pieces = [piece async for piece in self._pieces(run)]
+            async for response in self._stub.RecordRun(_in_turn(pieces)):
+                yield response.piece
 
     async def _pieces(self, run: Run) -> AsyncIterator[turn_pb.RecordRunRequest]:
         yield turn_pb.RecordRunRequest(turn=await self._turn(run))
@@ -92,7 +104,7 @@ class RunRecorder:
         """Yields the changes of the system message after a run, newest first."""
         which = RunFilter(conversation_id=run.conversation_id)
         before: str | None = None
-        seen = 0
+        seen = size = 0
         while seen < MAX_LATER_RUNS:
             runs = await self._store.list(run.project_id, which, before=before, limit=_PAGE)
             for later in runs:
@@ -100,21 +112,28 @@ class RunRecorder:
                 if later.id <= run.id:
                     return
                 seen += 1
-                for change in await self._changes_of(later):
+                changes, read = await self._changes_of(later)
+                size += read
+                if size > MAX_LATER_BYTES:
+                    # What is missing then is for agent_loop to tell.
+                    return
+                for change in changes:
                     yield change
             if len(runs) < _PAGE:
                 return
             before = runs[-1].id
 
-    async def _changes_of(self, run: Run) -> list[turn_pb.LaterChange]:
-        changes = []
+    async def _changes_of(self, run: Run) -> tuple[list[turn_pb.LaterChange], int]:
+        """Returns the changes in a run, newest first, and the bytes of its events."""
+        changes, size = [], 0
         async for event in self._events(run):
+            size += event.ByteSize()
             for call in event.model_calls:
                 if call.request.HasField("system_change"):
                     sent = call.request
                     change = turn_pb.LaterChange(after=sent.system, change=sent.system_change)
                     changes.append(change)
-        return changes[::-1]
+        return changes[::-1], size
 
 
 async def _in_turn(
