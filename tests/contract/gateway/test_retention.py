@@ -12,7 +12,7 @@ import pytest
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from contract.gateway.test_webhook_outbox import new_webhook
-from strata.gateway.retention.store import BACKLOG_FULL, PostgresRetention
+from strata.gateway.retention.store import BACKLOG_FULL, Kept, PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.live import RunHub
@@ -21,7 +21,12 @@ from strata.gateway.runs.watching import RunWatch
 from strata.gateway.webhooks.domain import Delivery, DeliveryState, Outcome
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.clock import SystemClock
-from strata.shared.errors import NotFoundError, Reason, ResourceExhaustedError
+from strata.shared.errors import (
+    DeadlineExceededError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
 
 OTHER = "project-2"
 
@@ -203,3 +208,37 @@ async def test_oldest_deliveries_of_a_project_with_too_many_are_given_up_with_th
     # They can be sent again one by one.
     again = await store.deliver_again(PROJECT, (await deliveries(store))[-1].id)
     assert again.state is DeliveryState.PENDING
+
+
+class SlowRetention(PostgresRetention):
+    """A store in which batches of more than one run, and all of one project, take too long."""
+
+    def __init__(self, gateways: Gateways, slow_project: str) -> None:
+        super().__init__(gateways.database, gateways.worker)
+        self._slow_project = slow_project
+
+    async def delete(self, project_id: str, what: Kept, *, days: float, limit: int) -> int:
+        if limit > 1 or project_id == self._slow_project:
+            raise DeadlineExceededError("a database statement took too long")
+        return await super().delete(project_id, what, days=days, limit=limit)
+
+
+async def test_rows_that_cannot_be_deleted_in_time_keep_no_other_project_from_its_turn(
+    gateways: Gateways,
+) -> None:
+    await ended_run(gateways)
+    await ended_run(gateways, OTHER)
+    await execute(gateways, "UPDATE gateway.runs SET finish_time = now() - interval '91 days'")
+
+    async def days(_: str) -> float:
+        return 0.0
+
+    first = min(PROJECT, OTHER)
+    terms = RetentionTerms(batch=8, pause_s=0.0)
+    worker = RetentionWorker(SlowRetention(gateways, first), days, SystemClock(), terms)
+    assert await worker.delete_old() == 1
+    rows = await execute(gateways, "SELECT project_id, events_deleted FROM gateway.runs")
+    assert {row["project_id"]: row["events_deleted"] for row in rows} == {
+        first: False,
+        max(PROJECT, OTHER): True,
+    }

@@ -10,7 +10,7 @@ from functools import partial
 
 from strata.gateway.retention.store import Kept, PostgresRetention
 from strata.shared.clock import Clock
-from strata.shared.errors import StrataError
+from strata.shared.errors import DeadlineExceededError, StrataError
 from strata.shared.logs import get_logger
 
 _PROJECTS = 100
@@ -89,7 +89,7 @@ class RetentionWorker:
                     days = await self._event_days(project_id)
                 if days:
                     delete = partial(self._store.delete, project_id, what, days=days)
-                    total += await self._batches(delete)
+                    total += await self._batches(project_id, delete)
         return total
 
     async def _event_days(self, project_id: str) -> float:
@@ -109,7 +109,7 @@ class RetentionWorker:
         total = 0
         async for project_id in self._projects(Kept.BACKLOG):
             drop = partial(self._store.drop_backlog, project_id, most=self._terms.backlog)
-            dropped = await self._batches(drop)
+            dropped = await self._batches(project_id, drop)
             if dropped:
                 _log.warning("deliveries given up", project_id=project_id, count=dropped)
             total += dropped
@@ -122,11 +122,25 @@ class RetentionWorker:
                 yield project_id
             after = projects[-1]
 
-    async def _batches(self, delete: Callable[..., Awaitable[int]]) -> int:
-        total = 0
+    async def _batches(self, project_id: str, delete: Callable[..., Awaitable[int]]) -> int:
+        """Deletes batch by batch; a failure ends the work for this project alone."""
+        total, limit = 0, self._terms.batch
         while True:
-            count = await delete(limit=self._terms.batch)
+            try:
+                count = await delete(limit=limit)
+            except DeadlineExceededError as error:
+                # Some runs have many thousands of events.
+                if limit > 1:
+                    limit = max(1, limit // 4)
+                    continue
+                return self._left(project_id, error, total)
+            except StrataError as error:
+                return self._left(project_id, error, total)
             total += count
-            if count < self._terms.batch:
+            if count < limit:
                 return total
             await asyncio.sleep(self._terms.pause_s)
+
+    def _left(self, project_id: str, error: StrataError, total: int) -> int:
+        _log.warning("old rows not deleted", project_id=project_id, error=repr(error))
+        return total
