@@ -22,7 +22,10 @@ from strata.shared.tool_catalogue import ASK_MEMBERS, CODE_TOOLS
 
 RunEvent = run_event_pb2.RunEvent
 
-_LOOK_S = 0.1
+# The members are asked at the beginning of a call: a look that finds nothing new makes the pause
+# before the next one longer, for a call may last for minutes.
+_FIRST_LOOK_S = 0.1
+_LAST_LOOK_S = 2.0
 _EVENTS_AHEAD = 64
 
 _log = get_logger(__name__)
@@ -136,12 +139,19 @@ class AskedMembers:
                 pass
 
     async def _search(self) -> None:
+        pause = _FIRST_LOOK_S
+        calls: set[str] = set()
         while self._calls:
+            known = len(self._followed)
             try:
                 await self._look()
             except StrataError as error:
                 _log.warning("runs of asked members not found", error=repr(error))
-            await asyncio.sleep(_LOOK_S)
+            if len(self._followed) > known or self._calls - calls:
+                pause = _FIRST_LOOK_S
+            calls = set(self._calls)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LAST_LOOK_S)
 
     async def _look(self, *, wait: bool = False) -> None:
         """Follows the runs that were asked for since.
