@@ -26,6 +26,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
+from strata.gateway.runs.quotas import MAX_RUNS_OF_GROUP_RUN
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.errors import (
@@ -185,6 +186,22 @@ async def test_a_project_has_a_limit_of_open_runs(gateways: Gateways) -> None:
     assert raised.value.reason is Reason.QUOTA_EXCEEDED
     assert raised.value.retry_after is not None
     assert (await gateways.first.accept(new_run("conversation-x", "project-2"))).dispatch
+
+
+async def test_runs_within_the_run_of_a_group_have_a_limit_of_their_own(
+    gateways: Gateways,
+) -> None:
+    def of_group(conversation: str, group_run: str) -> NewRun:
+        return replace(new_run(conversation), group_run_id=group_run)
+
+    for number in range(MAX_RUNS_OF_GROUP_RUN):
+        await gateways.first.accept(of_group(f"conversation-{number}", "run-group-1"))
+    with pytest.raises(ResourceExhaustedError) as raised:
+        await gateways.first.accept(of_group("conversation-x", "run-group-1"))
+    assert raised.value.metadata == {"quota": "group_runs", "limit": str(MAX_RUNS_OF_GROUP_RUN)}
+    # Neither other groups nor the open runs of the project are less for it.
+    assert (await gateways.first.accept(of_group("conversation-y", "run-group-2"))).dispatch
+    assert (await gateways.first.accept(new_run("conversation-z"))).dispatch
 
 
 async def test_events_are_read_in_order_from_any_gateway(gateways: Gateways) -> None:

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 from strata.shared.errors import Reason, ResourceExhaustedError
 
+MAX_RUNS_OF_GROUP_RUN = 128
+"""Open runs within one run of a group.
+
+They do not count as open runs of the project, in which the run of the group counts. A group has at
+most 32 members; each can be asked, and be told what was said while it was busy.
+"""
 _RETRY_S = 1.0
 
 
@@ -32,20 +38,31 @@ class RunQuotas:
         Raises:
             ResourceExhaustedError: The quota is used up (``QUOTA_EXCEEDED``).
         """
-        quota, limit = (
-            ("delayed_runs", self.delayed_runs)
-            if is_later
-            else (
-                "open_runs",
-                self.open_runs,
-            )
-        )
-        if count < limit:
-            return
-        words = quota.replace("_", " ")
-        raise ResourceExhaustedError(
-            f"The project has {count} {words}, as many as it may have.",
-            reason=Reason.QUOTA_EXCEEDED,
-            metadata={"quota": quota, "limit": limit},
-            retry_after=None if is_later else _RETRY_S,
-        )
+        quota = "delayed_runs" if is_later else "open_runs"
+        limit = self.delayed_runs if is_later else self.open_runs
+        if count >= limit:
+            raise _exceeded(f"The project has {count} {quota.replace('_', ' ')}", quota, limit)
+
+
+def check_group_quota(count: int) -> None:
+    """Raises the error of a run that was not accepted if the run of its group has too many.
+
+    Args:
+        count: Open runs within the run of the group.
+
+    Raises:
+        ResourceExhaustedError: The quota is used up (``QUOTA_EXCEEDED``).
+    """
+    if count >= MAX_RUNS_OF_GROUP_RUN:
+        words = f"The run of the group has {count} open runs of its agents"
+        raise _exceeded(words, "group_runs", MAX_RUNS_OF_GROUP_RUN)
+
+
+def _exceeded(count: str, quota: str, limit: int) -> ResourceExhaustedError:
+    return ResourceExhaustedError(
+        f"{count}, as many as it may have.",
+        reason=Reason.QUOTA_EXCEEDED,
+        metadata={"quota": quota, "limit": limit},
+        # What starts later holds its place for as long.
+        retry_after=None if quota == "delayed_runs" else _RETRY_S,
+    )

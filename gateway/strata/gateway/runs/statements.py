@@ -91,10 +91,18 @@ WITH known AS (
         UNION ALL
         (SELECT FROM {_OPEN_RUNS} AND run_at > now() AND {_LATER} LIMIT :delayed_limit)
     ) counted
+), of_group AS (
+    SELECT count(*) AS n FROM (
+        SELECT FROM gateway.runs
+         WHERE CAST(:group_run_id AS text) <> '' AND project_id = :project_id
+           AND group_run_id = CAST(:group_run_id AS text) AND state IN ({_OPEN})
+         LIMIT :group_limit
+    ) counted
 ), allowed AS (
-    SELECT FROM open_runs
-     WHERE (n < CASE WHEN {_LATER} THEN :delayed_limit ELSE :open_limit END
-            OR CAST(:group_run_id AS text) <> '')
+    SELECT FROM open_runs, of_group
+     WHERE CASE WHEN CAST(:group_run_id AS text) <> '' THEN of_group.n < :group_limit
+                WHEN {_LATER} THEN open_runs.n < :delayed_limit
+                ELSE open_runs.n < :open_limit END
        AND NOT EXISTS (SELECT FROM known)
        AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM busy))
        AND CASE :on_approval
@@ -137,13 +145,13 @@ WITH known AS (
 ), found AS (
     SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM known
 )
-SELECT open_runs.n AS open_count, {_LATER} AS is_later,
+SELECT open_runs.n AS open_count, of_group.n AS group_count, {_LATER} AS is_later,
        (SELECT id FROM busy LIMIT 1) AS busy_id,
        (SELECT id FROM interrupted) AS interrupted_id,
        (SELECT id FROM pending LIMIT 1) AS pending_id,
        (SELECT expire_time FROM pending LIMIT 1) AS pending_until,
        found.*
-  FROM open_runs LEFT JOIN found ON true
+  FROM open_runs CROSS JOIN of_group LEFT JOIN found ON true
 """)
 
 FIND_REQUEST = text(

@@ -45,7 +45,7 @@ from strata.gateway.runs.domain import (
     UsageSum,
 )
 from strata.gateway.runs.memory_store import PostgresMemoryRuns, note_end, note_turn
-from strata.gateway.runs.quotas import RunQuotas
+from strata.gateway.runs.quotas import MAX_RUNS_OF_GROUP_RUN, RunQuotas, check_group_quota
 from strata.gateway.runs.states import RunState
 from strata.shared.db import PAGE_BYTES, Database
 from strata.shared.errors import (
@@ -163,13 +163,16 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             "may_start": may_start,
             "run_at": new.run_at,
             "group_run_id": new.group_run_id,
+            "group_limit": MAX_RUNS_OF_GROUP_RUN,
             "takes_slot": new.takes_slot,
         }
         return (await connection.execute(sql.ACCEPT, values)).mappings().one()
 
     def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
-            if not new.group_run_id:
+            if new.group_run_id:
+                check_group_quota(row["group_count"])
+            else:
                 self._terms.quotas.check(row["open_count"], is_later=row["is_later"])
             if row["busy_id"] is not None and new.on_busy is OnBusy.REJECT:
                 raise AbortedError(
