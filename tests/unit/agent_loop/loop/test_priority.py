@@ -7,9 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from strata.agent_loop.domain.messages import MessageRole
+from strata.agent_loop.domain.runs import TranscriptRange
+from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.priority import TurnWork
+from strata.agent_loop.loop.turn import Turn
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
+from unit.agent_loop.loop.world import LoopWorld, Sink
 
 
 class Time:
@@ -118,3 +123,24 @@ async def test_burst_that_is_cancelled_while_it_waits_lets_the_others_go_on(time
             task.cancel()
         await asyncio.wait(waiting)
     assert [task.cancelled() for task in waiting] == [True, True, False]
+
+
+async def test_step_that_is_cut_off_is_stored_however_busy_the_foreground_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strata.agent_loop.loop.priority._LONGEST_S", 3600.0)
+    monkeypatch.setattr("strata.agent_loop.loop.steps._CLEANUP_SECONDS", 0.2)
+    world, control = LoopWorld(), TurnControl()
+    world.model.replies = [world.calls("blocks")]
+    read = TranscriptRange("agent-1", "conversation-1", -1, 9)
+    turn = Turn(world.ports, world.request("", transcript=read), Sink(), control)
+    task = asyncio.create_task(turn.run())
+    await world.tools.running.wait()
+    async with world.ports.work.of(background=False).slot():
+        control.cancelled = True
+        task.cancel()
+        await task
+    assert [message.role for message in world.recall.messages[-2:]] == [
+        MessageRole.ASSISTANT,
+        MessageRole.TOOL,
+    ]
