@@ -21,8 +21,8 @@ _RECENT_S = 10.0
 # With one, a busy project beside others leaves processors idle; with more, the others wait longer.
 _SHORT_BESIDE_OTHERS = 2
 _SHORT_S = 0.1
-# Callers are limited elsewhere: runs where they are accepted, calls where they are admitted.
-_ANY_NUMBER = 2**31
+ANY_NUMBER = 2**31
+"""Waiters of a project that is limited elsewhere: where its runs or calls are accepted."""
 # Of two projects, one at least is another one.
 _RECENT_PROJECTS = 2
 
@@ -53,7 +53,7 @@ def slots_of_short_work(slots: int, name: str) -> FairSlots:
     return FairSlots(
         slots,
         name,
-        queue=_ANY_NUMBER,
+        queue=ANY_NUMBER,
         most_beside_others=_SHORT_BESIDE_OTHERS,
         hold_s=_SHORT_S,
     )

@@ -10,7 +10,7 @@ import pytest
 from doubles.bench import Bench, collect, request
 from doubles.script import Fault, ModelCall, say
 from strata.agent_loop.models import refusals
-from strata.agent_loop.models.domain import ModelSettings, ToolChoice
+from strata.agent_loop.models.domain import JsonReply, ModelSettings, ToolChoice
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.models.refusals import RefusalMemory, Refusals
 from strata.shared import context
@@ -154,6 +154,35 @@ async def test_model_that_refuses_forced_calls_is_asked_for_them_in_words(
     assert [words in body["system"][-1]["text"] for body in taken] == [True, True, False]
     assert all(body["system"][0] == refused["system"][0] for body in taken)
     assert all("thinking" in body for body in taken)
+
+
+async def test_schema_that_anthropic_refused_is_sent_by_other_projects_and_again_after_an_hour(
+    anthropic_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = anthropic_bench
+
+    def too_complex(call: ModelCall) -> Fault | None:
+        if "format" in call.body.get("output_config", {}):
+            text = "The compiled grammar is too large: simplify output_config.format."
+            return Fault(400, text, "invalid_request_error")
+        return None
+
+    bench.server.refuses = too_complex
+    bench.server.respond(lambda _: say("{}"))
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    asked = replace(request(), tools=(), response_format=JsonReply(schema, "empty"))
+
+    async def ask(project: str) -> int:
+        """Returns how many requests it took."""
+        before = len(bench.server.requests)
+        with context.use(of_project(project)):
+            await collect(bench.model(model="claude-opus-5-5"), asked)
+        return len(bench.server.requests) - before
+
+    assert [await ask(name) for name in ("project-a", "project-a", "project-b")] == [2, 1, 2]
+    monkeypatch.setattr(refusals, "LIFETIME_S", 0.0)
+    # What is learnt from now on is forgotten at once.
+    assert [await ask("project-c"), await ask("project-c")] == [2, 2]
 
 
 async def test_malformed_request_is_not_repeated(anthropic_bench: Bench) -> None:

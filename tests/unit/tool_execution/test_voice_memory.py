@@ -95,3 +95,13 @@ def test_a_long_memory_is_several_passages_that_hold_it_whole() -> None:
     assert all(len(text) <= 6_000 + len("Why.\n\n") for text in texts)
     bodies = [text.removeprefix("Why.\n\n") for text in texts]
     assert "".join(bodies).replace("\n", "") == "".join(lines)
+
+
+async def test_lines_are_not_stored_any_number_of_times() -> None:
+    passages = Passages()
+    long = caller(("user: " + "x" * 50_000, "assistant: " + "y" * 50_000))
+    with pytest.raises(ToolError, match="repeat the same lines"):
+        await store(passages, *[memory(0, 1)] * 3, who=long)
+    assert not passages.requests
+    assert await store(passages, memory(0, 1), memory(1, 1), who=long) == MEMORIES_STORED
+    assert await store(passages, *[memory(0, 2)] * 100) == MEMORIES_STORED

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-from strata.shared.fair_slots import FairSlots, slots_of_short_work
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots, slots_of_short_work
 
 # A foreground turn counts as working for so long after a burst of its own: what follows at once,
 # such as the end of the turn at the gateway, needs the same processors.
@@ -67,13 +67,14 @@ class _Foreground:
 
 
 class _Background:
-    """Bursts of turns of memory agents, one at a time."""
+    """Bursts of turns of memory agents, one at a time, the projects in turn."""
 
     def __init__(self, slots: FairSlots, foreground: _Foreground, now: Callable[[], float]) -> None:
         self._slots = slots
         self._foreground = foreground
         self._now = now
-        self._order = asyncio.Lock()
+        # One waits at a time; the next one is of another project where there is one.
+        self._order = FairSlots(1, "bursts of memory agents", queue=ANY_NUMBER)
         self._last = float("-inf")
 
     @asynccontextmanager
@@ -83,7 +84,7 @@ class _Background:
             yield
 
     async def give_way(self) -> None:
-        async with self._order:
+        async with self._order.slot():
             latest = self._now() + _LONGEST_S
             while (pause := self._pause()) > 0 and self._now() < latest:  # noqa: ASYNC110 - of time
                 await asyncio.sleep(min(pause, latest - self._now()))

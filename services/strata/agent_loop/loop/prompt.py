@@ -134,7 +134,9 @@ class WorkingWindow:
         """Takes in what a step stored."""
         self._messages.extend(step.messages)
         self._message_count = step.message_count
-        self._revision = step.revision
+        # Not the revision of the step: if others have changed the window meanwhile, such as by
+        # archiving or pinning messages, a compaction must read it anew.
+        self._revision += 1
         self.unsaved_text = None
 
     def compacted(self, window: Window) -> None:

@@ -8,12 +8,12 @@ Both are checked when the model has written them and before anything is journall
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.loop.calls import storable
 from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.models.domain import (
     ChatMessage,
@@ -35,7 +35,7 @@ from strata.shared.tool_catalogue import SEND_MESSAGE
 MESSAGE = "message"
 """The argument of ``send_message``."""
 
-_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
+_FENCE = "```"
 _NOT_RUN = "This call was not run, because of the call beside it."
 _REPAIR = (
     "Your answer was not shown to the user, because it is not the JSON object that was asked for:"
@@ -134,19 +134,30 @@ def _checked_call(call: ToolCall, asked: JsonReply) -> tuple[ToolCall, str]:
 
 def _checked_text(text: str, asked: JsonReply) -> tuple[str, str]:
     """Returns a JSON object as it is stored, and what is wrong with it."""
-    fenced = _FENCE.fullmatch(text)
-    text = fenced[1] if fenced else text
+    text = _unfenced(text)
     if asked.schema is not None:
         # Strict schemas make optional members nullable.
         text = drop_invented_nulls(text, asked.schema)
     try:
-        value = parse_json(text)
+        # An escape can stand for half a surrogate pair, which no error could name.
+        value = encodable(parse_json(text))
     except JsonTextError as error:
         return text, f"it is no JSON ({error})"
     if not isinstance(value, dict):
         return text, "it is JSON, but no object"
     problem = "" if asked.schema is None else first_violation(asked.schema, value)
-    return json.dumps(encodable(value), ensure_ascii=False), problem
+    return json.dumps(value, ensure_ascii=False), problem
+
+
+def _unfenced(text: str) -> str:
+    """Returns a text without the fence around it.
+
+    The time is linear in its length: models that have to write JSON may go on with line breaks.
+    """
+    head, _, body = text.strip().partition("\n")
+    if head.rstrip() in (_FENCE, f"{_FENCE}json") and body.endswith(_FENCE):
+        return body.removesuffix(_FENCE)
+    return text
 
 
 def _with_text(reply: ModelReply, text: str) -> ModelReply:
@@ -173,11 +184,12 @@ def repair_of(reply: ModelReply, problem: str) -> Sequence[ChatMessage]:
         problem: The first violation.
     """
     content = tuple(
-        TextPart(part.text[:_MAX_ECHO_CHARS]) if isinstance(part, TextPart) else part
+        TextPart(storable(part.text[:_MAX_ECHO_CHARS])) if isinstance(part, TextPart) else part
         for part in reply.content
     )
     calls = tuple(
-        replace(call, arguments=call.arguments[:_MAX_ECHO_CHARS]) for call in reply.tool_calls
+        replace(call, arguments=storable(call.arguments[:_MAX_ECHO_CHARS]))
+        for call in reply.tool_calls
     )
     echo = ChatMessage(Role.ASSISTANT, content, calls)
     if not calls:

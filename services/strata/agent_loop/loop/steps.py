@@ -58,6 +58,7 @@ from strata.agent_loop.loop.ports import (
     Ports,
     StepCommit,
 )
+from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.ruling import StepRules, TurnRules
 from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
@@ -471,7 +472,9 @@ class Steps:
         for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
             await self._sink.emit(ToolFinished(result))
         messages = self._messages(record, calls)
-        await self._uninterrupted(self._commit(record, messages, calls.results))
+        # The time for it is short, so that it gives way to nobody.
+        work = self._ports.work.of(background=False)
+        await self._uninterrupted(self._commit(record, messages, calls.results, work))
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -482,7 +485,11 @@ class Steps:
             _log.warning("a step cut off was not stored", run_id=run_id, error=repr(error))
 
     async def _commit(
-        self, record: StepRecord, messages: list[Message], results: Sequence[ToolResult] = ()
+        self,
+        record: StepRecord,
+        messages: list[Message],
+        results: Sequence[ToolResult] = (),
+        work: Work | None = None,
     ) -> None:
         stale = any(result.archival_changed for result in results)
         commit = StepCommit(
@@ -494,7 +501,7 @@ class Steps:
             self._window.metadata_stale(changed=stale),
         )
         # A reply that was paid for: its commit is repeated until recall takes or refuses it.
-        async with self._work.slot():
+        async with (work or self._work).slot():
             committed = await until_available(lambda: self._ports.recall.commit_step(commit))
         self._window.committed(committed)
         self._rules.take(committed.messages)

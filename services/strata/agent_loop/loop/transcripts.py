@@ -28,8 +28,9 @@ memory blocks. Use your memory tools to keep what will matter later, to correct 
 and then finish your edits. If there is nothing to keep, finish at once.
 </system-reminder>"""
 
-_MOST_CHARS = 60_000
 _LEAST_OF_ONE = 200
+# Of the note at the end of a line that is cut.
+_NOTE_BYTES = 50
 
 READING_SHARE = 0.5
 """Share of the room beside system prompt, memory and tools that a transcript takes; the rest is for
@@ -159,12 +160,31 @@ def shown_of(messages: Sequence[Message], read: TranscriptRange) -> list[Message
     ]
 
 
-def fitting(lines: list[str]) -> list[str]:
-    """Returns lines that are short enough together; long ones are cut so that all are read."""
-    if sum(map(len, lines)) <= _MOST_CHARS:
+def size_of(lines: Sequence[str]) -> int:
+    """Returns the UTF-8 bytes of lines, with the breaks between them."""
+    return sum(text_bytes(line) + 1 for line in lines)
+
+
+def fitting(lines: list[str], budget: int) -> list[str]:
+    """Returns lines that are short enough together; the longest are cut so that all are read.
+
+    Args:
+        lines: The lines.
+        budget: UTF-8 bytes that they may have. Each is shown up to 200 bytes in any case.
+    """
+    if size_of(lines) <= budget:
         return lines
-    share = max(_LEAST_OF_ONE, _MOST_CHARS // max(len(lines), 1))
-    return [_cut_line(line, share) for line in lines]
+    left, share = budget, _LEAST_OF_ONE
+    # Short lines leave their room to the others.
+    for position, size in enumerate(sorted(text_bytes(line) + 1 for line in lines)):
+        share = left // (len(lines) - position)
+        if size > share:
+            break
+        left -= size
+    share = max(share, _LEAST_OF_ONE)
+    return [
+        line if text_bytes(line) < share else _cut_line(line, share - _NOTE_BYTES) for line in lines
+    ]
 
 
 def lines_of(message: Message) -> Iterator[str]:

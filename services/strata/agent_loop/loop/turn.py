@@ -413,12 +413,12 @@ class Turn:
             if self._archives is None:
                 return read_transcript(messages, read, budget).message
             window = await recall.get_window(read.conversation_id)
-            return voice_transcript_input(messages, window.messages, read)
+            return voice_transcript_input(messages, window.messages, read, budget)
         except NotFoundError:
             # The conversation was deleted since the run was queued.
             if self._archives is None:
                 return read_transcript((), read, budget).message
-            return voice_transcript_input((), (), read)
+            return voice_transcript_input((), (), read, budget)
 
     async def _document(self, read: DocumentRange, budget: int) -> MessageInput:
         try:

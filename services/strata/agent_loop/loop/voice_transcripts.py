@@ -14,7 +14,7 @@ from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole
 from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.taint import taint_of_messages
 from strata.agent_loop.domain.tools import OlderLines
-from strata.agent_loop.loop.transcripts import fitting, lines_of, shown_of
+from strata.agent_loop.loop.transcripts import fitting, lines_of, shown_of, size_of
 from strata.agent_loop.models.domain import TextPart
 
 REMINDER = """<system-reminder>
@@ -27,33 +27,36 @@ memory block about the user from all lines, and finish.
 </system-reminder>"""
 
 _HEAD = f"{REMINDER}\n\nMessages:\n"
+# One part in so many is for the newer lines.
+_NEWER_SHARE = 4
 _LINE = re.compile(r"\d+\. \((Older|Newer)\) ")
 
 
 def voice_transcript_input(
-    older: Sequence[Message], newer: Sequence[Message], read: TranscriptRange
+    older: Sequence[Message], newer: Sequence[Message], read: TranscriptRange, budget: int
 ) -> MessageInput:
     """Returns the user message that the memory agent of a voice agent is sent.
+
+    Where not all fits, the newer lines have a quarter of the room: they stay in the view of the
+    voice agent, and the older ones are archived as they are shown.
 
     Args:
         older: The messages of the range, in order.
         newer: Those that stay in the window of the voice agent, in order.
         read: The range.
+        budget: UTF-8 bytes that the lines may have.
     """
     kept = [message for message in newer if message.sequence > read.until_sequence]
-    parts = (("Older", shown_of(older, read)), ("Newer", shown_of(kept, read)))
-    marked = [
-        (mark, line)
-        for mark, messages in parts
-        for message in messages
-        for line in lines_of(message)
-    ]
-    lines = fitting([line for _, line in marked])
+    parts = shown_of(older, read), shown_of(kept, read)
+    leaving, staying = ([line for m in part for line in lines_of(m)] for part in parts)
+    # What the older lines leave is for the newer ones, and a quarter at least.
+    staying = fitting(staying, max(budget // _NEWER_SHARE, budget - size_of(leaving)))
+    leaving = fitting(leaving, budget - size_of(staying))
+    marked = [*(("Older", line) for line in leaving), *(("Newer", line) for line in staying)]
     text = _HEAD + "\n".join(
-        f"{number}. ({mark}) {line}"
-        for number, ((mark, _), line) in enumerate(zip(marked, lines, strict=True))
+        f"{number}. ({mark}) {line}" for number, (mark, line) in enumerate(marked)
     )
-    taint = taint_of_messages([*parts[0][1], *parts[1][1]])
+    taint = taint_of_messages([*parts[0], *parts[1]])
     return MessageInput(MessageRole.USER, (TextPart(text),), taint=taint)
 
 

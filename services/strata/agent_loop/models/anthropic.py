@@ -123,11 +123,16 @@ class AnthropicConnection:
     def __init__(self, base_url: str) -> None:
         self._client = open_client(base_url, "")
         self._refusals: RefusalMemory[Refusals] = RefusalMemory()
+        self._reply_forms: RefusalMemory[ReplyForms] = RefusalMemory()
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
         """See `Connection.chat_model`."""
         return AnthropicChatModel(
-            self._with_key(settings.api_key), settings, retry, refusals=self._refusals
+            self._with_key(settings.api_key),
+            settings,
+            retry,
+            refusals=self._refusals,
+            reply_forms=self._reply_forms,
         )
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
@@ -169,6 +174,7 @@ class AnthropicChatModel:
             servers that know no other.
         redactor: Takes keys out of errors; by default that of the client.
         refusals: What the models behind this address refused.
+        reply_forms: What they refused of requests for JSON.
     """
 
     def __init__(
@@ -180,6 +186,7 @@ class AnthropicChatModel:
         headers: Mapping[str, str] | None = None,
         redactor: Redactor | None = None,
         refusals: RefusalMemory[Refusals] | None = None,
+        reply_forms: RefusalMemory[ReplyForms] | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -187,7 +194,7 @@ class AnthropicChatModel:
         self._redactor = redactor or key_redactor(client.api_key or "", str(client.base_url))
         self._headers = _older_key(client) if headers is None else dict(headers)
         self._refusals = refusals or RefusalMemory()
-        self._reply_forms = ReplyForms()
+        self._reply_forms = reply_forms or RefusalMemory()
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
@@ -215,7 +222,8 @@ class AnthropicChatModel:
         self, request: ModelRequest, limits: StreamLimits
     ) -> AsyncStream[RawMessageStreamEvent]:
         refusals = self._refusals.learnt(self._settings, Refusals)
-        reply, forms = request.response_format, self._reply_forms
+        forms = self._reply_forms.learnt(self._settings, ReplyForms)
+        reply = request.response_format
         while True:
             form = anthropic_wire.reply_form(request, self._settings, forms)
             body = anthropic_wire.build(request, self._settings, forms, refusals)

@@ -41,6 +41,15 @@ _KEYWORDS = frozenset(
 )
 # Harmless to drop: they say nothing about which values are legal.
 _DROPPED = frozenset({"default", "title"})
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": (int, float),
+    "number": (int, float),
+    "null": type(None),
+}
 
 
 def to_strict(schema: JsonSchema) -> dict[str, Any] | None:
@@ -139,6 +148,7 @@ def drop_invented_nulls(arguments: str, schema: JsonSchema) -> str:
 
 
 def _prune(value: Any, schema: Mapping[str, Any]) -> Any:
+    schema = _option_of(value, schema)
     if isinstance(value, dict):
         properties: Mapping[str, Any] = schema.get("properties", {})
         required = schema.get("required", ())
@@ -153,3 +163,41 @@ def _prune(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [_prune(item, schema.get("items", {})) for item in value]
     return value
+
+
+def _option_of(value: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the option of a choice that a model has written; the schema if it is no choice.
+
+    Members of a strict object are all written, so their names and constants tell the option.
+    """
+    while "properties" not in schema and "items" not in schema:
+        options = schema.get("anyOf", ())
+        option = next((each for each in options if _may_be(value, each)), None)
+        if option is None:
+            break
+        schema = option
+    return schema
+
+
+def _may_be(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Says whether a value looks like one of a schema. The cost is that of its members."""
+    if isinstance(value, dict) and "properties" in schema:
+        properties: Mapping[str, Any] = schema["properties"]
+        return (
+            properties.keys() >= value.keys()
+            and all(name in value for name in schema.get("required", ()))
+            and all(_is_told(item, properties[name]) for name, item in value.items())
+        )
+    if isinstance(value, list) and "items" in schema:
+        return not value or _may_be(value[0], schema["items"])
+    if "anyOf" in schema:
+        return any(_may_be(value, option) for option in schema["anyOf"])
+    return _is_told(value, schema) and not {"properties", "items"}.intersection(schema)
+
+
+def _is_told(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Says whether a value is not excluded by the constant or the plain type of a schema."""
+    if "const" in schema:
+        return bool(value == schema["const"])
+    kinds = [_TYPES[kind] for kind in _types(schema) if kind in _TYPES]
+    return value is None or not kinds or isinstance(value, tuple(kinds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -22,6 +23,10 @@ from strata.tool_execution.peers import backoff
 _MOST_CHARS = 6_000
 """Characters of the lines of one passage: with a context below the 8192 tokens of a passage,
 whatever the language, since a token has at least one character."""
+_MOST_REPEATED = 2
+"""Memories may overlap, but not so much that all lines together are stored more often than this."""
+_FREELY_CHARS = 60_000
+"""Characters of lines that may be stored however often they are repeated."""
 
 
 class StoreMemories:
@@ -131,3 +136,10 @@ def _check(memories: Sequence[dict[str, Any]], lines: Sequence[str]) -> None:
                 f"memories[{number}] names the lines {start} to {end}; the lines marked (Older)"
                 f" are 0 to {last}, and start_index is not above end_index. Nothing was stored."
             )
+    sizes = list(accumulate(map(len, lines), initial=0))
+    size = sum(sizes[memory["end_index"] + 1] - sizes[memory["start_index"]] for memory in memories)
+    if size > max(_FREELY_CHARS, _MOST_REPEATED * sizes[-1]):
+        raise ToolError(
+            "The memories repeat the same lines too often. Name each line in one of them. Nothing"
+            " was stored."
+        )

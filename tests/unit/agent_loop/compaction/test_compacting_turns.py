@@ -341,6 +341,23 @@ async def test_a_window_that_never_holds_still_fails_no_turn() -> None:
     assert sink.of(WindowCompacted) == []
 
 
+async def test_messages_that_were_archived_during_the_turn_are_not_asked_back() -> None:
+    world = await full()
+    archived = {message.id for message in world.recall.messages[1:-2]}
+
+    def archive() -> None:
+        # A memory agent takes older messages out; the turn goes on with the window that it read.
+        shown = world.recall.messages
+        world.recall.messages = [message for message in shown if message.id not in archived]
+        world.recall.revision += len(world.recall.messages) < len(shown)
+
+    world.tools.on_call = archive
+    world.tools.text = "r" * 2_000
+    sink = await world.run(None, world.calls("reads"), world.calls("reads"), reply("Done."))
+    assert not archived.intersection(message.id for message in world.recall.messages)
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+
+
 async def test_a_newer_attempt_takes_the_compaction_away() -> None:
     world = await full()
 

@@ -7,8 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from strata.agent_loop.domain.messages import MessageRole
+from strata.agent_loop.domain.runs import TranscriptRange
+from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.priority import TurnWork
+from strata.agent_loop.loop.turn import Turn
+from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
+from unit.agent_loop.loop.world import LoopWorld, Sink
 
 
 class Time:
@@ -18,6 +24,10 @@ class Time:
         self.now = 100.0
         self._yield = asyncio.sleep
         monkeypatch.setattr(asyncio, "sleep", self._sleep)
+
+    async def pass_on(self) -> None:
+        """Lets other tasks run, without time passing."""
+        await self._yield(0)
 
     def __call__(self) -> float:
         return self.now
@@ -83,3 +93,54 @@ async def test_turn_that_is_under_way_counts_between_its_bursts(time: Time) -> N
     work = work_of(time)
     await work.of(background=False).give_way()
     assert (await bursts(work, time, 1))[0] >= 0.05
+
+
+async def test_memory_agents_of_a_quiet_project_do_not_wait_for_all_of_a_busy_one(
+    time: Time,
+) -> None:
+    work, ended = work_of(time), list[str]()
+
+    async def burst(project: str) -> None:
+        with use(RequestContext(caller=Caller("organization", project, "key"))):
+            await work.of(background=True).give_way()
+        ended.append(project)
+
+    async with work.of(background=False).slot():
+        busy = [asyncio.create_task(burst("busy")) for _ in range(20)]
+        await time.pass_on()
+        await burst("quiet")
+        assert ended.count("busy") <= 2
+        await asyncio.gather(*busy)
+
+
+async def test_burst_that_is_cancelled_while_it_waits_lets_the_others_go_on(time: Time) -> None:
+    work = work_of(time)
+    background = work.of(background=True)
+    async with work.of(background=False).slot():
+        waiting = [asyncio.create_task(background.give_way()) for _ in range(3)]
+        await time.pass_on()
+        for task in waiting[:2]:
+            task.cancel()
+        await asyncio.wait(waiting)
+    assert [task.cancelled() for task in waiting] == [True, True, False]
+
+
+async def test_step_that_is_cut_off_is_stored_however_busy_the_foreground_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strata.agent_loop.loop.priority._LONGEST_S", 3600.0)
+    monkeypatch.setattr("strata.agent_loop.loop.steps._CLEANUP_SECONDS", 0.2)
+    world, control = LoopWorld(), TurnControl()
+    world.model.replies = [world.calls("blocks")]
+    read = TranscriptRange("agent-1", "conversation-1", -1, 9)
+    turn = Turn(world.ports, world.request("", transcript=read), Sink(), control)
+    task = asyncio.create_task(turn.run())
+    await world.tools.running.wait()
+    async with world.ports.work.of(background=False).slot():
+        control.cancelled = True
+        task.cancel()
+        await task
+    assert [message.role for message in world.recall.messages[-2:]] == [
+        MessageRole.ASSISTANT,
+        MessageRole.TOOL,
+    ]

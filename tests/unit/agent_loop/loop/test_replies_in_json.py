@@ -15,6 +15,8 @@ from strata.agent_loop.domain.response_formats import ResponseFormat, ResponseFo
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.loop.replies_in_json import checked
+from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelEvent,
@@ -417,3 +419,32 @@ async def test_v3_agent_with_send_message_is_offered_the_schema_too() -> None:
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
     [stored] = world.recall.messages[2].tool_calls
     assert json.loads(stored.arguments) == {"message": VALID}
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        (f"```json\n{VALID}\n```", VALID),
+        (f"\n ```  \n{VALID}\n ``` \n", VALID),
+        (f"```json\n{VALID}", None),
+        ("```", None),
+        # Models that have to write JSON are known to go on with line breaks up to their limit.
+        ("```json\n" + "\n" * 100_000, None),
+        ("```json\n" + "\n```\n" * 30_000 + "x", None),
+        (" " * 100_000, None),
+    ],
+)
+def test_fence_is_taken_off_in_linear_time(text: str, stored: str | None) -> None:
+    offer = Offer(ToolSet(()), json_reply=WEATHER.json_reply)
+    result = checked(reply(text), offer)
+    assert (None if result.problem else result.reply.text) == stored
+
+
+async def test_half_of_a_character_in_a_reply_is_no_part_of_what_is_told_of_it() -> None:
+    world = world_with()
+    sink = await world.run(None, reply('{"\\ud800": "\ud800"}'), reply(VALID))
+    (restarted,) = sink.of(StepRestarted)
+    restarted.reason.encode()
+    for message in world.model.requests[-1].messages:
+        message.text.encode()
+    assert sink.outcome.stop_reason is StopReason.END_TURN

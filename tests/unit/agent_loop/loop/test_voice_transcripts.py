@@ -28,9 +28,9 @@ def said(sequence: int, text: str, role: MessageRole = MessageRole.USER) -> Mess
     )
 
 
-def stored(older: list[Message], newer: list[Message]) -> Message:
+def stored(older: list[Message], newer: list[Message], budget: int = 60_000) -> Message:
     """The transcript as the input of a run."""
-    made = voice_transcript_input(older, newer, READ)
+    made = voice_transcript_input(older, newer, READ, budget)
     return Message("message-x", made.role, made.parts)
 
 
@@ -84,3 +84,16 @@ def test_a_long_text_is_cut_so_that_all_lines_are_read() -> None:
     assert len(lines) == 2
     assert lines[0].endswith("characters left out]")
     assert lines[1] == "user: y"
+
+
+def test_transcript_fits_the_memory_agent_and_cuts_what_stays_in_view_first() -> None:
+    older = [said(5, "o" * 5_000), said(6, "é" * 1_000)]
+    newer = [said(10 + number, "n" * 4_000) for number in range(5)]
+    transcript = stored(older, newer, 10_000)
+    assert len(transcript.text.encode()) < 10_000 + len(REMINDER) + 500
+    assert [f"{number}. (" in transcript.text for number in range(8)] == [True] * 7 + [False]
+    # What leaves the window of the voice agent is archived as it was said.
+    assert older_lines(READ, [transcript]).lines == (
+        "user: " + "o" * 5_000,
+        "user: " + "é" * 1_000,
+    )

@@ -106,3 +106,65 @@ def test_nulls_that_mean_something_stay() -> None:
     }
     assert drop_invented_nulls('{"a": null, "b": null}', schema) == '{"a": null, "b": null}'
     assert drop_invented_nulls("not json", schema) == "not json"
+
+
+ADDRESS = {
+    "type": "object",
+    "properties": {"street": {"type": "string"}, "zip": {"type": "string"}},
+    "required": ["street"],
+    "additionalProperties": False,
+}
+EMAIL = {
+    "type": "object",
+    "properties": {"kind": {"const": "email"}, "note": {"type": "string"}},
+    "required": ["kind"],
+    "additionalProperties": False,
+}
+PHONE = {
+    "type": "object",
+    "properties": {"kind": {"const": "phone"}, "note": {"type": ["string", "null"]}},
+    "required": ["kind", "note"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("definition", "written", "meant"),
+    [
+        (
+            {"anyOf": [ADDRESS, {"type": "null"}]},
+            {"street": "x", "zip": None},
+            {"street": "x"},
+        ),
+        ({"anyOf": [ADDRESS, {"type": "null"}]}, None, None),
+        (
+            {"anyOf": [{"type": "array", "items": ADDRESS}, {"type": "null"}]},
+            [{"street": "x", "zip": None}, {"street": "y", "zip": "1"}],
+            [{"street": "x"}, {"street": "y", "zip": "1"}],
+        ),
+        (
+            {"type": "array", "items": {"anyOf": [EMAIL, {"anyOf": [PHONE, ADDRESS]}]}},
+            [
+                {"kind": "phone", "note": None},
+                {"kind": "email", "note": None},
+                {"street": "x", "zip": None},
+            ],
+            [{"kind": "phone", "note": None}, {"kind": "email"}, {"street": "x"}],
+        ),
+    ],
+)
+def test_nulls_that_the_strict_form_of_a_choice_demands_are_taken_out(
+    definition: dict[str, Any], written: Any, meant: Any
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"it": definition},
+        "required": ["it"],
+        "additionalProperties": False,
+    }
+    strict = to_strict(schema)
+    assert strict is not None
+    Draft202012Validator(strict).validate({"it": written})
+    pruned = json.loads(drop_invented_nulls(json.dumps({"it": written}), schema))
+    assert pruned == {"it": meant}
+    Draft202012Validator(schema).validate(pruned)
