@@ -52,6 +52,10 @@ _BLOCK = re.compile(
 _READ_ONLY = "- read_only=true"
 # Their label means a block that is there. memory_rethink makes one if there is none.
 _EDITS = frozenset({"core_memory_append", "core_memory_replace", "memory_insert", "memory_replace"})
+# A grammar counts by repeating a rule, and llama.cpp refuses one that repeats too often. Longer
+# bounds are left out: arguments are checked against the schema of the tool when a call is run.
+_REPETITIONS = frozenset({"minItems", "maxItems", "minLength", "maxLength"})
+_MAX_REPETITIONS = 20
 # Grammars grow with annotations and learn nothing from them.
 _ANNOTATIONS = frozenset({"description", "title", "default", "examples"})
 _DESCRIPTION_LIMIT = 160
@@ -321,12 +325,16 @@ def _accepts(tool: ToolSchema, arguments: Mapping[str, Any]) -> bool:
     return set(required) <= set(arguments) <= set(properties)
 
 
+def _is_few(bound: Any) -> bool:
+    return isinstance(bound, int) and bound <= _MAX_REPETITIONS
+
+
 def _bare(schema: Mapping[str, Any]) -> dict[str, Any]:
     bare: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
             bare[key] = {name: _bare(definition) for name, definition in value.items()}
-        elif key in _ANNOTATIONS:
+        elif key in _ANNOTATIONS or (key in _REPETITIONS and not _is_few(value)):
             continue
         elif key == "const":
             bare[key] = value

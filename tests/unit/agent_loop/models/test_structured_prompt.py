@@ -95,3 +95,14 @@ def test_tools_that_make_blocks_or_are_not_ours_take_any_label() -> None:
     ]
     assert bound_to(["human"], tools) == tuple(tools)
     assert bound_to([], [EDIT]) == (EDIT,)
+
+
+def test_long_bounds_are_left_out_of_the_grammar() -> None:
+    texts = {"type": "array", "maxItems": 100, "items": {"type": "string", "maxLength": 1500}}
+    few = {"type": "array", "maxItems": 5, "items": {"type": "string"}}
+    properties = {"texts": texts, "few": few}
+    tool = ToolSchema("store", "Stores.", {"type": "object", "properties": properties})
+    [action] = reply_schema([tool])["anyOf"]
+    kept = action["properties"]["arguments"]["properties"]
+    assert kept["texts"] == {"type": "array", "items": {"type": "string"}}
+    assert kept["few"] == few
