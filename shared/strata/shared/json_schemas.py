@@ -69,8 +69,8 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
     try:
         Draft202012Validator.check_schema(whole)
     except (SchemaError, RecursionError) as error:
-        said = error.message if isinstance(error, SchemaError) else "nested too deeply"
-        raise GivenSchemaError(f"is no JSON schema: {said[:200]}") from None
+        problem = error.message if isinstance(error, SchemaError) else "nested too deeply"
+        raise GivenSchemaError(f"is no JSON schema: {problem[:200]}") from None
     properties = whole.get("properties", {})
     return {
         "additionalProperties": False,
@@ -131,8 +131,8 @@ class _Inliner:
 
 
 def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = schema.get(key, {})
-    return found if isinstance(found, dict) else {}
+    members = schema.get(key, {})
+    return members if isinstance(members, dict) else {}
 
 
 def unstorable(value: Any) -> str:
