@@ -9,6 +9,7 @@ that was sent. What does not is left out, and a note says so.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -453,7 +454,8 @@ async def _with_response_format(recording: Recording) -> Recording:
 async def _verified(recording: Recording) -> Recording:
     """Returns a recording with the requests that were sent, as far as a replay shows them."""
     replayed = await replay(recording, compares=False)
-    recording = with_requests(recording, replayed.requests)
+    # Digests of all that was shown in every step.
+    recording = await asyncio.to_thread(with_requests, recording, replayed.requests)
     notes = []
     if replayed.difference is not None:
         where = replayed.difference.path
@@ -461,7 +463,7 @@ async def _verified(recording: Recording) -> Recording:
             "The server that made this recording could not replay all of it:"
             f" {replayed.difference.summary} ({where})"
         )
-    for name, words in _PARTS.items():
+    for name, (words, reason) in _PARTS.items():
         unknown = [
             str(step.number)
             for step in recording.steps
@@ -469,14 +471,17 @@ async def _verified(recording: Recording) -> Recording:
         ]
         if unknown:
             notes.append(
-                f"{words} of the request of step {', '.join(unknown)} is not known: it has changed"
-                " since, or the server was another build then."
+                f"{words} of the request of step {', '.join(unknown)} is not known: {reason}."
             )
     return replace(recording, notes=tuple(notes))
 
 
+_CHANGED = "it has changed since, or the server was another build then"
 _PARTS = {
-    "system": "The system message",
-    "options": "What was offered (tools and options)",
-    "messages": "What was shown of the conversation",
+    "system": ("The system message", _CHANGED),
+    "options": (
+        "What was offered (tools and options)",
+        f"{_CHANGED}, or some of it came with the message or from the group of the run",
+    ),
+    "messages": ("What was shown of the conversation", _CHANGED),
 }
