@@ -61,8 +61,10 @@ def _read(file: Path) -> pb.JsonSchemaFormat:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise UsageError(
-            f"--response-format is text, json_object or a file with a JSON schema: {error}"
+            "--response-format is text, json_object or a file with a JSON schema;"
+            f" {file} cannot be read: {problem}."
         ) from None
     try:
         content = parse_json(text)

@@ -202,9 +202,12 @@ class CoreMemoryClient:
             max_bytes=max_bytes,
             content_hash=read.content_hash,
         )
-        found = await self._files.ReadFile(request)
+        response = await self._files.ReadFile(request)
         return DocumentLines(
-            found.file_name, tuple(found.lines), found.left_out_chars, found.line_count
+            response.file_name,
+            tuple(response.lines),
+            response.left_out_chars,
+            response.line_count,
         )
 
     async def share(self, agent_ids: Sequence[str], block_ids: Sequence[str]) -> None:

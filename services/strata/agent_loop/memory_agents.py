@@ -94,8 +94,8 @@ def has_no_buffer(
     problem = f"does not belong to a {agent_type}, only to a {AgentType.VOICE_CONVO}"
     violations = [
         FieldViolation(name, problem)
-        for name, given in zip(names, (longest, shortest), strict=True)
-        if given
+        for name, is_set in zip(names, (longest, shortest), strict=True)
+        if is_set
     ]
     return InvalidArgumentError(f"{violations[0].field} {problem}.", violations=violations)
 

@@ -15,6 +15,8 @@ from strata.shared.json_text import MAX_JSON_DEPTH, JsonTextError, is_deeper, pa
 from strata.shared.tool_arguments import ArgumentsValidator, describe_violation
 
 MAX_CHARS = 64_000
+MAX_WRITTEN_OUT_CHARS = 4 * MAX_CHARS
+"""A long text or list that many members refer to would grow a thousandfold in each request."""
 _TOO_DEEP = f"is nested deeper than {MAX_JSON_DEPTH} levels"
 MAX_SCHEMAS = 2_000
 _DEEPEST = 24
@@ -66,11 +68,15 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
     definitions = {**_map(schema, "definitions"), **_map(schema, "$defs")}
     schema.pop("$schema", None)
     whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
+    if _is_longer(whole, MAX_WRITTEN_OUT_CHARS):
+        raise GivenSchemaError(
+            f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are written out"
+        )
     try:
         Draft202012Validator.check_schema(whole)
     except (SchemaError, RecursionError) as error:
-        said = error.message if isinstance(error, SchemaError) else "nested too deeply"
-        raise GivenSchemaError(f"is no JSON schema: {said[:200]}") from None
+        problem = error.message if isinstance(error, SchemaError) else "nested too deeply"
+        raise GivenSchemaError(f"is no JSON schema: {problem[:200]}") from None
     properties = whole.get("properties", {})
     return {
         "additionalProperties": False,
@@ -130,9 +136,19 @@ class _Inliner:
         return self.inline(meant, (*within, name), depth + 1)
 
 
+def _is_longer(value: Any, most_chars: int) -> bool:
+    """Says whether the JSON of a value has more characters, without writing more of it."""
+    chars = 0
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        chars += len(piece)
+        if chars > most_chars:
+            return True
+    return False
+
+
 def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = schema.get(key, {})
-    return found if isinstance(found, dict) else {}
+    members = schema.get(key, {})
+    return members if isinstance(members, dict) else {}
 
 
 def unstorable(value: Any) -> str:

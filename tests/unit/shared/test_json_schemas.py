@@ -172,3 +172,15 @@ def test_long_but_plain_reply_is_checked() -> None:
 def test_schema_error_is_a_given_schema_error() -> None:
     with pytest.raises(GivenSchemaError, match="exceeds 64000 characters"):
         read_schema("x" * 64_001)
+
+
+@pytest.mark.parametrize(
+    "definition", [{"description": "x" * 40_000}, {"enum": [str(n) for n in range(5_000)]}]
+)
+def test_definition_that_many_members_refer_to_does_not_multiply(definition: Any) -> None:
+    references = {f"member_{n}": {"$ref": "#/$defs/long"} for n in range(200)}
+    schema = {"type": "object", "$defs": {"long": definition}, "properties": references}
+    with pytest.raises(GivenSchemaError, match="once its references are written out"):
+        read_schema(json.dumps(schema))
+    schema["properties"] = dict(list(references.items())[:2])
+    assert len(read_schema(json.dumps(schema))["properties"]) == 2

@@ -382,12 +382,12 @@ def _new_run(
 def _hand_over(arguments: str) -> HandOver | None:
     """Returns what a call of ``hand_over`` says; None if that cannot be read."""
     try:
-        said = parse_json(arguments)
+        values = parse_json(arguments)
     except JsonTextError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(values, dict):
         return None
-    agent, message = said.get("agent"), said.get("message")
+    agent, message = values.get("agent"), values.get("message")
     if not isinstance(agent, str):
         return None
     return HandOver(agent, message if isinstance(message, str) else "")

@@ -60,12 +60,12 @@ def request_id_violations(request_id: str) -> list[FieldViolation]:
 
 def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
     """Says what is wrong with a list of tools."""
-    found = [
+    violations = [
         FieldViolation(f"{field}[{index}]", "is no tool name")
         for index, name in enumerate(names)
         if not _TOOL_NAME.fullmatch(name)
     ]
-    found.extend(
+    violations.extend(
         FieldViolation(
             f"{field}[{index}]",
             f"must not be {name}: only groups offer it, to their agents in their runs",
@@ -74,8 +74,8 @@ def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
         if name in GROUP_TOOLS
     )
     if len(names) > MAX_TOOLS:
-        found.append(FieldViolation(field, f"has {len(names)} tools, at most {MAX_TOOLS}"))
-    return found
+        violations.append(FieldViolation(field, f"has {len(names)} tools, at most {MAX_TOOLS}"))
+    return violations
 
 
 def tag_violations(field: str, tags: Sequence[str]) -> list[FieldViolation]:

@@ -314,7 +314,7 @@ def _from_proto(wire: pb.RunRecording) -> Recording:
         archival=ArchivalStats(
             wire.archival.passage_count, list(wire.archival.tags), wire.archival.more_tags
         ),
-        steps=tuple(_step_from_proto(step, wire.texts) for step in wire.steps),
+        steps=_steps_from_proto(wire),
         end=end_from_proto(wire.finished),
         metadata_stale=wire.metadata_stale,
         build=wire.build,
@@ -323,12 +323,19 @@ def _from_proto(wire: pb.RunRecording) -> Recording:
     )
 
 
-def _step_from_proto(wire: pb.RecordedStep, texts: Iterable[str]) -> RecordedStep:
+def _steps_from_proto(wire: pb.RunRecording) -> tuple[RecordedStep, ...]:
+    texts = list(wire.texts)
+    # The requests of a run have most texts in common: each is parsed once.
+    parsed: set[int] = set()
+    return tuple(_step_from_proto(step, texts, parsed) for step in wire.steps)
+
+
+def _step_from_proto(wire: pb.RecordedStep, texts: list[str], parsed: set[int]) -> RecordedStep:
     memory = wire.memory
     return RecordedStep(
         wire.step,
         wire.model,
-        _request_from_proto(wire.request, list(texts)) if wire.HasField("request") else None,
+        _request_from_proto(wire.request, texts, parsed) if wire.HasField("request") else None,
         ShownMemory(
             memory.section,
             _moment(memory.last_modified_time) if memory.HasField("last_modified_time") else None,
@@ -352,15 +359,19 @@ def _step_from_proto(wire: pb.RecordedStep, texts: Iterable[str]) -> RecordedSte
     )
 
 
-def _request_from_proto(wire: pb.RecordedRequest, texts: list[str]) -> SentRequest:
+def _request_from_proto(
+    wire: pb.RecordedRequest, texts: list[str], parsed: set[int]
+) -> SentRequest:
     places = [*wire.messages, wire.system, wire.options]
     if any(not 0 <= place < max(1, len(texts)) for place in places):
         raise ValueError("a request names a text that is not there")
     options = texts[wire.options] if wire.HasField("options") else None
     messages = tuple(texts[place] for place in wire.messages) if wire.has_messages else None
-    for text in (options, *(messages or ())):
-        if text is not None:
-            parse_json(text)
+    shown = [wire.options] if options is not None else []
+    shown += wire.messages if messages is not None else []
+    for place in set(shown) - parsed:
+        parse_json(texts[place])
+    parsed.update(shown)
     return SentRequest(
         digest_from_proto(wire.digest),
         wire.start_ms,

@@ -59,8 +59,8 @@ def to_closed(schema: JsonSchema) -> dict[str, Any] | None:
     if not _add_parts(closed, schema, kind, notes):
         return None
     if notes:
-        said = json.dumps(notes, ensure_ascii=False)
-        closed["description"] = f"{closed.get('description', '')} {said}".strip()
+        other_keywords = json.dumps(notes, ensure_ascii=False)
+        closed["description"] = f"{closed.get('description', '')} {other_keywords}".strip()
     return closed if {"type", "enum", "const", "anyOf", "allOf"}.intersection(closed) else None
 
 

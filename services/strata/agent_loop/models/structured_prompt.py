@@ -198,8 +198,8 @@ def _conversation(
             yield Role.USER, f"[result of {name}] {message.text}", message.images
         else:
             if message.text.strip():
-                said = _as_written(message.text, reply)
-                yield Role.ASSISTANT, _dump(say, json.dumps({"message": said})), ()
+                text = _as_written(message.text, reply)
+                yield Role.ASSISTANT, _dump(say, json.dumps({"message": text})), ()
             # One action per reply: calls made together are shown one after the other.
             for call in message.tool_calls:
                 names[call.id] = call.name

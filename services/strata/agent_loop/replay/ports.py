@@ -5,6 +5,7 @@ Nothing here reaches a model, a tool, a database or another service.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -112,6 +113,7 @@ class Script:
         outcome: How the run ended.
         summarised: Summaries of the step under way that were used.
         refused: Requests of it that were refused.
+        known: Every text of the captured requests, once.
     """
 
     recording: Recording
@@ -121,6 +123,7 @@ class Script:
     outcome: Outcome | None = None
     summarised: int = 0
     refused: int = 0
+    known: dict[str, str] = field(default_factory=dict)
 
     @property
     def step(self) -> RecordedStep | None:
@@ -158,6 +161,21 @@ class Script:
         request = self.request
         start_ms = 0 if request is None else request.start_ms
         return self.recording.turn.accept_time + timedelta(milliseconds=start_ms)
+
+    def shared(self, text: RequestText) -> RequestText:
+        """Returns a request whose texts are those of earlier requests where they are equal.
+
+        The requests of a run have most of their messages in common: kept apart, a long run with a
+        large window would take hundreds of megabytes.
+        """
+
+        def one(part: str | None) -> str | None:
+            return None if part is None else self.known.setdefault(part, part)
+
+        messages = text.messages
+        if messages is not None:
+            messages = tuple(self.known.setdefault(message, message) for message in messages)
+        return RequestText(one(text.system), one(text.options), messages)
 
     def path(self, what: str) -> str:
         """Returns the path of a part of the step under way."""
@@ -446,7 +464,9 @@ class RecordedModel:
                 "The recorded run compacted the window here; this build does not.",
                 step.summaries[script.summarised].text,
             )
-        text = RequestText.of(request)
+        text = script.shared(RequestText.of(request))
+        # Nothing here waits for anything, and a server that makes a recording has other work.
+        await asyncio.sleep(0)
         if len(script.captured) <= script.done:
             script.captured += [RequestText()] * (script.done + 1 - len(script.captured))
         script.captured[script.done] = text

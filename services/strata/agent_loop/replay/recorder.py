@@ -9,6 +9,7 @@ that was sent. What does not is left out, and a note says so.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,11 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
 )
 from strata.agent_loop.domain.request_digest import RequestDigest, digest_of_text
+from strata.agent_loop.domain.response_formats import (
+    TEXT_FORMAT,
+    ResponseFormat,
+    ResponseFormatType,
+)
 from strata.agent_loop.domain.runs import StopReason, TranscriptRange
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.loop.asking import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
@@ -44,8 +50,9 @@ from strata.agent_loop.replay.recording import (
 from strata.agent_loop.replay.replaying import replay, with_requests
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.errors import FailedPreconditionError, Reason
-from strata.shared.tool_catalogue import FILE_TOOLS
+from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
 
+_JSON_OBJECT = ResponseFormat(ResponseFormatType.JSON_OBJECT)
 _PAGE = 500
 _PAGES_BACK = 40
 # A step stores at most a reply, its returns and what asks the model to go on.
@@ -80,6 +87,7 @@ class Recorder:
         inputs = [message for message in own if message.id in evidence.input_ids]
         if len(inputs) != len(evidence.input_ids):
             raise not_recordable(turn.run_id, "its messages are not stored any more")
+        _check_tools(turn.run_id, own)
         steps = _steps_of(evidence, own)
         systems = await self._system_texts(evidence)
         steps = _with_memory(steps, systems, agent.system)
@@ -121,7 +129,7 @@ class Recorder:
             build=build(),
             record_time=self._ports.clock.now(),
         )
-        return await _verified(recording)
+        return await _verified(await _with_response_format(recording))
 
     async def _messages_of_run(self, evidence: Evidence) -> list[Message]:
         turn = evidence.turn
@@ -250,6 +258,17 @@ def not_recordable(run_id: str, why: str) -> FailedPreconditionError:
         reason=Reason.RUN_NOT_RECORDABLE,
         metadata={"run_id": run_id},
     )
+
+
+def _check_tools(run_id: str, own: Sequence[Message]) -> None:
+    """Refuses a run that called the tool of its group: the members of then are not stored."""
+    for message in own:
+        request = message.approval_request
+        for call in (*message.tool_calls, *(() if request is None else request.calls)):
+            if call.name in GROUP_TOOLS:
+                raise not_recordable(
+                    run_id, f"it called {call.name}, which agents have only in runs of their group"
+                )
 
 
 def _refusals(evidence: Evidence, message_id: str) -> tuple[ModelErrorKind, ...]:
@@ -410,10 +429,33 @@ def _pairs(digest: RequestDigest) -> list[tuple[int, int]]:
     return list(zip(digest.window[::2], digest.window[1::2], strict=True))
 
 
+async def _with_response_format(recording: Recording) -> Recording:
+    """Returns a recording whose agent has the response format that the run had.
+
+    A message can ask for another format than its agent, and the agent may have been changed since.
+    Which one it was is not stored; the digest of the options of the first request tells whether it
+    was one of those that need no schema. If none fits, the agent keeps its own.
+    """
+    number = next((n for n, step in enumerate(recording.steps, 1) if step.request is not None), 0)
+    if not number:
+        return recording
+    formats = (recording.agent.response_format, TEXT_FORMAT, _JSON_OBJECT)
+    for response_format in dict.fromkeys(formats):
+        agent = replace(recording.agent, response_format=response_format)
+        candidate = replace(recording, agent=agent)
+        opening = replace(candidate, steps=recording.steps[:number])
+        replayed = await replay(opening, compares=False)
+        request = with_requests(opening, replayed.requests).steps[-1].request
+        if request is not None and request.text.options is not None:
+            return candidate
+    return recording
+
+
 async def _verified(recording: Recording) -> Recording:
     """Returns a recording with the requests that were sent, as far as a replay shows them."""
     replayed = await replay(recording, compares=False)
-    recording = with_requests(recording, replayed.requests)
+    # Digests of all that was shown in every step.
+    recording = await asyncio.to_thread(with_requests, recording, replayed.requests)
     notes = []
     if replayed.difference is not None:
         where = replayed.difference.path
@@ -421,7 +463,7 @@ async def _verified(recording: Recording) -> Recording:
             "The server that made this recording could not replay all of it:"
             f" {replayed.difference.summary} ({where})"
         )
-    for name, words in _PARTS.items():
+    for name, (words, reason) in _PARTS.items():
         unknown = [
             str(step.number)
             for step in recording.steps
@@ -429,14 +471,17 @@ async def _verified(recording: Recording) -> Recording:
         ]
         if unknown:
             notes.append(
-                f"{words} of the request of step {', '.join(unknown)} is not known: it has changed"
-                " since, or the server was another build then."
+                f"{words} of the request of step {', '.join(unknown)} is not known: {reason}."
             )
     return replace(recording, notes=tuple(notes))
 
 
+_CHANGED = "it has changed since, or the server was another build then"
 _PARTS = {
-    "system": "The system message",
-    "options": "What was offered (tools and options)",
-    "messages": "What was shown of the conversation",
+    "system": ("The system message", _CHANGED),
+    "options": (
+        "What was offered (tools and options)",
+        f"{_CHANGED}, or some of it came with the message or from the group of the run",
+    ),
+    "messages": ("What was shown of the conversation", _CHANGED),
 }

@@ -32,7 +32,8 @@ class Replay:
         steps: Steps that were replayed to their end.
         requests: The requests that this build would send, one for each step; a step without
             one has an empty entry.
-        unknown: Parts of requests that the recording does not have, and that were not compared.
+        unknown: Parts of requests that the recording does not have, and that were not compared;
+            empty if nothing was to be compared.
     """
 
     difference: Difference | None
@@ -63,7 +64,8 @@ async def replay(recording: Recording, *, compares: bool = True) -> Replay:
     except Exception as error:  # noqa: BLE001 - a defect of this build is what is looked for
         summary = f"This build fails: {type(error).__name__}: {error}"
         difference = Difference(script.path("request"), summary, replayed=repr(error))
-    return Replay(difference, script.done, tuple(script.captured), tuple(_unknown(script)))
+    unknown = tuple(_unknown(script)) if compares else ()
+    return Replay(difference, script.done, tuple(script.captured), unknown)
 
 
 def _request_of(recording: Recording) -> RunRequest:

@@ -212,7 +212,8 @@ class TurnServicer(pb_grpc.TurnServiceServicer):
         async for request in request_iterator:
             reader.take(request)
         recording = await Recorder(self._ports).record(reader.evidence)
-        data = recording_to_json(recording)
+        # Up to 64 MiB: seconds in which no other run of this process would go on.
+        data = await asyncio.to_thread(recording_to_json, recording)
         if len(data) > MAX_RECORDING_BYTES:
             raise not_recordable(
                 recording.turn.run_id,

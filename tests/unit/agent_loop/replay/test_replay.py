@@ -13,25 +13,35 @@ from image_samples import png
 from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.domain.agents import MessagePackaging
 from strata.agent_loop.domain.events import ModelRequestSent
+from strata.agent_loop.domain.groups import GroupMember, GroupTool
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import MessageInput, MessageRole
+from strata.agent_loop.domain.response_formats import ResponseFormat
 from strata.agent_loop.domain.runs import StopReason, TranscriptRange
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json
+from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import ImagePart, ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.models.domain import (
+    ImagePart,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    ToolSchema,
+)
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replaying import replay
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.tool_catalogue import HAND_OVER, ToolEffect
 from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated
 from unit.agent_loop.loop.coding import coded, coding_world
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.test_replies_in_json import INVALID, VALID, world_with
+from unit.agent_loop.loop.test_replies_in_json import ANY, INVALID, TEXT, VALID, world_with
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 from unit.agent_loop.replay.recorded import pieces_of, record
 
@@ -392,6 +402,19 @@ async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, told: str) -> 
     assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
 
 
+async def test_long_replay_lets_other_work_go_on() -> None:
+    world = LoopWorld()
+    calls = [world.calls("reads", "acts") for _ in range(3)]
+    recording = await run_and_record(world, *calls, reply("Done."))
+    replaying = asyncio.create_task(replay(recording))
+    turns = 0
+    while not replaying.done():
+        await asyncio.sleep(0)
+        turns += 1
+    # Without a turn for others in each step there are as many as tasks begin, four.
+    assert turns > len(recording.steps) + 2
+
+
 async def test_run_of_a_release_without_digests_is_not_recorded() -> None:
     world = LoopWorld()
     request = world.request()
@@ -409,6 +432,33 @@ async def test_run_with_a_response_format_of_the_agent_is_replayed() -> None:
     recording = await run_and_record(world, reply(VALID))
     assert recording.agent.response_format == world.agent.response_format
     await assert_same(recording)
+
+
+@pytest.mark.parametrize(("response_format", "text"), [(TEXT, "It is warm."), (ANY, "{}")])
+async def test_run_with_a_response_format_of_its_message_is_replayed(
+    response_format: ResponseFormat, text: str
+) -> None:
+    world = world_with()
+    recording = await run_and_record(world, reply(text), response_format=response_format)
+    assert recording.agent.response_format == response_format
+    await assert_same(recording)
+
+
+async def test_run_that_called_the_tool_of_its_group_is_not_recorded() -> None:
+    world = LoopWorld()
+    schema = {"type": "object", "properties": {"agent": {"type": "string"}}}
+    tool = Tool(ToolSchema(HAND_OVER, "Hands over.", schema), ToolEffect.READ_ONLY)
+    tools = world.tools.toolset
+    world.tools.toolset = replace(tools, tools=(*tools.tools, tool))
+    member = GroupMember("agent-2", "Bo", "Knows boats.")
+    request = world.request(group_tool=GroupTool(HAND_OVER, (member,)))
+    call = ToolCall("call-1", HAND_OVER, '{"agent": "Bo"}')
+    sink = await world.run(request, reply("", call), reply("Done."))
+    # Outside of the run nobody is offered the tool.
+    world.tools.toolset = tools
+    with pytest.raises(FailedPreconditionError, match="only in runs of their group") as raised:
+        await record(world, request, sink.events)
+    assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
 
 
 async def test_run_in_which_a_reply_was_corrected_is_not_recorded() -> None:
