@@ -72,12 +72,21 @@ async def test_a_range_that_is_stored_already_is_success_and_a_lost_answer_is_as
     assert len(passages.requests) == 2
 
 
-@pytest.mark.parametrize("wrong", [memory(0, 3), memory(2, 1), memory(3, 3)])
-async def test_wrong_indices_are_refused_and_nothing_is_stored(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize("wrong", [(memory(0, 0), memory(2, 1)), (memory(3, 3),), (memory(9, 0),)])
+async def test_wrong_indices_are_refused_and_nothing_is_stored(
+    wrong: tuple[dict[str, Any], ...],
+) -> None:
     passages = Passages()
     with pytest.raises(ToolError, match="are 0 to 2"):
-        await store(passages, memory(0, 0), wrong)
+        await store(passages, *wrong)
     assert not passages.requests
+
+
+async def test_what_is_about_newer_lines_is_left_to_another_run() -> None:
+    passages = Passages()
+    assert await store(passages, memory(1, 7), memory(5, 6)) == MEMORIES_STORED
+    [passage] = passages.requests[0].passages
+    assert passage.text == "Why.\n\nassistant: b\nuser: c\n  d"
 
 
 @pytest.mark.parametrize("lines", [None, ()])

@@ -11,15 +11,9 @@ from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.replay.differences import Difference, DifferenceFoundError, compare_values
-from strata.agent_loop.replay.ports import (
-    DECIDED,
-    EndOfRecordingError,
-    OutcomeSink,
-    Script,
-    ports_of,
-    without_images,
-)
+from strata.agent_loop.replay.ports import OutcomeSink, ports_of, without_images
 from strata.agent_loop.replay.recording import RecordedEnd, Recording, RequestText
+from strata.agent_loop.replay.script import DECIDED, EndOfRecordingError, Script
 from strata.shared.errors import StrataError
 
 

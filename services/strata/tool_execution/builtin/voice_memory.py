@@ -61,6 +61,7 @@ class StoreMemories:
                 "There are no lines marked (Older) in this run. Call store_memories with an empty"
                 " list."
             )
+        memories = _of_older(memories, older.lines)
         _check(memories, older.lines)
         origin = passage_pb.PassageOrigin(
             agent_id=caller.agent_id,
@@ -125,6 +126,23 @@ def _pieces(text: str) -> Iterator[str]:
             piece = f"{piece}\n{part}" if piece else part
     if piece.strip():
         yield piece
+
+
+def _of_older(memories: Sequence[dict[str, Any]], lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the part of memories that is about the older lines.
+
+    Small models go on into the newer lines. Those stay in view, and another run archives them.
+    If no memory is about an older line, all are returned as they are, to be refused.
+    """
+    last = len(lines) - 1
+    of_older = [
+        {**memory, "end_index": min(memory["end_index"], last)}
+        if memory["end_index"] >= memory["start_index"]
+        else memory
+        for memory in memories
+        if memory["start_index"] <= last
+    ]
+    return of_older or list(memories)
 
 
 def _check(memories: Sequence[dict[str, Any]], lines: Sequence[str]) -> None:
