@@ -222,7 +222,7 @@ async def test_run_that_stores_nothing_fails_and_takes_nothing_out_of_the_window
     world: World, voice: VoiceModel
 ) -> None:
     agent = await make_voice_agent(world)
-    wrong = {"start_index": 3, "end_index": 9, "context": "x"}
+    wrong = {"start_index": 30, "end_index": 39, "context": "x"}
     call = Call("store_memories", {"memories": [wrong]})
     voice.answers = [Reply(calls=(call,)) for _ in range(50)]
     await talk(world, agent, "m0", "m1", "m2")
