@@ -42,8 +42,8 @@ async def noisy_neighbour(bench: Bench) -> None:
         await room.put(_ADD)
 
         async def call() -> None:
-            if '"5"' not in (said := await room.execute("add", a=2, b=3)):
-                raise RuntimeError(f"the tool gave another sum: {said}")
+            if '"5"' not in (tool_return := await room.execute("add", a=2, b=3)):
+                raise RuntimeError(f"the tool gave another sum: {tool_return}")
 
         count = bench.effort.calls
         alone, beside = Samples(), Samples()

@@ -94,10 +94,10 @@ async def measure(
         now = chat.turns[-1].time
         for kind, queries in off_topic.items():
             for query in queries:
-                found = await recall.search_text(chat, query, now, DEPTH)
+                results = await recall.search_text(chat, query, now, DEPTH)
                 nearest = await recall.search_without_floor(chat, query, now, DEPTH)
                 effect.asked[kind] += 1
-                effect.nothing[kind] += not found
+                effect.nothing[kind] += not results
                 effect.nothing_without[kind] += not nearest
     return effect
 

@@ -63,13 +63,13 @@ async def project_id(client: Client, name_or_id: str) -> str:
     listed = await first_of(
         client.admin.ListProjects, pb.ListProjectsRequest(), "projects", _EVERYTHING
     )
-    found = [project.id for project in listed.projects if project.name == name_or_id]
-    if not found:
+    ids = [project.id for project in listed.projects if project.name == name_or_id]
+    if not ids:
         raise NotFoundError(
             f'There is no project "{name_or_id}". List them with: strata projects list',
             reason=Reason.PROJECT_NOT_FOUND,
         )
-    return found[0]
+    return ids[0]
 
 
 async def organization_id(client: Client, name_or_id: str) -> str:
@@ -86,13 +86,13 @@ async def organization_id(client: Client, name_or_id: str) -> str:
         "organizations",
         _EVERYTHING,
     )
-    found = [each.id for each in listed.organizations if each.name == name_or_id]
-    if not found:
+    ids = [each.id for each in listed.organizations if each.name == name_or_id]
+    if not ids:
         raise NotFoundError(
             f'There is no organisation "{name_or_id}". List them with: strata organizations list',
             reason=Reason.ORGANIZATION_NOT_FOUND,
         )
-    return found[0]
+    return ids[0]
 
 
 def expiry(text: str) -> Timestamp | None:

@@ -205,7 +205,7 @@ async def running(target: Target, folder: DataFolder) -> Findings:
     try:
         async with connected(target) as client:
             state = await gateway_state(client)
-            found = [
+            findings = [
                 Finding(
                     "gateway",
                     Verdict.OK if state.serving else Verdict.FAIL,
@@ -214,18 +214,18 @@ async def running(target: Target, folder: DataFolder) -> Findings:
                 )
             ]
             rooms = await room_states(client)
-            found += clocks(state.skew_s, {each.room: each.skew_s for each in rooms})
+            findings += clocks(state.skew_s, {each.room: each.skew_s for each in rooms})
             silent = [each for each in rooms if not each.answers]
-            found += [
+            findings += [
                 Finding(f"room {each.room}", Verdict.FAIL, each.detail, "See its log.")
                 for each in silent
             ]
             if not silent:
                 # A room refuses to start on a schema that is not its own.
-                found.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
-                found += await _served_models(client)
-                found.append(await served_sandbox(client))
-            return found
+                findings.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
+                findings += await _served_models(client)
+                findings.append(await served_sandbox(client))
+            return findings
     except UnreachableError as error:
         return [_not_reached(error), *await _not_running(folder)]
     except StrataError as error:

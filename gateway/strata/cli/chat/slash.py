@@ -153,8 +153,8 @@ class SlashCommands:
             if run_id not in self.undone:
                 return run_id
         steps = await newest_steps(self.client, self.agent_id, "", _UNDO_VERSIONS)
-        found = (step.version.origin.run_id for step in steps)
-        return next((run_id for run_id in found if run_id and run_id not in self.undone), "")
+        run_ids = (step.version.origin.run_id for step in steps)
+        return next((run_id for run_id in run_ids if run_id and run_id not in self.undone), "")
 
     async def _context(self) -> None:
         request = agent_pb.GetContextWindowRequest(

@@ -43,9 +43,9 @@ def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bo
         request = pb.ListArchivesRequest(agent_id=await client.agent_id(agent) if agent else "")
         return await first_of(client.archives.ListArchives, request, "archives", limit)
 
-    found = connection.run(read)
+    response = connection.run(read)
     print_listing(
-        found,
+        response,
         ["name", "passages", "not indexed yet", "embedding", "agents", "id"],
         [
             (
@@ -56,7 +56,7 @@ def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bo
                 str(len(archive.agent_ids)),
                 archive.id,
             )
-            for archive in found.archives
+            for archive in response.archives
         ],
         empty="No archives. An agent's own is made with its first passage.",
         as_json=as_json,
@@ -69,8 +69,8 @@ def show_archive(
     connection: Connection, archive: ArchiveArgument, as_json: JsonOption = False
 ) -> None:
     """Show an archive and the agents that have it."""
-    found = connection.run(lambda client: archive_named(client, archive))
-    _show(found, as_json=as_json)
+    named = connection.run(lambda client: archive_named(client, archive))
+    _show(named, as_json=as_json)
 
 
 @app.command("create")
