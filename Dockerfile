@@ -1,10 +1,10 @@
 # syntax=docker/dockerfile:1
-# One image for every room; the command picks which:
+# One image for every service; the command picks which:
 #
 #   docker build -t strata:dev .
 #   docker run --rm strata:dev strata-recall
 #
-# Settings come from STRATA_<ROOM>_* variables, see docs/configuration.md.
+# Settings come from STRATA_<SERVICE>_* variables, see docs/configuration.md.
 ARG PYTHON_VERSION=3.11
 
 FROM python:${PYTHON_VERSION}-slim AS build
@@ -36,7 +36,7 @@ RUN groupadd --system --gid 10001 strata \
     && useradd --system --uid 10001 --gid strata --no-create-home --home-dir /tmp strata
 COPY --from=build /opt/strata /opt/strata
 COPY LICENSE /licenses/LICENSE
-# A room that listens on the loopback address of its container is heard by nobody.
+# A service that listens on the loopback address of its container is heard by nobody.
 ENV PATH="/opt/strata/bin:${PATH}" \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

@@ -67,7 +67,7 @@ def main() -> int:
 
 async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:
     report = Report()
-    report.machine["shape"] = "one process per room" if split else "one process"
+    report.machine["shape"] = "one process per service" if split else "one process"
     neighbours = Neighbours()
     with _folder() as folder:
         async with AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ def _say(name: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a short form, for a first look")
-    parser.add_argument("--split", action="store_true", help="one process per room")
+    parser.add_argument("--split", action="store_true", help="one process per service")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME",

@@ -15,7 +15,7 @@ _SEARCHED_TURNS = 30
 
 
 async def gateway_calls(bench: Bench) -> None:
-    """A call that the gateway answers, and one that it passes on to a room."""
+    """A call that the gateway answers, and one that it passes on to a service."""
     agent = await bench.client.new_agent()
     own, proxied = Samples(), Samples()
     await bench.client.who_am_i()

@@ -82,7 +82,7 @@ class Client:
         return response.agent.id
 
     async def get_agent(self, agent_id: str) -> None:
-        """Asks a room through the gateway."""
+        """Asks a service through the gateway."""
         await self._agents.GetAgent(
             agent_pb.GetAgentRequest(agent_id=agent_id), metadata=self._metadata, timeout=_SECONDS
         )

@@ -1,6 +1,6 @@
 """What compiling an agent's core memory takes: with nothing new, and with much of it.
 
-Compile is an internal call, which the gateway does not pass on. So the room is built here
+Compile is an internal call, which the gateway does not pass on. So the service is built here
 once more, on the same database, and called as the agent loop calls it within one process;
 its own time is that of the same work without the call.
 """
@@ -40,15 +40,15 @@ BIG_TARGET_MS = 10.0
 _BLOCKS = 20
 _CHARS = 20_000
 _FILES = 5
-# Room for all of it.
+# Space for all of it.
 _WINDOW = 400_000
 _FILE_LINES = 2_000
 _READABLE = (file_pb.FILE_STATE_INDEXING, file_pb.FILE_STATE_READY)
 
 
 @dataclass(slots=True)
-class _Room:
-    """The room, by its stubs and by its parts."""
+class _Service:
+    """The service, by its stubs and by its parts."""
 
     context: context_grpc.ContextServiceStub
     blocks: block_grpc.BlockServiceStub
@@ -74,11 +74,11 @@ class _Times:
     own: Samples
     floor: Samples
 
-    async def take(self, room: _Room, request: context_pb.CompileRequest) -> None:
+    async def take(self, service: _Service, request: context_pb.CompileRequest) -> None:
         """Takes one of each in turn, so that what else the machine does bears on all."""
-        await self.floor.time(1, room.round_trip)
-        await self.own.time(1, lambda: room.work(request))
-        await self.call.time(1, lambda: room.context.Compile(request))
+        await self.floor.time(1, service.round_trip)
+        await self.own.time(1, lambda: service.work(request))
+        await self.call.time(1, lambda: service.context.Compile(request))
 
     def rows(self, name: str, target: float, note: str) -> tuple[Row, Row]:
         """Returns the lines of the report."""
@@ -95,13 +95,13 @@ async def compile_unchanged(bench: Bench) -> None:
     """Core memory asked for a revision that the caller has: what every step of a turn costs."""
     agent = await bench.client.new_agent()
     times = _Times(Samples(), Samples(), Samples())
-    async with _room(bench) as room:
+    async with _service(bench) as service:
         request = context_pb.CompileRequest(agent_id=agent, agent_type="letta_v1_agent")
-        request.if_revision = (await room.context.Compile(request)).revision
-        if not (await room.context.Compile(request)).not_changed:
+        request.if_revision = (await service.context.Compile(request)).revision
+        if not (await service.context.Compile(request)).not_changed:
             raise RuntimeError("the memory of an idle agent has changed")
         for _ in range(bench.effort.calls):
-            await times.take(room, request)
+            await times.take(service, request)
     bench.report.add(
         Row("floor: SELECT 1", times.floor.median, "ms", p95=times.floor.p95,
             samples=len(times.floor), note="BEGIN, SELECT, COMMIT"),
@@ -113,20 +113,20 @@ async def compile_big(bench: Bench) -> None:
     """Much core memory of which something has changed: rendered as a whole, files too."""
     agent = await bench.client.new_agent(context_window=_WINDOW)
     times = _Times(Samples(), Samples(), Samples())
-    async with _room(bench) as room:
-        blocks = [await _fill(room, agent, number) for number in range(_BLOCKS)]
-        await _open_files(room, agent)
+    async with _service(bench) as service:
+        blocks = [await _fill(service, agent, number) for number in range(_BLOCKS)]
+        await _open_files(service, agent)
         request = context_pb.CompileRequest(agent_id=agent, agent_type="letta_v1_agent")
         changing = cycle(blocks)
         for number in range(max(bench.effort.calls // 4, 10)):
-            first = await room.context.Compile(request)
+            first = await service.context.Compile(request)
             request.if_revision = first.revision
             value = f"{number:05}{_text(number)[5:]}"
-            await room.blocks.UpdateBlock(
+            await service.blocks.UpdateBlock(
                 block_pb.UpdateBlockRequest(block_id=next(changing), value=value)
             )
-            await times.take(room, request)
-        shown = len((await room.context.Compile(request)).memory_section)
+            await times.take(service, request)
+        shown = len((await service.context.Compile(request)).memory_section)
     if shown < _BLOCKS * _CHARS:
         raise RuntimeError("not everything is shown")
     bench.report.add(
@@ -139,7 +139,7 @@ async def compile_big(bench: Bench) -> None:
 
 
 @asynccontextmanager
-async def _room(bench: Bench) -> AsyncIterator[_Room]:
+async def _service(bench: Bench) -> AsyncIterator[_Service]:
     me = await bench.client.who_am_i()
     private_key = bench.system.folder.secret("token-signing-key")
     token = TokenSigner(private_key).mint(
@@ -157,7 +157,7 @@ async def _room(bench: Bench) -> AsyncIterator[_Room]:
         database = Database(url)
         stack.push_async_callback(database.close)
         stack.enter_context(use(RequestContext(caller=caller, request_id="benchmark")))
-        yield _Room(
+        yield _Service(
             context_grpc.ContextServiceStub(channel),
             block_grpc.BlockServiceStub(channel),
             file_grpc.FileServiceStub(channel),
@@ -166,29 +166,29 @@ async def _room(bench: Bench) -> AsyncIterator[_Room]:
         )
 
 
-async def _fill(room: _Room, agent: str, number: int) -> str:
+async def _fill(service: _Service, agent: str, number: int) -> str:
     """Makes one full block; returns its id."""
     new = block_pb.NewBlock(label=f"block{number}", value=_text(number), limit=_CHARS)
-    made = await room.blocks.CreateBlock(block_pb.CreateBlockRequest(agent_id=agent, block=new))
+    made = await service.blocks.CreateBlock(block_pb.CreateBlockRequest(agent_id=agent, block=new))
     return made.block.id
 
 
-async def _open_files(room: _Room, agent: str) -> None:
+async def _open_files(service: _Service, agent: str) -> None:
     """Shows some files to the agent; the worker of the running system reads them."""
-    created = await room.files.CreateFolder(file_pb.CreateFolderRequest(name=agent))
+    created = await service.files.CreateFolder(file_pb.CreateFolderRequest(name=agent))
     folder = created.folder.id
-    await room.files.AttachFolder(file_pb.AttachFolderRequest(agent_id=agent, folder_id=folder))
+    await service.files.AttachFolder(file_pb.AttachFolderRequest(agent_id=agent, folder_id=folder))
     windows = []
     for number in range(_FILES):
         name = f"file{number}.txt"
-        uploaded = await room.files.UploadFile(_upload(folder, name))
-        async for update in room.files.WatchFile(
+        uploaded = await service.files.UploadFile(_upload(folder, name))
+        async for update in service.files.WatchFile(
             file_pb.WatchFileRequest(file_id=uploaded.file.id)
         ):
             if update.file.state in _READABLE:
                 break
         windows.append(file_pb.FileWindow(file_name=f"{agent}/{name}"))
-    await room.files.OpenFiles(
+    await service.files.OpenFiles(
         file_pb.OpenFilesRequest(agent_id=agent, windows=windows, max_files_open=_FILES)
     )
 

@@ -10,7 +10,7 @@ from benchmarks.bench import Bench
 from benchmarks.client import Client
 from benchmarks.report import Row
 from benchmarks.samples import Samples
-from benchmarks.tools_room import ToolsRoom, open_tools_room
+from benchmarks.tools_service import ToolsService, open_tools_service
 
 _SLEEPING = 60
 _BUSY = 60
@@ -38,11 +38,11 @@ async def noisy_neighbour(bench: Bench) -> None:
 
     They are kept at 60: one that ends is followed by another.
     """
-    async with open_tools_room() as room:
-        await room.put(_ADD)
+    async with open_tools_service() as service:
+        await service.put(_ADD)
 
         async def call() -> None:
-            if '"5"' not in (tool_return := await room.execute("add", a=2, b=3)):
+            if '"5"' not in (tool_return := await service.execute("add", a=2, b=3)):
                 raise RuntimeError(f"the tool gave another sum: {tool_return}")
 
         count = bench.effort.calls
@@ -50,9 +50,9 @@ async def noisy_neighbour(bench: Bench) -> None:
         for _ in range(5):
             await call()
         await alone.time(count, call)
-        with room.sign_in():
-            await room.put(_SLEEP)
-            noise = [asyncio.create_task(_sleep(room)) for _ in range(_SLEEPING)]
+        with service.sign_in():
+            await service.put(_SLEEP)
+            noise = [asyncio.create_task(_sleep(service)) for _ in range(_SLEEPING)]
         try:
             # Until those that may run do so.
             await asyncio.sleep(2.0)
@@ -121,6 +121,6 @@ async def _send_without_pause(client: Client, agent: str, turns: Samples) -> Non
         turns.add(turn.total)
 
 
-async def _sleep(room: ToolsRoom) -> None:
+async def _sleep(service: ToolsService) -> None:
     while True:
-        await room.execute("doze", seconds=10)
+        await service.execute("doze", seconds=10)

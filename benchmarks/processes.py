@@ -176,8 +176,8 @@ def _kind(process: psutil.Process) -> str:
         return "postgres"
     for argument in command:
         if argument.startswith("strata.") and argument.endswith(".main"):
-            room = argument.split(".")[1]
-            return "strata" if room == "cli" else room
+            service = argument.split(".")[1]
+            return "strata" if service == "cli" else service
     return "strata"
 
 

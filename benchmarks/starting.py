@@ -61,5 +61,5 @@ def _memory(name: str, system: System) -> Row:
 
 
 def _target(system: System, target: float) -> float | None:
-    # They are set for the form that one runs on a laptop; one process per room is another.
+    # They are set for the form that one runs on a laptop; one process per service is another.
     return None if system.split else target

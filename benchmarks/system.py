@@ -24,7 +24,7 @@ class System:
 
     Attributes:
         folder: Its data folder.
-        split: Whether each room has a process of its own.
+        split: Whether each service has a process of its own.
         seconds_to_ready: From the start of the process to the first answered call.
     """
 

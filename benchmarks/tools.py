@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.bench import Bench
 from benchmarks.report import Row
 from benchmarks.samples import Samples
-from benchmarks.tools_room import open_tools_room
+from benchmarks.tools_service import open_tools_service
 
 CALL_TARGET_MS = 10.0
 _PER_CALL_TARGET_MS = 10.0
@@ -32,8 +32,8 @@ _PLAIN = "import json, sys; said = json.load(sys.stdin); print(json.dumps(said['
 async def custom_tools(bench: Bench) -> None:
     """Calls of a trivial tool, one after the other and some at once.
 
-    Alone they are run as a turn runs them, by the room's ExecuteTools; then with a dry run through
-    the gateway of the whole system.
+    Alone they are run as a turn runs them, by the service's ExecuteTools; then with a dry run
+    through the gateway of the whole system.
     """
     await _alone(bench)
     await bench.client.put_tool(_SOURCE)
@@ -65,12 +65,12 @@ async def custom_tools(bench: Bench) -> None:
 
 
 async def _alone(bench: Bench) -> None:
-    async with open_tools_room() as room:
-        await room.put(_SOURCE)
+    async with open_tools_service() as service:
+        await service.put(_SOURCE)
 
         async def call() -> None:
             # Packaged as the model is shown it.
-            if '"5"' not in (said := await room.execute("add", a=2, b=3)):
+            if '"5"' not in (said := await service.execute("add", a=2, b=3)):
                 raise RuntimeError(f"the tool gave another sum: {said}")
 
         count = bench.effort.calls

@@ -18,7 +18,7 @@ from pydantic import AliasChoices, BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TARGET = REPOSITORY / "docs" / "configuration.md"
@@ -32,30 +32,30 @@ _INTRODUCTION = """\
 
 <!-- Written by docs/generate_configuration.py; a test fails when it is out of date. -->
 
-Everything is set by environment variables, read once at start. Those of a room begin with
-`STRATA_` and the name of the room: `GATEWAY`, `AGENT_LOOP`, `CORE_MEMORY`, `RECALL`, `ARCHIVAL`,
-`TOOL_EXECUTION`, and `TOOL_RUNNER` where code of tools runs beside that room. Two underscores lead
-into a group or a table
+Everything is set by environment variables, read once at start. Those of a service begin with
+`STRATA_` and the name of the service: `GATEWAY`, `AGENT_LOOP`, `CORE_MEMORY`, `RECALL`, `ARCHIVAL`,
+`TOOL_EXECUTION`, and `TOOL_RUNNER` where code of tools runs beside that service. Two
+underscores lead into a group or a table
 (`STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`,
 `STRATA_AGENT_LOOP_TARGETS__RECALL=dns:///recall:7603`); lists are JSON. Times are in seconds, sizes
 in bytes. "none" stands for empty or unset.
 
-`strata up` fills in addresses, databases and keys for the rooms it starts; in a cluster they come
-from the manifests ([guide](guides/kubernetes.md)). Settings of model providers work in both.
+`strata up` fills in addresses, databases and keys for the services it starts; in a cluster they
+come from the manifests ([guide](guides/kubernetes.md)). Settings of model providers work in both.
 """
 
 
 def document() -> str:
     """Returns the text of the file."""
     parts = [_INTRODUCTION]
-    rooms = [cls for cls in settings_classes() if issubclass(cls, RoomSettings)]
-    others = [cls for cls in settings_classes() if not issubclass(cls, RoomSettings)]
-    parts.append("## Every room\n\n`<ROOM>` is the name of the room.\n")
-    parts.append(_table(_rows(RoomSettings, "STRATA_<ROOM>_")))
-    for cls in sorted(rooms, key=lambda each: each.__module__):
-        if cls is RoomSettings:
+    services = [cls for cls in settings_classes() if issubclass(cls, ServiceSettings)]
+    others = [cls for cls in settings_classes() if not issubclass(cls, ServiceSettings)]
+    parts.append("## Every service\n\n`<SERVICE>` is the name of the service.\n")
+    parts.append(_table(_rows(ServiceSettings, "STRATA_<SERVICE>_")))
+    for cls in sorted(services, key=lambda each: each.__module__):
+        if cls is ServiceSettings:
             continue
-        parts.append(f"## {_room_of(cls)}\n\n{_first_sentence(cls)}\n")
+        parts.append(f"## {_service_of(cls)}\n\n{_first_sentence(cls)}\n")
         parts.append(_table(_own_rows(cls)))
         parts.extend(_elements(cls))
     for other in sorted(others, key=lambda each: each.__module__):
@@ -93,9 +93,9 @@ def _rows(cls: type[BaseModel], prefix: str) -> Iterator[Row]:
         yield _variable(name, field, prefix), _default(field), field.description or texts[name]
 
 
-def _own_rows(cls: type[RoomSettings]) -> Iterator[Row]:
-    """The settings that other rooms lack, and those with another default."""
-    common = {row[0]: row for row in _rows(RoomSettings, _prefix(cls))}
+def _own_rows(cls: type[ServiceSettings]) -> Iterator[Row]:
+    """The settings that other services lack, and those with another default."""
+    common = {row[0]: row for row in _rows(ServiceSettings, _prefix(cls))}
     for row in _rows(cls, _prefix(cls)):
         if common.get(row[0]) != row:
             yield row
@@ -155,7 +155,7 @@ def _prefix(cls: type[BaseSettings]) -> str:
     return str(cls.model_config.get("env_prefix", ""))
 
 
-def _room_of(cls: type[BaseSettings]) -> str:
+def _service_of(cls: type[BaseSettings]) -> str:
     return str(cls.model_config["env_prefix"]).removeprefix("STRATA_").rstrip("_").lower()
 
 

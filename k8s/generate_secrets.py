@@ -16,10 +16,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strata.shared.auth import generate_key_pair
-from strata.shared.migrate import RoomRoles
+from strata.shared.migrate import ServiceRoles
 from strata.shared.secrets import generate_master_key
 
-_ROOMS = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
+_SERVICES = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
 
 
 def secret_objects(
@@ -71,9 +71,9 @@ def secret_objects(
         "strata-postgres": {"password": admin_password},
         "strata-qdrant": {"api-key": qdrant_api_key or secrets.token_urlsafe(32)},
     }
-    for room in _ROOMS:
-        roles = RoomRoles.of(room)
-        values[f"strata-{room.replace('_', '-')}-database"] = {
+    for service in _SERVICES:
+        roles = ServiceRoles.of(service)
+        values[f"strata-{service.replace('_', '-')}-database"] = {
             "url": url(roles.service, secrets.token_urlsafe(32)),
             "worker-url": url(roles.worker, secrets.token_urlsafe(32)),
         }

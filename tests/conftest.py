@@ -26,7 +26,7 @@ from hypothesis import settings
 from scheduling import FixtureScheduling
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
-from strata.shared.migrate import RolePasswords, RoomMigrations
+from strata.shared.migrate import RolePasswords, ServiceMigrations
 
 # A handler that an earlier test left with a closed stream must not write into the output of
 # another test: logging would print its failure to whatever stands for standard error now.
@@ -47,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureSched
 
 
 @dataclass(frozen=True)
-class RoomDatabase:
+class ServiceDatabase:
     """A fresh, migrated database, by the roles that use it."""
 
     admin_url: str
@@ -80,20 +80,20 @@ class Databases:
         """Returns the URL of a database for the superuser."""
         return self._postgres.url(database=database)
 
-    async def of(self, room: RoomMigrations) -> RoomDatabase:
-        """Returns a new database with the room's schema; the migration itself runs once."""
-        if room.package not in self._templates:
+    async def of(self, service: ServiceMigrations) -> ServiceDatabase:
+        """Returns a new database with the service's schema; the migration itself runs once."""
+        if service.package not in self._templates:
             template = await self.create()
-            await room.upgrade(self.url(template), self.passwords)
-            self._templates[room.package] = template
-        name = await self.create(self._templates[room.package])
-        return RoomDatabase(
+            await service.upgrade(self.url(template), self.passwords)
+            self._templates[service.package] = template
+        name = await self.create(self._templates[service.package])
+        return ServiceDatabase(
             admin_url=self.url(name),
             service_url=self._postgres.url(
-                user=room.roles.service, password=self.passwords.service, database=name
+                user=service.roles.service, password=self.passwords.service, database=name
             ),
             worker_url=self._postgres.url(
-                user=room.roles.worker, password=self.passwords.worker, database=name
+                user=service.roles.worker, password=self.passwords.worker, database=name
             ),
         )
 

@@ -1,1 +1,1 @@
-"""What search finds of public chats: the real recall room beside simple searches."""
+"""What search finds of public chats: the real recall service beside simple searches."""

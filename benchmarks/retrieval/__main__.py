@@ -18,8 +18,8 @@ from benchmarks.retrieval.baselines import Bm25, substring
 from benchmarks.retrieval.datasets import FACTUAL, Chat, load
 from benchmarks.retrieval.floor import FEW, FloorEffect, halves, measure, relevance_sets
 from benchmarks.retrieval.report import Result
-from benchmarks.retrieval.room import Recall, open_recall
 from benchmarks.retrieval.scoring import ALL, DEPTH, Score, by_kind, score
+from benchmarks.retrieval.service import Recall, open_recall
 from strata.api.recall.v1 import message_service_pb2 as pb
 
 METHODS = ("hybrid", "dense", "full text", "BM25", "substring")

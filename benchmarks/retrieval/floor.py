@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.retrieval.datasets import Chat, facts
-from benchmarks.retrieval.room import Recall
+from benchmarks.retrieval.service import Recall
 from strata.api.recall.v1 import message_service_pb2 as pb
 
 CALIBRATION = frozenset(("100K-1", "100K-3", "100K-5", "500K-1"))

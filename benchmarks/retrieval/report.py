@@ -39,7 +39,7 @@ class Result:
             parts += self._data_set(folder, data_set, by_method, methods, headline)
         if self.floors:
             parts += _floors(self.floors)
-        parts.append("## Time and room\n")
+        parts.append("## Time and space\n")
         parts.append("| through the service | p50 ms | p95 ms |\n|---|---|---|")
         parts += [
             f"| {name} | {p50 * 1000:.1f} | {p95 * 1000:.1f} |"
@@ -153,7 +153,7 @@ _TABLE = "| | recall@5 | recall@10 | any@10 | all@10 | MRR |\n|---|---|---|---|-
 _HEAD = """\
 # What search finds
 
-Written by `python -m benchmarks.retrieval PATH...` on {date}: the real recall room with embedded
+Written by `python -m benchmarks.retrieval PATH...` on {date}: the real recall service with embedded
 PostgreSQL and the embedded vector engine, every message stored and indexed as in use, every
 question asked as it stands through `SearchMessages`. No model but the local embedding model takes
 part. The data sets are read from the paths that are given; none is part of the project.

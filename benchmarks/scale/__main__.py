@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.scale import messages, passages
-from benchmarks.scale.rooms import open_rooms
+from benchmarks.scale.services import open_services
 from strata.shared.loops import loop_factory
 
 
@@ -33,13 +33,13 @@ async def _run(options: argparse.Namespace, report: Report) -> None:
     # Each on engines of its own, so that memory and disk are those of the one kind.
     if options.passages:
         with _folder(options.data) as folder:
-            async with open_rooms(Path(folder), os.getpid()) as rooms:
-                await passages.measure(rooms, report, options.passages, options.searches)
+            async with open_services(Path(folder), os.getpid()) as services:
+                await passages.measure(services, report, options.passages, options.searches)
     if options.messages:
         with _folder(options.data) as folder:
-            async with open_rooms(Path(folder), os.getpid()) as rooms:
+            async with open_services(Path(folder), os.getpid()) as services:
                 await messages.measure(
-                    rooms,
+                    services,
                     report,
                     options.messages,
                     options.agents,
@@ -62,7 +62,7 @@ def _folder(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale",
-        description="Measures the rooms with as much in them as after years.",
+        description="Measures the services with as much in them as after years.",
     )
     parser.add_argument("--passages", type=int, default=100_000, help="in one archive; 0: none")
     parser.add_argument("--messages", type=int, default=1_000_000, help="of all agents; 0: none")

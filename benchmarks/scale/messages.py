@@ -14,7 +14,7 @@ from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import questions, texts, vector_of
 from benchmarks.scale.passages import WARM_UP, check, total
-from benchmarks.scale.rooms import Rooms, open_rooms
+from benchmarks.scale.services import Services, open_services
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as pb
@@ -41,7 +41,7 @@ class Agent:
 
 
 async def measure(
-    rooms: Rooms,
+    services: Services,
     report: Report,
     count: int,
     agents: int,
@@ -52,7 +52,7 @@ async def measure(
     """Fills the log and works in it.
 
     Args:
-        rooms: Where.
+        services: Where.
         report: Is added to.
         count: Messages of all.
         agents: Agents that have them.
@@ -62,13 +62,13 @@ async def measure(
         rounds: How often they are searched, each time others of the agents; all are reported.
     """
     each = count // agents
-    first_agent = await _fill(rooms, each, seed=0)
-    await _index(rooms, first_agent)
+    first_agent = await _fill(services, each, seed=0)
+    await _index(services, first_agent)
     started = time.perf_counter()
     filled = [first_agent]
     for first in range(1, agents, _AT_ONCE):
         seeds = range(first, min(first + _AT_ONCE, agents))
-        filled += await asyncio.gather(*(_fill(rooms, each, seed=seed) for seed in seeds))
+        filled += await asyncio.gather(*(_fill(services, each, seed=seed) for seed in seeds))
     seconds = time.perf_counter() - started
     report.add(
         Row(
@@ -80,10 +80,10 @@ async def measure(
     )
     started = time.perf_counter()
     for agent in filled[1:indexed]:
-        await _index(rooms, agent)
+        await _index(services, agent)
     seconds = time.perf_counter() - started
     points = (min(indexed, agents) - 1) * each
-    await _mark_the_rest(rooms)
+    await _mark_the_rest(services)
     if points > 0:
         report.add(
             Row(
@@ -94,7 +94,7 @@ async def measure(
                 note=f"{points / seconds:.0f} a second",
             )
         )
-    alone, beside = await _turns_compared(rooms, filled, each, searches)
+    alone, beside = await _turns_compared(services, filled, each, searches)
     for name in ("BeginTurn", "CommitStep"):
         one, all_of_them = alone[name], beside[name]
         report.add(
@@ -110,19 +110,19 @@ async def measure(
             ),
         )
     for round_number in range(rounds):
-        await rooms.until_calm()
-        await _searches(rooms, report, filled[: max(1, indexed)], count, searches, round_number)
+        await services.until_calm()
+        await _searches(services, report, filled[: max(1, indexed)], count, searches, round_number)
     share = f"{min(indexed, agents) * each:,} of them in the vector index"
     report.add(
-        Row(f"memory with {count:,} messages", total(rooms.memory()), "MB",
-            note=f"{rooms.memory()}; {share}"),
-        Row(f"disk with {count:,} messages", total(rooms.disk()), "MiB",
-            note=f"{rooms.disk()}; {share}"),
+        Row(f"memory with {count:,} messages", total(services.memory()), "MB",
+            note=f"{services.memory()}; {share}"),
+        Row(f"disk with {count:,} messages", total(services.disk()), "MiB",
+            note=f"{services.disk()}; {share}"),
     )  # fmt: skip
 
 
 async def _searches(
-    rooms: Rooms,
+    services: Services,
     report: Report,
     agents: Sequence[Agent],
     count: int,
@@ -130,7 +130,7 @@ async def _searches(
     round_number: int,
 ) -> None:
     asked = questions(searches, seed=5)
-    await rooms.embedder.embed(asked, "query")
+    await services.embedder.embed(asked, "query")
     middle = message_pb.SearchMessagesRequest()
     middle.start_time.FromDatetime(_START + timedelta(minutes=agents[0].messages // 2))
     kinds = {
@@ -140,7 +140,7 @@ async def _searches(
     }
     for name, kind in kinds.items():
         samples = Samples()
-        before = rooms.cpu_ms()
+        before = services.cpu_ms()
         losses = Losses()
         for number, question in enumerate([*asked[:WARM_UP], *asked]):
             request = message_pb.SearchMessagesRequest(
@@ -151,11 +151,11 @@ async def _searches(
             )
             request.MergeFrom(kind)
             begun = time.perf_counter()
-            response = await rooms.messages.SearchMessages(request)
+            response = await services.messages.SearchMessages(request)
             samples.add((time.perf_counter() - begun) * 1000)
             if name != "full text":
                 check(response.hits)
-        cpu = (rooms.cpu_ms() - before) / len(samples)
+        cpu = (services.cpu_ms() - before) / len(samples)
         note = (
             f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms;"
             f" waiting for the disk {losses.disk():.0%}"
@@ -168,29 +168,29 @@ async def _searches(
         )  # fmt: skip
 
 
-async def _fill(rooms: Rooms, count: int, seed: int) -> Agent:
+async def _fill(services: Services, count: int, seed: int) -> Agent:
     """Stores the messages of an agent through the service; the last twenty stay in its window."""
     agent = Agent(new_id("agent"), new_id("conversation"), count)
     said = list(texts(count, words=_WORDS, seed=seed))
     messages = [_message(text, number) for number, text in enumerate(said)]
     system = common.Message(id=new_id("message"), role=common.ROLE_SYSTEM)
-    await rooms.windows.OpenWindow(
+    await services.windows.OpenWindow(
         pb.OpenWindowRequest(
             conversation_id=agent.conversation, agent_id=agent.id, messages=[system, *messages]
         )
     )
-    await _turn(rooms, agent, evicted=count - _WINDOW)
+    await _turn(services, agent, evicted=count - _WINDOW)
     return agent
 
 
-async def _turn(rooms: Rooms, agent: Agent, *, evicted: int = 0) -> tuple[float, float]:
+async def _turn(services: Services, agent: Agent, *, evicted: int = 0) -> tuple[float, float]:
     """Makes a plain turn; returns the milliseconds of its two calls."""
     run = new_id("run")
     now = int((datetime.now(UTC) - _START).total_seconds() // 60)
     asked = _message("How is the weather?", now - now % 2, run)
     answered = _message("It rains.", now - now % 2 + 1, run)
     started = time.perf_counter()
-    await rooms.windows.BeginTurn(
+    await services.windows.BeginTurn(
         pb.BeginTurnRequest(
             conversation_id=agent.conversation,
             agent_id=agent.id,
@@ -200,7 +200,7 @@ async def _turn(rooms: Rooms, agent: Agent, *, evicted: int = 0) -> tuple[float,
         )
     )
     begun = time.perf_counter()
-    await rooms.windows.CommitStep(
+    await services.windows.CommitStep(
         pb.CommitStepRequest(
             conversation_id=agent.conversation,
             agent_id=agent.id,
@@ -217,21 +217,21 @@ async def _turn(rooms: Rooms, agent: Agent, *, evicted: int = 0) -> tuple[float,
 
 
 async def _turns_compared(
-    rooms: Rooms, agents: Sequence[Agent], each: int, count: int
+    services: Services, agents: Sequence[Agent], each: int, count: int
 ) -> tuple[dict[str, Samples], dict[str, Samples]]:
-    """Makes turns in rooms with one agent's messages and in those with all, one after the other.
+    """Makes turns in services with one agent's messages and in those with all, one after the other.
 
     In turn, since the pace of a machine changes by half between two minutes.
     """
     draw = random.Random(7)
-    folder = rooms.folder / "few"
+    folder = services.folder / "few"
     folder.mkdir()
     folder.chmod(0o711)
-    async with open_rooms(folder, rooms.pid) as few:
+    async with open_services(folder, services.pid) as few:
         one = await _fill(few, each, seed=0)
         await _index(few, one)
-        await rooms.until_calm()
-        places = ((few, [one]), (rooms, agents))
+        await services.until_calm()
+        places = ((few, [one]), (services, agents))
         found = tuple({"BeginTurn": Samples(), "CommitStep": Samples()} for _ in places)
         for number in range(count + 5):
             for (where, those), samples in zip(places, found, strict=True):
@@ -243,34 +243,34 @@ async def _turns_compared(
     return found[0], found[1]
 
 
-async def _index(rooms: Rooms, agent: Agent) -> None:
+async def _index(services: Services, agent: Agent) -> None:
     """Writes an agent's messages into the index as the indexer does, with vectors given."""
     sparse = SparseEncoder()
     ids: list[str] = []
     token = ""
     while True:
-        page = await rooms.messages.ListMessages(
+        page = await services.messages.ListMessages(
             message_pb.ListMessagesRequest(
                 conversation_id=agent.conversation, page_size=500, page_token=token
             )
         )
         documents = [
-            _document(message, agent, rooms.embedder.dim, sparse)
+            _document(message, agent, services.embedder.dim, sparse)
             for message in page.messages
             if message.role != common.ROLE_SYSTEM
         ]
-        await rooms.vectors.upsert(MESSAGES, rooms.project, documents)
+        await services.vectors.upsert(MESSAGES, services.project, documents)
         ids += [document.id for document in documents]
         token = page.next_page_token
         if not token:
             break
-    await rooms.pending.done(rooms.project, ids)
+    await services.pending.done(services.project, ids)
 
 
-async def _mark_the_rest(rooms: Rooms) -> None:
-    while found := await rooms.pending.find(10_000):
+async def _mark_the_rest(services: Services) -> None:
+    while found := await services.pending.find(10_000):
         for project, ids in found.items():
-            await rooms.pending.done(project, ids)
+            await services.pending.done(project, ids)
 
 
 def _document(message: common.Message, agent: Agent, dim: int, sparse: SparseEncoder) -> Document:

@@ -13,7 +13,7 @@ from benchmarks.pace import Losses, plain_loop_ms
 from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import Sized, questions, with_vectors
-from benchmarks.scale.rooms import Rooms
+from benchmarks.scale.services import Services
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 
@@ -27,24 +27,24 @@ SEARCH_TARGET_MS = 20.0
 STORE_TARGET_S = 1.0
 
 
-async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> None:
+async def measure(services: Services, report: Report, count: int, searches: int) -> None:
     """Fills an archive and searches it.
 
     Args:
-        rooms: Where.
+        services: Where.
         report: Is added to.
         count: Passages.
         searches: Searches of each kind.
     """
-    created = await rooms.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Big"))
+    created = await services.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Big"))
     archive = created.archive.id
     # Made beforehand: making them is not what is measured.
-    requests = list(_upload(archive, count, rooms))
+    requests = list(_upload(archive, count, services))
     started = time.perf_counter()
-    await rooms.passages.InsertPassages(_all_of(requests))
+    await services.passages.InsertPassages(_all_of(requests))
     stored = time.perf_counter() - started
     requests.clear()
-    await _until_indexed(rooms, archive)
+    await _until_indexed(services, archive)
     indexed = time.perf_counter() - started
     report.add(
         Row(
@@ -65,20 +65,20 @@ async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> No
     )
     asked = questions(searches, seed=3)
     # The vectors of the questions are in the cache: what is measured is the search.
-    await rooms.embedder.embed(asked, "query")
-    await rooms.until_calm()
+    await services.embedder.embed(asked, "query")
+    await services.until_calm()
     for name, conditions in _filters(archive, count).items():
         samples = Samples()
-        before, losses = rooms.cpu_ms(), Losses()
+        before, losses = services.cpu_ms(), Losses()
         for number, question in enumerate([*asked[:WARM_UP], *asked]):
             request = pb.SearchPassagesRequest(
                 query=question, top_k=10, explain=number < WARM_UP, **conditions
             )
             begun = time.perf_counter()
-            response = await rooms.passages.SearchPassages(request)
+            response = await services.passages.SearchPassages(request)
             samples.add((time.perf_counter() - begun) * 1000)
             check(response.hits)
-        cpu = (rooms.cpu_ms() - before) / len(samples)
+        cpu = (services.cpu_ms() - before) / len(samples)
         lost = f"stolen {losses.stolen():.0%}, waiting for the disk {losses.disk():.0%}"
         note = f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms; {lost}"
         del samples.values[:WARM_UP]
@@ -88,8 +88,13 @@ async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> No
             Row("  its p95", samples.p95, "ms", target=SEARCH_TARGET_MS, samples=len(samples)),
         )  # fmt: skip
     report.add(
-        Row(f"memory with {count:,} passages", total(rooms.memory()), "MB", note=rooms.memory()),
-        Row(f"disk with {count:,} passages", total(rooms.disk()), "MiB", note=rooms.disk()),
+        Row(
+            f"memory with {count:,} passages",
+            total(services.memory()),
+            "MB",
+            note=services.memory(),
+        ),
+        Row(f"disk with {count:,} passages", total(services.disk()), "MiB", note=services.disk()),
     )
 
 
@@ -122,23 +127,23 @@ def _filters(archive: str, count: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _upload(archive: str, count: int, rooms: Rooms) -> Iterator[pb.InsertPassagesRequest]:
-    numbered = enumerate(with_vectors(count, words=_WORDS, seed=1, dim=rooms.embedder.dim))
+def _upload(archive: str, count: int, services: Services) -> Iterator[pb.InsertPassagesRequest]:
+    numbered = enumerate(with_vectors(count, words=_WORDS, seed=1, dim=services.embedder.dim))
     first = True
     while batch := list(islice(numbered, _BATCH)):
         yield pb.InsertPassagesRequest(
             archive_id=archive if first else "",
-            passages=[_passage(number, sized, rooms) for number, sized in batch],
+            passages=[_passage(number, sized, services) for number, sized in batch],
         )
         first = False
 
 
-def _passage(number: int, sized: Sized, rooms: Rooms) -> pb.NewPassage:
+def _passage(number: int, sized: Sized, services: Services) -> pb.NewPassage:
     passage = pb.NewPassage(
         text=sized.text,
         tags=[f"tag-{number % _TAGS}", "odd" if number % 2 else "even"],
         embedding=sized.vector,
-        embedding_model=rooms.embedder.model_id,
+        embedding_model=services.embedder.model_id,
     )
     passage.create_time.FromDatetime(_START + _MINUTES * number)
     return passage
@@ -149,15 +154,15 @@ async def _all_of(requests: list[pb.InsertPassagesRequest]) -> AsyncIterator[Any
         yield request
 
 
-async def _until_indexed(rooms: Rooms, archive: str) -> None:
+async def _until_indexed(services: Services, archive: str) -> None:
     request = archive_pb.GetArchiveRequest(archive_id=archive)
     while True:
-        found = await rooms.archives.GetArchive(request)
+        found = await services.archives.GetArchive(request)
         if not found.archive.unindexed_count:
             return
         await asyncio.sleep(0.5)
 
 
 def total(by_kind: str) -> float:
-    """Returns the sum of what `Rooms.memory` or `Rooms.disk` tells."""
+    """Returns the sum of what `Services.memory` or `Services.disk` tells."""
     return float(sum(int(part.rsplit(" ", 1)[1]) for part in by_kind.split(", ")))

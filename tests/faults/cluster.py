@@ -25,8 +25,8 @@ from dnslib import QTYPE, RR, A, DNSHeader, DNSRecord
 import strata
 from faults.live import Live
 from strata.cli.compose.local import Local, LocalOptions, open_local
-from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
-from strata.cli.compose.split import RoomProcess
+from strata.cli.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
+from strata.cli.compose.split import ServiceProcess
 from strata.embedded.data_folder import DataFolder
 from strata.shared.logs import configure_logging
 from strata.shared.loops import loop_factory
@@ -110,8 +110,8 @@ def _pick_port(taken: set[int]) -> int:
                 return port
 
 
-def _values(local: Local, spec: RoomSpec) -> dict[str, Any]:
-    values = local.room_values(spec.name)
+def _values(local: Local, spec: ServiceSpec) -> dict[str, Any]:
+    values = local.service_values(spec.name)
     if spec is GATEWAY:
         values["token_private_key"] = local.private_key
         values["key_pepper"] = local.gateway.pepper()
@@ -128,15 +128,15 @@ async def _serve(folder: DataFolder, skew_s: float) -> None:
     async with AsyncExitStack() as stack:
         local = await open_local(folder, LocalOptions(port=0, split=True), stack)
         taken: set[int] = set()
-        ports = {spec.name: _pick_port(taken) for spec in ROOMS}
+        ports = {spec.name: _pick_port(taken) for spec in SERVICES}
         targets = {
             name: f"dns://{names.address}/{name.replace('_', '-')}.test:{port}"
             for name, port in ports.items()
         }
         logs = folder.path / "logs"
-        processes: list[RoomProcess] = []
+        processes: list[ServiceProcess] = []
 
-        async def start(specs: Sequence[RoomSpec]) -> None:
+        async def start(specs: Sequence[ServiceSpec]) -> None:
             for number, address in enumerate(ADDRESSES):
                 replica_logs = logs / f"replica-{number}"
                 replica_logs.mkdir(parents=True, exist_ok=True)
@@ -148,13 +148,13 @@ async def _serve(folder: DataFolder, skew_s: float) -> None:
                         "targets": targets,
                     }
                     skewed = number > 0 and skew_s
-                    process = RoomProcess(
+                    process = ServiceProcess(
                         spec, values, replica_logs, _skewed(skew_s) if skewed else None
                     )
                     processes.append(process)
                     await process.supervisor.start()
 
-        await start(INNER_ROOMS)
+        await start(INNER_SERVICES)
         await start([GATEWAY])
         gateways = ",".join(f"{address}:{ports[GATEWAY.name]}" for address in ADDRESSES)
         folder.announce(gateways, local.processes)

@@ -119,7 +119,7 @@ class Live:
     Args:
         folder: The data folder.
         model_url: The chat model.
-        split: One process per room.
+        split: One process per service.
     """
 
     def __init__(self, folder: Path, model_url: str, *, split: bool = False) -> None:
@@ -175,7 +175,7 @@ class Live:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def incidents(self) -> str:
-        """What its rooms have logged of errors that nobody expected."""
+        """What its services have logged of errors that nobody expected."""
         found = []
         for log in sorted((self.folder.path / "logs").rglob("*.log")):
             _, mark, after = log.read_text(errors="replace").partition("incident-")

@@ -71,7 +71,7 @@ class Talk:
                 await asyncio.sleep(0.1)
                 continue
             assert turn.ended_well, turn.finished
-            # A second dispatch leaves room for events of the first that nobody stored.
+            # A second dispatch leaves space for events of the first that nobody stored.
             assert turn.durable == sorted(set(turn.durable)), turn.brief
             self.said.append(text)
             return turn

@@ -154,7 +154,7 @@ class Talker:
         if turn.ended_well:
             self.facts.append(text)
         else:
-            # A room was away for longer than the loop waits.
+            # A service was away for longer than the loop waits.
             assert turn.finished.error.retryable, f"{turn.finished}\n{self.told()}"
             self.unanswered.append(text)
 

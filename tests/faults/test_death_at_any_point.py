@@ -1,4 +1,4 @@
-"""Rooms and engines die at random moments of insert, index, reindex and compaction.
+"""Services and engines die at random moments of insert, index, reindex and compaction.
 
 What was acknowledged is found afterwards by its text, once, and every window is whole.
 """
@@ -45,7 +45,7 @@ _NAMED = """
 
 
 def process_of(live: Live, victim: str) -> psutil.Process | None:
-    """The process of a room or of an engine at the moment; None while there is none."""
+    """The process of a service or of an engine at the moment; None while there is none."""
     for process in alive(live.family()[1:]):
         with contextlib.suppress(psutil.NoSuchProcess):
             words = process.cmdline()

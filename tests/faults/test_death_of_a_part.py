@@ -1,4 +1,4 @@
-"""An engine or a room is killed under load; the rest goes on, and nothing is lost."""
+"""An engine or a service is killed under load; the rest goes on, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faults.load import further, talking
 from strata.api.archival.v1 import passage_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2
 
-ROOMS = ("core_memory", "recall", "archival", "tool_execution", "agent_loop", "gateway")
+SERVICES = ("core_memory", "recall", "archival", "tool_execution", "agent_loop", "gateway")
 BOTH = pytest.mark.parametrize(
     "live",
     [
@@ -74,15 +74,15 @@ async def test_memory_goes_on_without_the_vector_engine_and_is_indexed_behind(li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
-async def test_nothing_is_lost_when_rooms_are_killed_one_after_the_other(live: Live) -> None:
+async def test_nothing_is_lost_when_services_are_killed_one_after_the_other(live: Live) -> None:
     started = dict(live.runtime.processes)
     async with talking(live) as talks:
-        for room in ROOMS:
+        for service in SERVICES:
             await further(talks, 1)
-            os.kill(started[room], signal.SIGKILL)
+            os.kill(started[service], signal.SIGKILL)
             await further(talks, 2)
-    restarted = {room for room in ROOMS if not psutil.pid_exists(started[room])}
-    assert restarted == set(ROOMS)
+    restarted = {service for service in SERVICES if not psutil.pid_exists(started[service])}
+    assert restarted == set(SERVICES)
 
 
 @pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)

@@ -1,4 +1,4 @@
-"""Every file of the vector engine is deleted; an index is rebuilt while its room is killed."""
+"""Every file of the vector engine is deleted; an index is rebuilt while its service is killed."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_a_reindex_goes_on_after_a_kill_and_can_be_taken_back(live: Live) 
         await until(lambda: all_found(client, agent))
     code, begun = await strata(live, "reindex", "passages", "--model", WORDS, "--no-wait")
     assert (code, begun["phase"]) == (0, "REINDEX_PHASE_BUILDING")
-    # In its midst: the main process holds every room.
+    # In its midst: the main process holds every service.
     before = live.family()
     os.kill(live.process.pid, signal.SIGKILL)
     assert await gone(before, 30) == []

@@ -200,7 +200,7 @@ class Worker:
             tools=_TOOLS.get(self.name, [_RECORD]),
             tool_rules=rules,
             model=model,
-            # Its lines, which grow with the test, would leave a small window no room.
+            # Its lines, which grow with the test, would leave a small window no space.
             blocks=[block_pb.NewBlock(label="human", limit=100_000)],
             **fields,
         )

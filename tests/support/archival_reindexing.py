@@ -1,4 +1,4 @@
-"""The indexes of the archival room, rebuilt when they are told to."""
+"""The indexes of the archival service, rebuilt when they are told to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXTS = [f"The {subject} number {n} belongs to aunt {n}." for n, subject in enum
 
 @dataclass
 class World:
-    """The indexes of a room, whose work is done when it is told to."""
+    """The indexes of a service, whose work is done when it is told to."""
 
     stores: Stores
     settings: ArchivalSettings
@@ -52,7 +52,7 @@ class World:
         )
 
     async def again(self, **settings: Any) -> World:
-        """The same room in another process, with other settings."""
+        """The same service in another process, with other settings."""
         changed = self.settings.model_copy(update=settings)
         stores = self.stores
         made = await wire(changed, self.models, self.vectors, stores.database, stores.worker)

@@ -65,7 +65,7 @@ class FileSeeds:
     """Puts agents, folders and files of the calling project into a database.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         page_chars: Size of the pages; None for that of the product.
     """
 

@@ -34,7 +34,7 @@ class LiveStrata:
     Args:
         data: The data folder; others must be able to pass through its parents.
         model: Answers for the endpoint "openai".
-        split: One process per room.
+        split: One process per service.
         environment: Further variables.
     """
 

@@ -1,8 +1,8 @@
-"""Counts what a turn costs: SQL statements, commits, calls between rooms.
+"""Counts what a turn costs: SQL statements, commits, calls between services.
 
 Nothing in the product knows of it. Statements are seen by SQLAlchemy's events, which are
 listened to for every engine of the process; BEGIN and COMMIT go past SQLAlchemy, so those are
-seen by the driver's query log. The room is told by `application_name`; work that no call has
+seen by the driver's query log. The service is told by `application_name`; work that no call has
 asked for (the look for waiting runs, the indexer) is told by its empty request context.
 """
 
@@ -67,12 +67,12 @@ def store_events_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @dataclass(repr=False)
 class Cost:
-    """What was done for calls, and apart from it what the rooms did by themselves.
+    """What was done for calls, and apart from it what the services did by themselves.
 
     Attributes:
-        statements: (room's role, first line of the SQL), in order.
-        commits: Transactions that could write and ended in COMMIT, by room's role.
-        reads: Read-only transactions, by room's role.
+        statements: (service's role, first line of the SQL), in order.
+        commits: Transactions that could write and ended in COMMIT, by service's role.
+        reads: Read-only transactions, by service's role.
         background: Statements that no call asked for.
         rpcs: Calls served, by method.
     """
@@ -96,9 +96,9 @@ class Cost:
         for some seconds.
         """
         return [
-            (room, sql)
-            for room, sql in self.statements
-            if room != "gateway-worker" and "serving_indexes WHERE" not in sql
+            (service, sql)
+            for service, sql in self.statements
+            if service != "gateway-worker" and "serving_indexes WHERE" not in sql
         ]
 
     @property
@@ -127,8 +127,8 @@ class Cost:
             f" {len(self.background)} background statements"
         )
         lines = [total]
-        lines += [f"  {room}: {sql}" for room, sql in self.statements]
-        lines += [f"  (background) {room}: {sql}" for room, sql in self.background]
+        lines += [f"  {service}: {sql}" for service, sql in self.statements]
+        lines += [f"  (background) {service}: {sql}" for service, sql in self.background]
         return "\n".join(lines)
 
 
@@ -156,31 +156,31 @@ class SqlMeter:
     def _statement(self, connection: Any, _cursor: Any, sql: str, *_rest: Any) -> None:
         if self._cost is None:
             return
-        room = _room(connection.connection.driver_connection)
+        service = _service(connection.connection.driver_connection)
         kind = self._cost.statements if current().request_id else self._cost.background
-        kind.append((room, " ".join(sql.split())[:100]))
+        kind.append((service, " ".join(sql.split())[:100]))
 
     def _connected(self, adapted: Any, _record: Any) -> None:
         driver: asyncpg.Connection[Any] = adapted.driver_connection
-        room, begun = _room(driver), [""]
+        service, begun = _service(driver), [""]
 
         def seen(logged: LoggedQuery) -> None:
             if logged.query.startswith("BEGIN"):
                 begun[0] = logged.query
             elif logged.query == "COMMIT" and self._cost is not None and current().request_id:
                 read_only = begun[0].startswith("BEGIN READ ONLY")
-                (self._cost.reads if read_only else self._cost.commits)[room] += 1
+                (self._cost.reads if read_only else self._cost.commits)[service] += 1
 
         driver.add_query_logger(seen)
 
 
-def _room(driver: asyncpg.Connection[Any]) -> str:
+def _service(driver: asyncpg.Connection[Any]) -> str:
     name: str = driver.get_settings().application_name
     return name.removeprefix("strata-")
 
 
 class Meter:
-    """SQL and calls of a set of rooms.
+    """SQL and calls of a set of services.
 
     Args:
         sql: Watches their databases.

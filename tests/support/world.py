@@ -1,8 +1,8 @@
-"""The whole system in the test's process: every room, real engines, a scripted model.
+"""The whole system in the test's process: every service, real engines, a scripted model.
 
 Two shapes with one interface. `IN_PROCESS` is what `strata up` runs: in-process channels between
-the rooms, one socket in front of the gateway. `SOCKETS` is what a cluster runs: every room behind
-a gRPC server of its own. Both are spoken to as a client does: over a socket, with an API key.
+the services, one socket in front of the gateway. `SOCKETS` is what a cluster runs: every service
+behind a gRPC server of its own. Tests call both as a client does: over a socket, with an API key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
-from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
+from strata.cli.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
 from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
 from strata.gateway.bootstrap import ensure_local_project, ensure_organization_key
@@ -47,16 +47,16 @@ from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.client import ClientChannel
-from strata.shared.room import BackgroundTasks, Room, Wiring
 from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
+from strata.shared.service import BackgroundTasks, Service, Wiring
 from strata.shared.telemetry import Telemetry
 
 CALL_TIMEOUT_S = 60.0
 
 
 class Shape(StrEnum):
-    """How the rooms reach each other."""
+    """How the services reach each other."""
 
     IN_PROCESS = "in_process"
     SOCKETS = "sockets"
@@ -252,12 +252,12 @@ class World(Client):
     """A running system, and a client of it.
 
     Attributes:
-        shape: How the rooms reach each other.
+        shape: How the services reach each other.
         address: Of the gateway.
         key: An API key with every scope, for the project "default".
         project_id: That project.
         model: What the model answers.
-        urls: The databases, by room.
+        urls: The databases, by service.
         gateway_settings: The settings of the gateway.
     """
 
@@ -368,7 +368,7 @@ async def open_world(
         if shape is Shape.SOCKETS:
             builder.gateway_port = stack.enter_context(ReservedPort()).number
             builder.targets[GATEWAY.name] = f"127.0.0.1:{builder.gateway_port}"
-            await _serve_inner_rooms(builder, telemetry, stack)
+            await _serve_inner_services(builder, telemetry, stack)
             build = GATEWAY.build
         else:
             build = _in_process(builder, telemetry)
@@ -386,7 +386,7 @@ async def open_world(
 
 
 class _Builder:
-    """Makes the settings of the rooms."""
+    """Makes the settings of the services."""
 
     def __init__(self, urls: dict[str, Any], vectors: EmbeddedVectors, model: ModelServer) -> None:
         self.urls = urls
@@ -400,10 +400,10 @@ class _Builder:
 
     @classmethod
     async def make(cls, databases: Any, vectors: EmbeddedVectors, model: ModelServer) -> _Builder:
-        urls = {spec.name: await databases.of(spec.migrations) for spec in ROOMS}
+        urls = {spec.name: await databases.of(spec.migrations) for spec in SERVICES}
         return cls(urls, vectors, model)
 
-    def settings(self, spec: RoomSpec) -> Any:
+    def settings(self, spec: ServiceSpec) -> Any:
         values: dict[str, Any] = {
             "port": 0,
             "token_public_keys": self.public_key,
@@ -442,28 +442,28 @@ class _Builder:
         return spec.settings(**values)
 
 
-async def _serve_inner_rooms(
+async def _serve_inner_services(
     builder: _Builder, telemetry: Telemetry, stack: AsyncExitStack
 ) -> None:
     # Each is told of those before it; core memory calls archival.
-    for spec in sorted(INNER_ROOMS, key=lambda spec: spec.name != "archival"):
+    for spec in sorted(INNER_SERVICES, key=lambda spec: spec.name != "archival"):
         running = serving(spec.build, builder.settings(spec), telemetry=telemetry)
         server = await stack.enter_async_context(running)
         builder.targets[spec.name] = server.address
 
 
 def _in_process(builder: _Builder, telemetry: Telemetry) -> Any:
-    """What `strata up` does: every room in one network, the gateway outermost."""
+    """What `strata up` does: every service in one network, the gateway outermost."""
 
-    async def build(settings: GatewaySettings, _: Wiring, stack: AsyncExitStack) -> Room:
+    async def build(settings: GatewaySettings, _: Wiring, stack: AsyncExitStack) -> Service:
         network = await stack.enter_async_context(
             InProcessNetwork(TokenVerifier(builder.public_key), telemetry=telemetry)
         )
-        for spec in INNER_ROOMS:
-            room_settings = builder.settings(spec)
-            room = await spec.build(room_settings, network, stack)
-            network.register(room, room_settings)
-            await stack.enter_async_context(BackgroundTasks(room))
+        for spec in INNER_SERVICES:
+            service_settings = builder.settings(spec)
+            service = await spec.build(service_settings, network, stack)
+            network.register(service, service_settings)
+            await stack.enter_async_context(BackgroundTasks(service))
         gateway = await GATEWAY.build(settings, network, stack)
         network.register(gateway, settings)
         return gateway

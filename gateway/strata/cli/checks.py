@@ -169,7 +169,7 @@ def _existing(path: Path) -> Path:
 
 
 def disk(folder: DataFolder) -> Finding:
-    """Is there room for data?"""
+    """Is there space for data?"""
     free = shutil.disk_usage(_existing(folder.path)).free
     text = f"{free / _GB:.1f} GB free"
     if free < _NEEDED_BYTES:
@@ -198,9 +198,9 @@ async def _not_running(folder: DataFolder) -> Findings:
 
 
 async def running(target: Target, folder: DataFolder) -> Findings:
-    """Does the gateway answer, take our key, and reach every room and a chat model?"""
+    """Does the gateway answer, take our key, and reach every service and a chat model?"""
     from strata.cli.client import connected  # noqa: PLC0415 - loads gRPC
-    from strata.cli.health import gateway_state, room_states  # noqa: PLC0415
+    from strata.cli.health import gateway_state, service_states  # noqa: PLC0415
 
     try:
         async with connected(target) as client:
@@ -213,16 +213,16 @@ async def running(target: Target, folder: DataFolder) -> Findings:
                     "" if state.serving else "It is starting or stopping; look again shortly.",
                 )
             ]
-            rooms = await room_states(client)
-            findings += clocks(state.skew_s, {each.room: each.skew_s for each in rooms})
-            silent = [each for each in rooms if not each.answers]
+            services = await service_states(client)
+            findings += clocks(state.skew_s, {each.service: each.skew_s for each in services})
+            silent = [each for each in services if not each.answers]
             findings += [
-                Finding(f"room {each.room}", Verdict.FAIL, each.detail, "See its log.")
+                Finding(f"service {each.service}", Verdict.FAIL, each.detail, "See its log.")
                 for each in silent
             ]
             if not silent:
-                # A room refuses to start on a schema that is not its own.
-                findings.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
+                # A service refuses to start on a schema that is not its own.
+                findings.append(Finding("services", Verdict.OK, "all answer, their schemas fit"))
                 findings += await _served_models(client)
                 findings.append(await served_sandbox(client))
             return findings
@@ -307,7 +307,7 @@ async def lag_of_indexes(choice: Choice, settings: CliSettings) -> Findings:
                 f"index of {index.collection}",
                 Verdict.WARN if late else Verdict.OK,
                 text,
-                "They are found by their words; the log of the room says what it waits for."
+                "They are found by their words; the log of the service says what it waits for."
                 if late
                 else "",
             )
@@ -340,20 +340,20 @@ async def local_model_choice() -> Findings:
 
 async def schemas(folder: DataFolder) -> Findings:
     """Do the schemas fit this release, as far as that can be seen while nothing runs?"""
-    from strata.cli.compose.rooms import ROOMS  # noqa: PLC0415 - loads every room
+    from strata.cli.compose.services import SERVICES  # noqa: PLC0415 - loads every service
 
     checks: list[tuple[str, Callable[[str], Awaitable[None]], str]] = []
-    for spec in ROOMS:
+    for spec in SERVICES:
         url = spec.settings().database_url
         if url:
             checks.append((spec.name, spec.migrations.check, url))
     found = []
-    for room, check, url in checks:
+    for service, check, url in checks:
         try:
             await check(url)
         except StrataError as error:
             found.append(
-                Finding(f"schema {room}", Verdict.FAIL, error.message, "Run: strata migrate")
+                Finding(f"schema {service}", Verdict.FAIL, error.message, "Run: strata migrate")
             )
     if checks:
         return found or [Finding("schemas", Verdict.OK, "up to date in the configured database")]

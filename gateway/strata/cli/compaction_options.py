@@ -14,7 +14,7 @@ from strata.cli.failures import UsageError
 _PANEL = "Compaction"
 _MODES = ("sliding_window", "all")
 _MODE = "What leaves a full window: sliding_window, the oldest exchanges; or all before the newest."
-_SHARE = "Share of the room for messages that a compaction frees, such as 0.3."
+_SHARE = "Share of the space for messages that a compaction frees, such as 0.3."
 _MODEL = "Handle of the model that writes the summaries; else the agent's own."
 _PROMPT = "What that model is told; else our prompt."
 _FILE = "File with what that model is told."

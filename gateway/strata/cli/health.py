@@ -1,4 +1,4 @@
-"""Asks a gateway how it is, and the rooms behind it."""
+"""Asks a gateway how it is, and the services behind it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _MOST_PAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class RoomState:
-    """Whether a room answers.
+class ServiceState:
+    """Whether a service answers.
 
     Attributes:
-        room: Its name.
+        service: Its name.
         answers: Whether it does.
         detail: Why not.
         skew_s: Seconds, at least, by which its clock is ahead of this machine's; None if it
             sent no time.
     """
 
-    room: str
+    service: str
     answers: bool
     detail: str = ""
     skew_s: float | None = None
@@ -88,10 +88,10 @@ async def gateway_state(client: Client) -> GatewayState:
     )
 
 
-async def room_states(client: Client) -> list[RoomState]:
-    """Returns whether each room answers through the gateway.
+async def service_states(client: Client) -> list[ServiceState]:
+    """Returns whether each service answers through the gateway.
 
-    Health checks stop at the gateway, so each room is asked for something small. Any
+    Health checks stop at the gateway, so each service is asked for something small. Any
     answer will do, also that there is no such thing.
     """
     tools = tool_service_pb2_grpc.ToolServiceStub(client.channel)
@@ -112,20 +112,22 @@ async def room_states(client: Client) -> list[RoomState]:
             tool_service_pb2.ListToolsRequest(page_size=1), timeout=_PROBE_S
         ),
     }
-    return list(await asyncio.gather(*(_state(room, probe) for room, probe in probes.items())))
+    return list(
+        await asyncio.gather(*(_state(service, probe) for service, probe in probes.items()))
+    )
 
 
-async def _state(room: str, probe: Any) -> RoomState:
+async def _state(service: str, probe: Any) -> ServiceState:
     sent = time.time()
     try:
         await probe
     except (UnavailableError, DeadlineExceededError) as error:
         if is_transport_failure(error) and isinstance(error, UnavailableError):
             raise
-        return RoomState(room, answers=False, detail=error.message)
+        return ServiceState(service, answers=False, detail=error.message)
     except StrataError:
         pass
-    return RoomState(room, answers=True, skew_s=_skew(await probe.trailing_metadata(), sent))
+    return ServiceState(service, answers=True, skew_s=_skew(await probe.trailing_metadata(), sent))
 
 
 def _skew(trailing: Any, sent: float) -> float | None:

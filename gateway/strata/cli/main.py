@@ -43,7 +43,7 @@ ENTRIES = (
     Entry("keys", "Create, list and revoke keys of a project.", _RUN, "keys"),
     Entry("organizations", "List and create organisations, keep keys.", _RUN, "organizations"),
     Entry("usage", "Show runs and tokens of projects.", _RUN, "usage"),
-    Entry("status", "Tell whether Strata runs, and which rooms answer.", _RUN, "status"),
+    Entry("status", "Tell whether Strata runs, and which services answer.", _RUN, "status"),
     Entry("doctor", "Check this machine, and say what to do about what is wrong.", _RUN, "doctor"),
     Entry("chat", "Talk with an agent.", _USE, "chat"),
     Entry("agents", "Create, show, change and delete agents.", _USE, "agents"),

@@ -44,7 +44,7 @@ async def served_sandbox(client: Client) -> Finding:
 
 async def local_sandbox() -> Finding:
     """What would tools run in here, as this user?"""
-    from strata.tool_execution.domain.sandbox import Isolation  # noqa: PLC0415 - loads the room
+    from strata.tool_execution.domain.sandbox import Isolation  # noqa: PLC0415 - loads the service
     from strata.tool_execution.sandbox.jail import JailSandbox  # noqa: PLC0415
 
     try:

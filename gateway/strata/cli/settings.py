@@ -1,4 +1,4 @@
-"""What the command line can be told from outside: ``STRATA_…`` without a room's name."""
+"""What the command line can be told from outside: ``STRATA_…`` without a service's name."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from strata.cli.output import note, when
 
 
 class SpokenTime(Protocol):
-    """A stretch of time as search of any room returns it."""
+    """A stretch of time as search of any service returns it."""
 
     @property
     def words(self) -> str:

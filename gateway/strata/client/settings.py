@@ -1,4 +1,4 @@
-"""What a client can be told from outside: ``STRATA_…`` without a room's name."""
+"""What a client can be told from outside: ``STRATA_…`` without a service's name."""
 
 from __future__ import annotations
 

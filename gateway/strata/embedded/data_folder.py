@@ -183,13 +183,14 @@ class DataFolder:
             write_atomically(path, make() if make is not None else secrets.token_urlsafe(32))
         return path.read_text()
 
-    def role_passwords(self, room: str) -> RolePasswords:
-        """Returns the passwords of a room's database roles. The folder must be open."""
+    def role_passwords(self, service: str) -> RolePasswords:
+        """Returns the passwords of a service's database roles. The folder must be open."""
         # The command line opens folders too, and must not wait for SQLAlchemy.
         from strata.shared.migrate import RolePasswords  # noqa: PLC0415
 
         return RolePasswords(
-            service=self.secret(f"postgres-{room}"), worker=self.secret(f"postgres-{room}-worker")
+            service=self.secret(f"postgres-{service}"),
+            worker=self.secret(f"postgres-{service}-worker"),
         )
 
 

@@ -69,8 +69,8 @@ from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
 from strata.shared.ids import new_id
-from strata.shared.room import Room, Service, Wiring
-from strata.shared.server import run_room
+from strata.shared.server import run_service
+from strata.shared.service import GrpcService, Service, Wiring
 from strata.shared.web.fetching import Fetcher, FetchLimits
 from strata.shared.web.guard import Guard
 from strata.shared.web.resolver import SystemResolver
@@ -87,7 +87,7 @@ _SENT_AS_TEXT = message_service_pb2.ListMessagesRequest(
 ).SerializeToString()
 
 
-async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the gateway.
 
     Raises:
@@ -256,29 +256,29 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         await ingestion.folder_attached(request)
         dispatcher.look()
 
-    return Room(
+    return Service(
         NAME,
         services=(
-            Service(
+            GrpcService(
                 RUN_SERVICE.full_name, run_service_pb2_grpc.add_RunServiceServicer_to_server, runs
             ),
-            Service(
+            GrpcService(
                 RUN_FOLLOW_SERVICE.full_name,
                 run_follow_service_pb2_grpc.add_RunFollowServiceServicer_to_server,
                 RunFollowServicer(follower),
                 listed=False,
             ),
-            Service(
+            GrpcService(
                 ADMIN_SERVICE.full_name,
                 admin_service_pb2_grpc.add_AdminServiceServicer_to_server,
                 admin,
             ),
-            Service(
+            GrpcService(
                 SCHEDULE_SERVICE.full_name,
                 schedule_service_pb2_grpc.add_ScheduleServiceServicer_to_server,
                 schedules,
             ),
-            Service(
+            GrpcService(
                 WEBHOOK_SERVICE.full_name,
                 webhook_service_pb2_grpc.add_WebhookServiceServicer_to_server,
                 webhooks,
@@ -286,7 +286,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             *(
                 proxied_service(
                     each,
-                    wiring.channel(room),
+                    wiring.channel(service),
                     {_DELETE_AGENT: agents.forget},
                     {
                         _DELETE_AGENT: agent_deleted,
@@ -295,7 +295,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                     },
                     {_LIST_MESSAGES: _SENT_AS_TEXT},
                 )
-                for room, services in PROXIED_SERVICES.items()
+                for service, services in PROXIED_SERVICES.items()
                 for each in services
             ),
         ),
@@ -322,7 +322,7 @@ def release() -> str:
 
 def main() -> None:
     """Runs the gateway until it is told to stop."""
-    run_room(NAME, build, GatewaySettings())
+    run_service(NAME, build, GatewaySettings())
 
 
 if __name__ == "__main__":

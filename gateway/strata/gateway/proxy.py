@@ -1,9 +1,9 @@
-"""Forwards the public methods of the other rooms, unread.
+"""Forwards the public methods of the other services, unread.
 
 A tier's public contract is its own proto: the gateway neither parses nor repeats it.
 Requests and responses pass as bytes, one at a time, so that a slow reader slows the
 writer; the identity, request id, trace and deadline are added by the channel. What
-the room answers (status, details, trailing metadata) is the answer.
+the service answers (status, details, trailing metadata) is the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from strata.shared.context import current_project
 from strata.shared.errors import InternalError, Reason, StrataError, UnavailableError
-from strata.shared.room import Service
+from strata.shared.service import GrpcService
 from strata.shared.skew import SERVER_HOST_KEY
 from strata.shared.status import DETAILS_KEY, WireStatus, code_of
 
@@ -43,12 +43,12 @@ def proxied_service(
     after: Mapping[str, AfterCall] | None = None,
     after_success: Mapping[str, AfterSuccess] | None = None,
     defaults: Mapping[str, bytes] | None = None,
-) -> Service:
-    """Returns a service of the gateway that forwards to a room.
+) -> GrpcService:
+    """Returns a service of the gateway that forwards to a service.
 
     Args:
         descriptor: The service.
-        channel: To its room; it adds the metadata and raises our errors.
+        channel: To its service; it adds the metadata and raises our errors.
         after: Path of a method (``/package.Service/Method``) to what is to be done
             behind each call of it.
         after_success: Path of a unary method to what is to be done behind each call that succeeds.
@@ -66,7 +66,7 @@ def proxied_service(
             (after_success or {}).get(path),
             (defaults or {}).get(path, b""),
         )
-    return Service(descriptor.full_name, _add, _Handlers(handlers))
+    return GrpcService(descriptor.full_name, _add, _Handlers(handlers))
 
 
 class _Handlers(grpc.GenericRpcHandler):
@@ -127,7 +127,7 @@ def _handler(
 
 
 class _Forward(ABC):
-    """One method on its way to its room."""
+    """One method on its way to its service."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Forward(ABC):
             if status is not None:
                 await context.abort_with_status(status)
         cause = error.__cause__
-        # What the channel took for something else than the room said is not to be repeated.
+        # What the channel took for something else than the service said is not to be repeated.
         if isinstance(cause, grpc.aio.AioRpcError) and cause.code() is code_of(error):
             trailing = _public(cause.trailing_metadata())
             if any(key == DETAILS_KEY for key, _ in trailing):
@@ -167,7 +167,7 @@ class _Forward(ABC):
                     WireStatus(cause.code(), cause.details() or "", trailing)
                 )
             if isinstance(error, UnavailableError):
-                # The words are gRPC's own and tell where the room is.
+                # The words are gRPC's own and tell where the service is.
                 raise UnavailableError(
                     "The service behind this method cannot be reached.",
                     reason=Reason.DEPENDENCY_UNAVAILABLE,
@@ -182,10 +182,10 @@ class _Forward(ABC):
                 await call.write(request)
             await call.done_writing()
         except asyncio.InvalidStateError:
-            # The room answered before it had read everything.
+            # The service answered before it had read everything.
             return
         except InternalError as error:
-            # Where the room ended the call well, its response is still to be read.
+            # Where the service ended the call well, its response is still to be read.
             if not _is_failed_write(error) or await end.failed() is not None:
                 raise
 
@@ -196,7 +196,7 @@ def _is_failed_write(error: StrataError) -> bool:
 
 
 class _End:
-    """The status with which the room ended a call that is written to.
+    """The status with which the service ended a call that is written to.
 
     A write that fails because the call is over makes grpc.aio (1.85) replace the status
     of the call by an internal error, or be replaced by it a moment later. So the status
@@ -279,7 +279,7 @@ class _StreamUnary(_Forward):
     async def handle(self, request: AsyncIterator[bytes], context: Any) -> bytes:
         call = self._start()
         end = _End(call)
-        # The room may answer, or refuse, while the client pauses.
+        # The service may answer, or refuse, while the client pauses.
         answering = asyncio.create_task(_result(call))
         writing = asyncio.create_task(self._write_all(request, call, end))
         try:
@@ -308,7 +308,7 @@ class _StreamStream(_Forward):
         call = self._start()
         end = _End(call)
         writing = asyncio.create_task(self._write_all(request, call, end))
-        # A client that sent something wrong must hear of it; the room never does.
+        # A client that sent something wrong must hear of it; the service never does.
         writing.add_done_callback(lambda task: _broken(task) and call.cancel())
         try:
             try:

@@ -1,7 +1,7 @@
-"""The public services: what the gateway serves itself, and what it forwards to which room.
+"""The public services: what the gateway serves itself, and what it forwards to which service.
 
 This list is the border. A service that is not named here cannot be reached from
-outside, whatever a room serves.
+outside, whatever a service serves.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ PROXIED_SERVICES: Mapping[str, Sequence[ServiceDescriptor]] = {
         mcp_service_pb2.DESCRIPTOR.services_by_name["McpService"],
     ),
 }
-"""Room to the services of it that are public (architecture §2)."""
+"""Service to the services of it that are public (architecture §2)."""
 
 
 def public_services() -> Sequence[ServiceDescriptor]:

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from strata.gateway.runs.prices import ModelPrice
 from strata.shared.auth import public_key_of
 from strata.shared.secrets import Envelope, open_envelope
-from strata.shared.settings import MIB, RoomSettings, ServerLimits, room_config
+from strata.shared.settings import MIB, ServerLimits, ServiceSettings, settings_config
 from strata.shared.tls import ServerTls
 from strata.shared.web.addresses import read_networks
 
@@ -28,13 +28,13 @@ class EdgeLimits(ServerLimits):
     )
 
 
-class GatewaySettings(RoomSettings):
+class GatewaySettings(ServiceSettings):
     """Settings of the gateway; times in seconds.
 
     Listens on 127.0.0.1:7600 unless told otherwise.
     """
 
-    model_config = room_config("gateway")
+    model_config = settings_config("gateway")
 
     port: int = Field(
         default=DEFAULT_PORT, ge=0, le=65535, description="Port; 0 lets the system choose."
@@ -285,7 +285,7 @@ class GatewaySettings(RoomSettings):
 
     @property
     def internal_address(self) -> str:
-        """See `RoomSettings.internal_address`."""
+        """See `ServiceSettings.internal_address`."""
         return self.internal_listen
 
     def private_key(self) -> str:

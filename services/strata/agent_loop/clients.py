@@ -1,6 +1,6 @@
-"""The other rooms as the loop's protocols, over gRPC stubs.
+"""The other services as the loop's protocols, over gRPC stubs.
 
-What the rooms name by a revision is kept here and not sent again: rendered memory and tool
+What the services name by a revision is kept here and not sent again: rendered memory and tool
 definitions. Both caches are bounded; a lost entry costs one rendering.
 """
 

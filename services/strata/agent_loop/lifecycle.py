@@ -1,6 +1,6 @@
 """The life of agents over the tiers: create, change, delete, start conversations.
 
-There are no transactions over several rooms. Each action is a sequence of calls that can be
+There are no transactions over several services. Each action is a sequence of calls that can be
 repeated from its start, and is recorded where it starts: an agent in creation or deletion has a
 row that nobody sees, and the next one to come finishes or clears it (architecture §2).
 """
@@ -134,7 +134,7 @@ class AgentLifecycle:
     async def create(self, command: CreateAgent) -> tuple[Agent, Sequence[Any]]:
         """Creates an agent whole or not at all; returns it with its blocks.
 
-        After an error that may pass (a room cannot be reached), the same request id goes on
+        After an error that may pass (a service cannot be reached), the same request id goes on
         where this stopped. After any other error nothing is left.
 
         Raises:
@@ -462,8 +462,8 @@ class AgentLifecycle:
         """Returns how large the memory of a new agent may become.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD: there is no room for the files that it may open.
-            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED: there is no room for any.
+            InvalidArgumentError: INVALID_FIELD: there is no space for the files that it may open.
+            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED: there is no space for any.
         """
         budget = await self._limits.budget(stored.agent, tools)
         if budget is None:

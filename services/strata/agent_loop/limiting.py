@@ -1,9 +1,9 @@
 """Telling core memory how large it may become, in step with what the agent is.
 
-The agent and the limit are in two rooms. A change of an agent therefore raises the limit before it
-is stored and lowers it after: whatever is interrupted, core memory never refuses what the agent's
-present model has room for. A limit that is too large for a while does no harm, since the turn
-looks at the whole prompt again.
+The agent and the limit are in two services. A change of an agent therefore raises the limit before
+it is stored and lowers it after: whatever is interrupted, core memory never refuses what the
+agent's present model has space for. A limit that is too large for a while does no harm, since the
+turn looks at the whole prompt again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class PromptLimits:
     async def change(
         self, command: UpdateAgent, check: Callable[[Agent], Awaitable[None]]
     ) -> Agent:
-        """Changes an agent in a way that may leave its memory more or less room.
+        """Changes an agent in a way that may leave its memory more or less space.
 
         Args:
             command: The change.
@@ -154,7 +154,7 @@ class PromptLimits:
     async def _raise(
         self, before: Agent, budget: PromptBudget | None
     ) -> tuple[PromptLimit | None, bool]:
-        """Makes room for a change of an agent, or refuses it.
+        """Makes space for a change of an agent, or refuses it.
 
         Returns:
             The limit before, and whether it may have been raised.
@@ -164,7 +164,7 @@ class PromptLimits:
                 budget.check()
             return await self._memory.raise_limit(before.id, _limit(budget)), True
         except FailedPreconditionError:
-            # What leaves memory no less room than it has is welcome, too large as it may be.
+            # What leaves memory no less space than it has is welcome, too large as it may be.
             assert budget is not None
             present = await self.budget(before)
             if present is None or budget.leaves_less_than(present):

@@ -43,19 +43,19 @@ from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as prompt_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.shared.db import Database
-from strata.shared.room import BackgroundTask, Room, Service, Wiring
-from strata.shared.server import run_room
+from strata.shared.server import run_service
+from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
 NAME = "agent_loop"
 
 
-async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-    """Builds the room.
+async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service.
 
     Args:
         settings: Its settings.
         wiring: The process that it is built in.
-        stack: Closes what the room opens.
+        stack: Closes what the service opens.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
@@ -110,7 +110,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
     )
     by_hand = CompactionByHand(next_requests.inspect, provider, recall, tokens, wiring.clock)
     prompts = PromptLibrary(settings.prompts_path)
-    return Room(
+    return Service(
         name=NAME,
         services=_services(
             AgentServicer(lifecycle, next_requests, store, tokens, by_hand, prompts),
@@ -129,29 +129,29 @@ def _services(
     prompts: PromptServicer,
     groups: GroupServicer,
     turns: TurnServicer,
-) -> list[Service]:
+) -> list[GrpcService]:
     return [
-        Service(
+        GrpcService(
             agent_pb.DESCRIPTOR.services_by_name["AgentService"].full_name,
             agent_grpc.add_AgentServiceServicer_to_server,
             agents,
         ),
-        Service(
+        GrpcService(
             group_pb.DESCRIPTOR.services_by_name["GroupService"].full_name,
             group_grpc.add_GroupServiceServicer_to_server,
             groups,
         ),
-        Service(
+        GrpcService(
             model_pb.DESCRIPTOR.services_by_name["ModelService"].full_name,
             model_grpc.add_ModelServiceServicer_to_server,
             models,
         ),
-        Service(
+        GrpcService(
             prompt_pb.DESCRIPTOR.services_by_name["PromptService"].full_name,
             prompt_grpc.add_PromptServiceServicer_to_server,
             prompts,
         ),
-        Service(
+        GrpcService(
             turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name,
             turn_grpc.add_TurnServiceServicer_to_server,
             turns,
@@ -178,8 +178,8 @@ def _background(settings: AgentLoopSettings, stack: AsyncExitStack) -> list[Back
 
 
 def main() -> None:
-    """Runs the room in a process of its own."""
-    run_room(NAME, build, AgentLoopSettings())
+    """Runs the service in a process of its own."""
+    run_service(NAME, build, AgentLoopSettings())
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class PromptBudget:
         violations = [
             FieldViolation(
                 field,
-                f"is {wanted}, but a context window of {self.context_window} tokens has room for "
+                f"is {wanted}, but a context window of {self.context_window} tokens has space for "
                 f"{largest} at most beside system prompt, tools and conversation; 0 derives it "
                 "from the context window",
             )
@@ -116,7 +116,7 @@ class PromptBudget:
         )
 
     def leaves_less_than(self, other: PromptBudget) -> bool:
-        """Says whether memory has less room by this budget than by another one."""
+        """Says whether memory has less space by this budget than by another one."""
         numbered = self.line_numbers and not other.line_numbers
         return numbered or self.memory_bytes < other.memory_bytes
 
@@ -130,7 +130,7 @@ class PromptBudget:
             most = self.fixed + self.memory_bytes
             raise FailedPreconditionError(
                 f"System prompt and tools take {self.fixed} bytes, {-self.memory_bytes} more than "
-                f"the {most} that there is room for in a context window of "
+                f"the {most} that there is space for in a context window of "
                 f"{self.context_window} tokens. Shorten the system prompt, take away tools, or "
                 "choose a larger context window or a smaller limit of output tokens.",
                 reason=Reason.CONTEXT_WINDOW_EXCEEDED,

@@ -18,12 +18,12 @@ from strata.agent_loop.models.presets.fields import settings_of_presets
 from strata.agent_loop.models.presets.table import PRESETS, preset_of
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.shared.secrets import Envelope, open_envelope
-from strata.shared.settings import MIB, RoomSettings, room_config
+from strata.shared.settings import MIB, ServiceSettings, settings_config
 from strata.shared.web.addresses import read_networks
 
 if TYPE_CHECKING:
 
-    class _PresetSettings(RoomSettings): ...
+    class _PresetSettings(ServiceSettings): ...
 else:
     _PresetSettings = settings_of_presets()
 
@@ -108,7 +108,7 @@ class EndpointSettings(BaseModel):
 class AgentLoopSettings(_PresetSettings):
     """What the agent loop can be told from outside."""
 
-    model_config = room_config("agent_loop")
+    model_config = settings_config("agent_loop")
 
     port: int = Field(default=7601, ge=0, le=65535, description="Port; 0 lets the system choose.")
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")

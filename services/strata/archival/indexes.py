@@ -1,4 +1,4 @@
-"""Wires the indexes of the room: what searches them, keeps them up and rebuilds them."""
+"""Wires the indexes of the service: what searches them, keeps them up and rebuilds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strata.archival.store.contents import ChunkContents, PassageContents
 from strata.archival.store.homes import SCHEMA, ArchiveHomes
 from strata.shared.db import Database
 from strata.shared.embedding import Embedder, EmbeddingModels
-from strata.shared.room import Wiring
+from strata.shared.service import Wiring
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import VectorIndex
 from strata.shared.vectors.indexing import Indexer
@@ -36,7 +36,7 @@ from strata.shared.vectors.sparse import SparseEncoder
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """What the services of the room need of its indexes.
+    """What the services of the service need of its indexes.
 
     Attributes:
         embedder: The default model.

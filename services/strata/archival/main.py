@@ -1,4 +1,4 @@
-"""The archival room: wiring, and the entry point of its process."""
+"""The archival service: wiring, and the entry point of its process."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from strata.shared.auth import TokenVerifier
 from strata.shared.db import Database
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
 from strata.shared.reranking.opening import open_reranking
-from strata.shared.room import Room, Service, Wiring
-from strata.shared.server import run_room
+from strata.shared.server import run_service
+from strata.shared.service import GrpcService, Service, Wiring
 
 NAME = "archival"
 # The indexer and the reindexer hold a claim each, and write beside it.
@@ -54,13 +54,13 @@ _FOR_FILE_WORKER = frozenset(
 )
 
 
-async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-    """Builds the room.
+async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service.
 
     Args:
         settings: Its settings.
         wiring: The process that it is built in.
-        stack: Closes what the room opens.
+        stack: Closes what the service opens.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``), or the
@@ -96,10 +96,10 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         wake=indexer.wake,
     )
     log = ReceiptLog(worker, timedelta(days=settings.request_days))
-    return Room(
+    return Service(
         name=NAME,
         services=[
-            Service(
+            GrpcService(
                 archive_pb.DESCRIPTOR.services_by_name["ArchiveService"].full_name,
                 archive_grpc.add_ArchiveServiceServicer_to_server,
                 ArchiveServicer(
@@ -112,12 +112,12 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     indexer.wake,
                 ),
             ),
-            Service(
+            GrpcService(
                 index_pb.DESCRIPTOR.services_by_name["PassageIndexService"].full_name,
                 index_grpc.add_PassageIndexServiceServicer_to_server,
                 PassageIndexServicer(indexes.desk),
             ),
-            Service(
+            GrpcService(
                 passage_pb.DESCRIPTOR.services_by_name["PassageService"].full_name,
                 passage_grpc.add_PassageServiceServicer_to_server,
                 PassageServicer(
@@ -131,12 +131,12 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     wake=indexer.wake,
                 ),
             ),
-            Service(
+            GrpcService(
                 agent_pb.DESCRIPTOR.services_by_name["AgentArchiveService"].full_name,
                 agent_grpc.add_AgentArchiveServiceServicer_to_server,
                 AgentArchiveServicer(archives, indexer.wake),
             ),
-            Service(
+            GrpcService(
                 _FILE_INDEX.full_name,
                 file_grpc.add_FileIndexServiceServicer_to_server,
                 FileIndexServicer(
@@ -166,8 +166,8 @@ def _workers(settings: ArchivalSettings, wiring: Wiring) -> Sequence[BoundKeys]:
 
 
 def main() -> None:
-    """Runs the room in a process of its own."""
-    run_room(NAME, build, ArchivalSettings())
+    """Runs the service in a process of its own."""
+    run_service(NAME, build, ArchivalSettings())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What can be rebuilt in this room: the passages, one archive of them, the chunks of files."""
+"""What can be rebuilt in this service: the passages, one archive of them, the chunks of files."""
 
 from __future__ import annotations
 

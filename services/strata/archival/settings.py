@@ -1,4 +1,4 @@
-"""Settings of the archival room, prefix ``STRATA_ARCHIVAL_``."""
+"""Settings of the archival service, prefix ``STRATA_ARCHIVAL_``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from strata.shared.reranking.opening import RerankingRoomSettings
-from strata.shared.settings import room_config
+from strata.shared.reranking.opening import RerankingServiceSettings
+from strata.shared.settings import settings_config
 
 
-class ArchivalSettings(RerankingRoomSettings):
-    """What the archival room can be told from outside."""
+class ArchivalSettings(RerankingServiceSettings):
+    """What the archival service can be told from outside."""
 
-    model_config = room_config("archival")
+    model_config = settings_config("archival")
 
     port: int = Field(default=7604, ge=0, le=65535, description="Port; 0 lets the system choose.")
     file_worker_public_keys: str = Field(

@@ -1,4 +1,4 @@
-"""The core memory room: wiring, and the entry point of its process."""
+"""The core memory service: wiring, and the entry point of its process."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from strata.core_memory.store import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
 from strata.shared.db.requests import RequestLog
-from strata.shared.room import BackgroundTask, Room, Service, Wiring
-from strata.shared.server import run_room
+from strata.shared.server import run_service
+from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
 NAME = "core_memory"
 # For the readers of files, the index, deletions and forgotten requests, one after another.
 _WORKER_CONNECTIONS = 3
 
 
-async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-    """Builds the room.
+async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service.
 
     Args:
         settings: Its settings.
         wiring: The process that it is built in.
-        stack: Closes what the room opens.
+        stack: Closes what the service opens.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
@@ -71,20 +71,20 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
     index = _file_index(settings, wiring)
     ingest = None if worker is None else _ingest(settings, database, worker, index)
     parts = _file_parts(settings, wiring, database, index, ingest)
-    return Room(
+    return Service(
         name=NAME,
         services=[
-            Service(
+            GrpcService(
                 block_pb.DESCRIPTOR.services_by_name["BlockService"].full_name,
                 block_grpc.add_BlockServiceServicer_to_server,
                 blocks,
             ),
-            Service(
+            GrpcService(
                 context_pb.DESCRIPTOR.services_by_name["ContextService"].full_name,
                 context_grpc.add_ContextServiceServicer_to_server,
                 ContextServicer(store, memory, parts.windows),
             ),
-            Service(
+            GrpcService(
                 file_pb.DESCRIPTOR.services_by_name["FileService"].full_name,
                 file_grpc.add_FileServiceServicer_to_server,
                 FileServicer(parts),
@@ -160,8 +160,8 @@ def _file_parts(
 
 
 def main() -> None:
-    """Runs the room in a process of its own."""
-    run_room(NAME, build, CoreMemorySettings())
+    """Runs the service in a process of its own."""
+    run_service(NAME, build, CoreMemorySettings())
 
 
 if __name__ == "__main__":

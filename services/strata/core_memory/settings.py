@@ -1,4 +1,4 @@
-"""Settings of the core memory room, prefix ``STRATA_CORE_MEMORY_``."""
+"""Settings of the core memory service, prefix ``STRATA_CORE_MEMORY_``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr
 
-from strata.shared.settings import MIB, RoomSettings, room_config
+from strata.shared.settings import MIB, ServiceSettings, settings_config
 
 
-class CoreMemorySettings(RoomSettings):
-    """What the core memory room can be told from outside."""
+class CoreMemorySettings(ServiceSettings):
+    """What the core memory service can be told from outside."""
 
-    model_config = room_config("core_memory")
+    model_config = settings_config("core_memory")
 
     port: int = Field(default=7602, ge=0, le=65535, description="Port; 0 lets the system choose.")
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")

@@ -1,4 +1,4 @@
-"""What waits for the index in this room."""
+"""What waits for the index in this service."""
 
 from __future__ import annotations
 

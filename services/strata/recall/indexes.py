@@ -1,4 +1,4 @@
-"""Wires the index of the room: what searches it, keeps it up and rebuilds it."""
+"""Wires the index of the service: what searches it, keeps it up and rebuilds it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strata.recall.store import ForgottenMessages, PendingMessages
 from strata.recall.store.contents import MessageContents
 from strata.shared.db import Database
 from strata.shared.embedding import EmbeddingModels
-from strata.shared.room import BackgroundTask, Wiring
+from strata.shared.service import BackgroundTask, Wiring
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import VectorIndex
 from strata.shared.vectors.indexing import Indexer
@@ -33,7 +33,7 @@ SCHEMA = "recall"
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """What the services of the room need of its index.
+    """What the services of the service need of its index.
 
     Attributes:
         messages: The messages; None where they are not indexed.

@@ -1,4 +1,4 @@
-"""The recall room: wiring, and the entry point of its process."""
+"""The recall service: wiring, and the entry point of its process."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from strata.recall.store import (
 )
 from strata.shared.db import Database
 from strata.shared.reranking.opening import open_reranking
-from strata.shared.room import Room, Service, Wiring
-from strata.shared.server import run_room
+from strata.shared.server import run_service
+from strata.shared.service import GrpcService, Service, Wiring
 
 NAME = "recall"
 # The reindexer holds a claim, and writes beside it; so do indexer and retention.
 _WORKER_POOL = 5
 
 
-async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-    """Builds the room.
+async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service.
 
     Args:
         settings: Its settings.
         wiring: The process that it is built in.
-        stack: Closes what the room opens.
+        stack: Closes what the service opens.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``), or the
@@ -85,20 +85,20 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         wiring.clock,
         settings.search_language,
     )
-    return Room(
+    return Service(
         name=NAME,
         services=[
-            Service(
+            GrpcService(
                 message_pb.DESCRIPTOR.services_by_name["MessageService"].full_name,
                 message_grpc.add_MessageServiceServicer_to_server,
                 messages,
             ),
-            Service(
+            GrpcService(
                 window_pb.DESCRIPTOR.services_by_name["WindowService"].full_name,
                 window_grpc.add_WindowServiceServicer_to_server,
                 windows,
             ),
-            Service(
+            GrpcService(
                 index_pb.DESCRIPTOR.services_by_name["MessageIndexService"].full_name,
                 index_grpc.add_MessageIndexServiceServicer_to_server,
                 MessageIndexServicer(indexes.desk),
@@ -122,8 +122,8 @@ def _open_worker(settings: RecallSettings, stack: AsyncExitStack) -> Database | 
 
 
 def main() -> None:
-    """Runs the room in a process of its own."""
-    run_room(NAME, build, RecallSettings())
+    """Runs the service in a process of its own."""
+    run_service(NAME, build, RecallSettings())
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Settings of the recall room, prefix ``STRATA_RECALL_``."""
+"""Settings of the recall service, prefix ``STRATA_RECALL_``."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from strata.shared.reranking.opening import RerankingRoomSettings
-from strata.shared.settings import room_config
+from strata.shared.reranking.opening import RerankingServiceSettings
+from strata.shared.settings import settings_config
 
 
-class RecallSettings(RerankingRoomSettings):
-    """What the recall room can be told from outside."""
+class RecallSettings(RerankingServiceSettings):
+    """What the recall service can be told from outside."""
 
-    model_config = room_config("recall")
+    model_config = settings_config("recall")
 
     port: int = Field(default=7603, ge=0, le=65535, description="Port; 0 lets the system choose.")
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")

@@ -1,4 +1,4 @@
-"""The tool-execution room: wiring, and the entry point of its process."""
+"""The tool-execution service: wiring, and the entry point of its process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from strata.shared.db import Database
 from strata.shared.db.requests import RequestLog
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.courtesy import QuestionsFirst
-from strata.shared.room import BackgroundTask, Room, Service, Wiring
-from strata.shared.server import run_room
+from strata.shared.server import run_service
+from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 from strata.tool_execution.builtin.agents import AgentTools
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import code_with_tools
@@ -60,13 +60,13 @@ from strata.tool_execution.store import (
 NAME = "tool_execution"
 
 
-async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-    """Builds the room.
+async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service.
 
     Args:
         settings: Its settings.
         wiring: The process that it is built in.
-        stack: Closes what the room opens.
+        stack: Closes what the service opens.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
@@ -142,15 +142,15 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         wiring.clock,
         mcp,
     )
-    return Room(
+    return Service(
         name=NAME,
         services=[
-            Service(
+            GrpcService(
                 tool_pb.DESCRIPTOR.services_by_name["ToolService"].full_name,
                 tool_grpc.add_ToolServiceServicer_to_server,
                 tools,
             ),
-            Service(
+            GrpcService(
                 execution_pb.DESCRIPTOR.services_by_name["ExecutionService"].full_name,
                 execution_grpc.add_ExecutionServiceServicer_to_server,
                 ExecutionServicer(
@@ -164,7 +164,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
                     code_with_tools(sandbox, settings.tool_timeout_s),
                 ),
             ),
-            Service(
+            GrpcService(
                 mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,
                 mcp_grpc.add_McpServiceServicer_to_server,
                 McpServicer(servers, mcp, way, sign_ins),
@@ -186,7 +186,7 @@ async def _open_embedder(
         closing.push_async_callback(local.close)
         return CachingEmbedder(QuestionsFirst(local))
 
-    # The key of the rooms that search: in one process they have one model together.
+    # The key of the services that search: in one process they have one model together.
     return await wiring.commons.share(("embedder", settings.embedding_model_path), make, stack)
 
 
@@ -206,8 +206,8 @@ def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[
 
 
 def main() -> None:
-    """Runs the room in a process of its own."""
-    run_room(NAME, build, ToolExecutionSettings())
+    """Runs the service in a process of its own."""
+    run_service(NAME, build, ToolExecutionSettings())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Settings of the tool-execution room, prefix ``STRATA_TOOL_EXECUTION_``."""
+"""Settings of the tool-execution service, prefix ``STRATA_TOOL_EXECUTION_``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from strata.shared.secrets import Envelope, open_envelope
-from strata.shared.settings import MIB, RoomSettings, room_config
+from strata.shared.settings import MIB, ServiceSettings, settings_config
 from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.guard import parse_url
@@ -19,10 +19,10 @@ from strata.tool_execution.mcp.program_user import PROGRAM_UID, PROGRAM_UIDS
 from strata.tool_execution.sandbox.jail import JAIL_UID
 
 
-class ToolExecutionSettings(EgressFields, RoomSettings):
-    """What the tool-execution room can be told from outside."""
+class ToolExecutionSettings(EgressFields, ServiceSettings):
+    """What the tool-execution service can be told from outside."""
 
-    model_config = room_config("tool_execution")
+    model_config = settings_config("tool_execution")
 
     port: int = Field(default=7605, ge=0, le=65535, description="Port; 0 lets the system choose.")
     tool_timeout_s: float = Field(

@@ -1,1 +1,1 @@
-"""What every room stands on: errors, context, transport, storage and search plumbing."""
+"""What every service stands on: errors, context, transport, storage and search plumbing."""

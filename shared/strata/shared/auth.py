@@ -1,12 +1,12 @@
-"""The signed token that carries an identity from room to room.
+"""The signed token that carries an identity from service to service.
 
 The gateway authenticates a key or user once and mints a short-lived EdDSA token
-{organisation, project, principal, scopes, run}; every room verifies it on every
+{organisation, project, principal, scopes, run}; every service verifies it on every
 call. Verification costs about 260 us, so verified tokens are remembered until
 they expire, and the signer hands out the same token again while it is fresh.
 
 Keys are named by a fingerprint of the public key (``kid``), so that they rotate
-without configuration: give every room the new public key beside the old one,
+without configuration: give every service the new public key beside the old one,
 change the private key at the gateway, and drop the old public key after the
 longest token life.
 """
@@ -112,7 +112,7 @@ class TokenSigner:
 
         The token of a run is forwarded for as long as the run lasts: its `ttl` must
         cover the longest turn. A token may be handed out again for equal claims, up to
-        a minute after it was made, so that the rooms find it in their cache.
+        a minute after it was made, so that the services find it in their cache.
         """
         claims = Claims(organization_id, project_id, principal, frozenset(scopes), run_id)
         seconds = ttl.total_seconds()

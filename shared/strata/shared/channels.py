@@ -1,4 +1,4 @@
-"""Channels to rooms over the network."""
+"""Channels to services over the network."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class ChannelOptions:
     local_subchannels: bool = False
 
 
-def services_of(room: str) -> list[ServiceDescriptor]:
-    """Returns the services declared in ``strata.api.<room>.v1``.
+def services_of(service: str) -> list[ServiceDescriptor]:
+    """Returns the services declared in ``strata.api.<service>.v1``.
 
     Raises:
         ModuleNotFoundError: There is no such package.
     """
-    package = importlib.import_module(f"strata.api.{room}.v1")
+    package = importlib.import_module(f"strata.api.{service}.v1")
     names = [
         module.name
         for module in pkgutil.iter_modules(package.__path__)
@@ -254,11 +254,11 @@ class ChannelFactory:
         ]
 
 
-class RoomChannels:
-    """One channel per room, made when it is first asked for.
+class ServiceChannels:
+    """One channel per service, made when it is first asked for.
 
     Args:
-        targets: Room name to gRPC target.
+        targets: Service name to gRPC target.
         factory: Makes the channels and closes them.
     """
 
@@ -267,20 +267,22 @@ class RoomChannels:
         self._factory = factory
         self._channels: dict[str, ClientChannel] = {}
 
-    def channel(self, room: str) -> ClientChannel:
-        """Returns the channel to a room.
+    def channel(self, service: str) -> ClientChannel:
+        """Returns the channel to a service.
 
         Raises:
-            ValueError: No target is configured for the room.
+            ValueError: No target is configured for the service.
         """
-        channel = self._channels.get(room)
+        channel = self._channels.get(service)
         if channel is None:
-            target = self._targets.get(room)
+            target = self._targets.get(service)
             if not target:
                 known = ", ".join(sorted(self._targets)) or "none"
-                raise ValueError(f"no target is configured for the room {room!r} (known: {known})")
-            channel = self._channels[room] = self._factory.channel(
-                target, services_of(room), peer=room
+                raise ValueError(
+                    f"no target is configured for the service {service!r} (known: {known})"
+                )
+            channel = self._channels[service] = self._factory.channel(
+                target, services_of(service), peer=service
             )
         return channel
 

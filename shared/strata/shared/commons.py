@@ -1,4 +1,4 @@
-"""What the rooms of one process have in common: opened once, closed by the last."""
+"""What the services of one process have in common: opened once, closed by the last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Common:
 
 
 class Commons:
-    """Holds what is too large to have once per room: an embedding model, a client."""
+    """Holds what is too large to have once per service: an embedding model, a client."""
 
     def __init__(self) -> None:
         self._held: dict[Hashable, _Common] = {}

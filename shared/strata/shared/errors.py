@@ -1,6 +1,6 @@
 """The error tree of Strata, free of any transport.
 
-Rooms raise these; one server interceptor turns them into a gRPC status with
+Services raise these; one server interceptor turns them into a gRPC status with
 ``google.rpc`` details, one client wrapper turns those back into the same tree::
 
     StrataError

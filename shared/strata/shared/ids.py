@@ -19,7 +19,7 @@ from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _UUID_LENGTH = 36
 _COUNTER_MAX = 0xFFF
-# A fresh millisecond starts in the lower half, so that a burst has room to count up.
+# A fresh millisecond starts in the lower half, so that a burst has space to count up.
 _COUNTER_SEED = 0x800
 
 

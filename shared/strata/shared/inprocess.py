@@ -1,6 +1,6 @@
-"""Rooms that call each other inside one process, without sockets.
+"""Services that call each other inside one process, without sockets.
 
-A room cannot tell the difference: stubs, interceptors, metadata, deadlines,
+A service cannot tell the difference: stubs, interceptors, metadata, deadlines,
 cancellation, limits and errors are those of the network, and messages cross as
 bytes. What is missing is what a network adds: retries, balancing, reconnection.
 """
@@ -32,8 +32,8 @@ from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.pipeline import MethodTable
 from strata.shared.interceptors.standard import method_table
-from strata.shared.room import Room
-from strata.shared.settings import RoomSettings, ServerLimits
+from strata.shared.service import Service
+from strata.shared.settings import ServerLimits, ServiceSettings
 from strata.shared.telemetry import Telemetry
 
 
@@ -64,7 +64,7 @@ class InProcessServer:
         loop = asyncio.get_running_loop()
         rpc = Rpc(loop, self._peer, metadata, timeout)
         if self._closed:
-            rpc.finish(unavailable("The room is shutting down.", Reason.SHUTTING_DOWN))
+            rpc.finish(unavailable("The service is shutting down.", Reason.SHUTTING_DOWN))
         elif _size(metadata) > self._max_metadata_bytes:
             rpc.finish(
                 Outcome(
@@ -94,16 +94,16 @@ class InProcessServer:
 
 
 class InProcessNetwork:
-    """The rooms of this process, and the channels between them; a `Wiring`.
+    """The services of this process, and the channels between them; a `Wiring`.
 
-    Channels may be taken before their room is registered: a call made before that
+    Channels may be taken before their service is registered: a call made before that
     fails with UNAVAILABLE.
 
     Args:
-        verifier: Verifies internal tokens, for all rooms.
+        verifier: Verifies internal tokens, for all services.
         clock: The clock of the process.
-        policy: Caps on the calls between rooms.
-        telemetry: Where the metrics of all rooms go.
+        policy: Caps on the calls between services.
+        telemetry: Where the metrics of all services go.
     """
 
     def __init__(
@@ -122,39 +122,39 @@ class InProcessNetwork:
         self._servers: dict[str, InProcessServer] = {}
         self._changed = asyncio.Event()
 
-    def register(self, room: Room, settings: RoomSettings | None = None) -> None:
-        """Serves a room to the others.
+    def register(self, service: Service, settings: ServiceSettings | None = None) -> None:
+        """Serves a service to the others.
 
         Args:
-            room: The built room.
+            service: The built service.
             settings: For its limits and log; the defaults where there are none.
 
         Raises:
-            ValueError: A room of this name is registered.
+            ValueError: A service of this name is registered.
         """
-        if room.name in self._servers:
-            raise ValueError(f"the room {room.name!r} is registered already")
+        if service.name in self._servers:
+            raise ValueError(f"the service {service.name!r} is registered already")
         limits = settings.limits if settings is not None else ServerLimits()
         table = method_table(
             limits,
-            room.authenticator or TokenAuthenticator(self.verifier),
+            service.authenticator or TokenAuthenticator(self.verifier),
             self.telemetry,
             access_log=settings is not None and settings.access_log,
         )
-        for service in room.services:
-            service.add(service.servicer, table)
-        self._servers[room.name] = InProcessServer(
-            room.name, table, max_metadata_bytes=limits.max_metadata_bytes
+        for grpc_service in service.services:
+            grpc_service.add(grpc_service.servicer, table)
+        self._servers[service.name] = InProcessServer(
+            service.name, table, max_metadata_bytes=limits.max_metadata_bytes
         )
         self.notify()
 
-    def channel(self, room: str) -> ClientChannel:
-        """Returns a channel to a room, with the client side of the calls."""
-        return ClientChannel(self.raw_channel(room), self._policy)
+    def channel(self, service: str) -> ClientChannel:
+        """Returns a channel to a service, with the client side of the calls."""
+        return ClientChannel(self.raw_channel(service), self._policy)
 
-    def raw_channel(self, room: str) -> InProcessChannel:
-        """Returns a bare channel to a room: adds no metadata, raises `AioRpcError`."""
-        return InProcessChannel(self, room)
+    def raw_channel(self, service: str) -> InProcessChannel:
+        """Returns a bare channel to a service: adds no metadata, raises `AioRpcError`."""
+        return InProcessChannel(self, service)
 
     def notify(self) -> None:
         """Wakes those who wait for `changed`."""
@@ -162,15 +162,15 @@ class InProcessNetwork:
         self._changed = asyncio.Event()
 
     async def changed(self) -> None:
-        """Waits until a room is registered or a channel closed."""
+        """Waits until a service is registered or a channel closed."""
         await self._changed.wait()
 
-    def server(self, room: str) -> InProcessServer | None:
-        """Returns the server of a room, None while it is not registered."""
-        return self._servers.get(room)
+    def server(self, service: str) -> InProcessServer | None:
+        """Returns the server of a service, None while it is not registered."""
+        return self._servers.get(service)
 
     async def close(self, grace: float | None = None) -> None:
-        """Closes all rooms at once: no new calls, `grace` seconds for running ones."""
+        """Closes all services at once: no new calls, `grace` seconds for running ones."""
         await asyncio.gather(*(server.close(grace) for server in self._servers.values()))
 
     async def __aenter__(self) -> Self:
@@ -186,11 +186,11 @@ class InProcessNetwork:
 
 
 class InProcessChannel(grpc.aio.Channel):
-    """A `grpc.aio.Channel` to a room of this process."""
+    """A `grpc.aio.Channel` to a service of this process."""
 
-    def __init__(self, network: InProcessNetwork, room: str) -> None:
+    def __init__(self, network: InProcessNetwork, service: str) -> None:
         self._network = network
-        self._room = room
+        self._service = service
         self._closed = False
 
     def start(self, path: str, metadata: Any, timeout: float | None) -> Rpc:
@@ -202,11 +202,11 @@ class InProcessChannel(grpc.aio.Channel):
         if self._closed:
             raise grpc.aio.UsageError("Channel is closed.")
         raw: RawMetadata = tuple(metadata or ())
-        server = self._network.server(self._room)
+        server = self._network.server(self._service)
         if server is not None:
             return server.call(path, raw, timeout)
-        rpc = Rpc(asyncio.get_running_loop(), f"inprocess:{self._room}", raw, timeout)
-        text = f"The room {self._room!r} is not up."
+        rpc = Rpc(asyncio.get_running_loop(), f"inprocess:{self._service}", raw, timeout)
+        text = f"The service {self._service!r} is not up."
         rpc.finish(unavailable(text, Reason.DEPENDENCY_UNAVAILABLE))
         return rpc
 
@@ -256,10 +256,10 @@ class InProcessChannel(grpc.aio.Channel):
         self._network.notify()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Returns SHUTDOWN after `close`, READY or IDLE as the room is registered or not."""
+        """Returns SHUTDOWN after `close`, READY or IDLE as the service is registered or not."""
         if self._closed:
             return grpc.ChannelConnectivity.SHUTDOWN
-        if self._network.server(self._room) is None:
+        if self._network.server(self._service) is None:
             return grpc.ChannelConnectivity.IDLE
         return grpc.ChannelConnectivity.READY
 
@@ -269,7 +269,7 @@ class InProcessChannel(grpc.aio.Channel):
             await self._network.changed()
 
     async def channel_ready(self) -> None:
-        """Waits until the room is registered.
+        """Waits until the service is registered.
 
         Raises:
             grpc.aio.UsageError: The channel is closed.

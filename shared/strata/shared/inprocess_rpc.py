@@ -60,7 +60,7 @@ class Pipe:
         return self._closed
 
     async def put(self, item: bytes) -> bool:
-        """Waits for room and adds the message; False when the pipe is closed."""
+        """Waits for service and adds the message; False when the pipe is closed."""
         while not self._closed and self._full():
             turn = self._loop.create_future()
             self._writers.append(turn)
@@ -242,7 +242,7 @@ class Rpc:
             self.finish(context.outcome())
         except asyncio.CancelledError:
             # Ended by the client (then this changes nothing) or by the closing network.
-            self.finish(unavailable("The room is shutting down.", Reason.SHUTTING_DOWN))
+            self.finish(unavailable("The service is shutting down.", Reason.SHUTTING_DOWN))
         except Exception as error:
             # The interceptors let nothing through; a server without them may.
             self.finish(Outcome(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}"))

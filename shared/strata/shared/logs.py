@@ -98,7 +98,7 @@ def configure_logging(
     level: str = "INFO",
     form: LogFormat = "json",
     *,
-    room: str | None = None,
+    service: str | None = None,
     stream: TextIO | None = None,
 ) -> None:
     """Sends the logs of this process, ours and those of libraries, to one stream.
@@ -106,13 +106,13 @@ def configure_logging(
     Args:
         level: Name of the lowest level that is written.
         form: ``json`` for machines, ``console`` for a terminal.
-        room: Added to every line of this process as ``room``.
+        service: Added to every line of this process as ``service``.
         stream: Where to write; standard error by default.
     """
 
-    def add_room(_logger: Any, _method: str, event: EventDict) -> EventDict:
-        if room is not None:
-            event.setdefault("room", room)
+    def add_service(_logger: Any, _method: str, event: EventDict) -> EventDict:
+        if service is not None:
+            event.setdefault("service", service)
         return event
 
     renderer: Processor = (
@@ -128,7 +128,7 @@ def configure_logging(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*_PROCESSORS, structlog.stdlib.ExtraAdder()],
             processors=[
-                add_room,
+                add_service,
                 structlog.processors.format_exc_info,
                 redact_event,
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,

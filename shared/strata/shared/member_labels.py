@@ -48,7 +48,7 @@ def member_lines(names: Sequence[str], descriptions: Sequence[str]) -> tuple[str
     """Returns the lines that introduce members in a prompt: label and description.
 
     Descriptions have at most 300 characters each and 4,000 together, so that a large group leaves
-    room for the conversation.
+    space for the conversation.
 
     Args:
         names: Names of the members, in order.

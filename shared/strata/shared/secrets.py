@@ -134,7 +134,7 @@ class Envelope:
 
 
 def open_envelope(keys: Iterable[str], file: Path | None) -> Envelope | None:
-    """Returns what seals a room's secrets; None if there is no master key.
+    """Returns what seals a service's secrets; None if there is no master key.
 
     Args:
         keys: Master keys as text.

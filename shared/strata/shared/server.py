@@ -1,4 +1,4 @@
-"""A process that serves one room over gRPC."""
+"""A process that serves one service over gRPC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from strata.shared.auth import TokenVerifier
-from strata.shared.channels import ChannelFactory, ChannelOptions, RoomChannels
+from strata.shared.channels import ChannelFactory, ChannelOptions, ServiceChannels
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.commons import Commons
 from strata.shared.garbage import start_set_aside
@@ -24,8 +24,8 @@ from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
 from strata.shared.loops import loop_factory
 from strata.shared.reflection import add_reflection
-from strata.shared.room import BackgroundTasks, Build, Room, SettingsT_contra
-from strata.shared.settings import MIB, RoomSettings
+from strata.shared.service import BackgroundTasks, Build, Service, SettingsT_contra
+from strata.shared.settings import MIB, ServiceSettings
 from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import Telemetry
 
@@ -40,10 +40,10 @@ _log = get_logger(__name__)
 
 
 class GrpcServer:
-    """The gRPC server of one room.
+    """The gRPC server of one service.
 
     Args:
-        room: What to serve.
+        service: What to serve.
         settings: Address, limits, ages.
         authenticator: Tells the callers.
         telemetry: Where the metrics go.
@@ -52,14 +52,14 @@ class GrpcServer:
 
     def __init__(
         self,
-        room: Room,
-        settings: RoomSettings,
+        service: Service,
+        settings: ServiceSettings,
         authenticator: Authenticator,
         telemetry: Telemetry | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.telemetry = telemetry or Telemetry()
-        self._room = room
+        self._service = service
         self._settings = settings
         self._health = health.aio.HealthServicer()
         self._table = method_table(
@@ -70,7 +70,7 @@ class GrpcServer:
             clock=clock or SystemClock(),
             # A service with an authenticator of its own is called from outside, where the
             # names of our hosts are nobody's business.
-            host=socket.gethostname() if room.authenticator is None else "",
+            host=socket.gethostname() if service.authenticator is None else "",
         )
         self._server = grpc.aio.server(options=_server_arguments(settings))
         self._server.add_generic_rpc_handlers((self._table,))
@@ -78,11 +78,11 @@ class GrpcServer:
         self._stopping: asyncio.Task[None] | None = None
         # The generated functions want a server; the table has what they call.
         table: Any = self._table
-        for service in room.services:
-            service.add(service.servicer, table)
+        for grpc_service in service.services:
+            grpc_service.add(grpc_service.servicer, table)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, table)
         if settings.reflection:
-            listed = (service.full_name for service in room.services if service.listed)
+            listed = (service.full_name for service in service.services if service.listed)
             add_reflection((*listed, _HEALTH), table)
 
     @property
@@ -112,7 +112,7 @@ class GrpcServer:
             self._listen(self._settings.internal_address)
         self._port = 0 if address.startswith("unix:") else port
         await self._server.start()
-        for service in self._room.services:
+        for service in self._service.services:
             await self._health.set(service.full_name, _SERVING)
         return self._port
 
@@ -146,7 +146,7 @@ class GrpcServer:
         await self._stopping
 
 
-def _server_arguments(settings: RoomSettings) -> list[tuple[str, str | int]]:
+def _server_arguments(settings: ServiceSettings) -> list[tuple[str, str | int]]:
     limits = settings.limits
     # The exact limit is enforced on our side, with a reason the caller can read; gRPC's
     # own, which gives none, only guards the memory.
@@ -181,12 +181,12 @@ def _address(host: str, port: int) -> str:
 
 
 class NetworkWiring:
-    """The wiring of a room that is alone in its process."""
+    """The wiring of a service that is alone in its process."""
 
     def __init__(
         self,
         verifier: TokenVerifier,
-        channels: RoomChannels,
+        channels: ServiceChannels,
         clock: Clock,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -196,13 +196,13 @@ class NetworkWiring:
         self.commons = Commons()
         self._channels = channels
 
-    def channel(self, room: str) -> ClientChannel:
-        """Returns the channel to another room.
+    def channel(self, service: str) -> ClientChannel:
+        """Returns the channel to another service.
 
         Raises:
             ValueError: No target is configured for it.
         """
-        return self._channels.channel(room)
+        return self._channels.channel(service)
 
 
 @asynccontextmanager
@@ -214,14 +214,14 @@ async def serving(
     hurry: asyncio.Event | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[GrpcServer]:
-    """Serves a room while the block lasts.
+    """Serves a service while the block lasts.
 
     On the way out: NOT_SERVING, the drain pause, refusal of new calls and grace for
-    running ones, the background tasks, then what the room put on its stack, last first.
+    running ones, the background tasks, then what the service put on its stack, last first.
 
     Args:
-        build: The room's `build`.
-        settings: The room's settings.
+        build: The service's `build`.
+        settings: The service's settings.
         telemetry: Where the metrics go.
         hurry: When set, drain and grace are cut short.
         clock: The clock of the process; that of the machine by default.
@@ -236,24 +236,24 @@ async def serving(
         telemetry = telemetry or Telemetry()
         verifier = TokenVerifier(settings.public_keys(), clock=clock)
         factory = ChannelFactory(
-            # The limit of a server at the edge is lower than what rooms send each other.
+            # The limit of a server at the edge is lower than what services send each other.
             ChannelOptions(max_message_bytes=max(settings.limits.max_message_bytes, 16 * MIB)),
             CallPolicy(settings.call_timeout_s, settings.stream_timeout_s),
             SkewMeter(telemetry, clock),
         )
         stack.push_async_callback(factory.close)
-        channels = RoomChannels(settings.targets, factory)
+        channels = ServiceChannels(settings.targets, factory)
         wiring = NetworkWiring(verifier, channels, clock, telemetry)
-        room = await build(settings, wiring, stack)
-        await stack.enter_async_context(BackgroundTasks(room))
-        authenticator = room.authenticator or TokenAuthenticator(verifier)
-        server = GrpcServer(room, settings, authenticator, telemetry, clock)
+        service = await build(settings, wiring, stack)
+        await stack.enter_async_context(BackgroundTasks(service))
+        authenticator = service.authenticator or TokenAuthenticator(verifier)
+        server = GrpcServer(service, settings, authenticator, telemetry, clock)
         await server.start()
         stack.push_async_callback(_shut_down, server, settings, hurry)
         yield server
 
 
-async def _shut_down(server: GrpcServer, settings: RoomSettings, hurry: asyncio.Event) -> None:
+async def _shut_down(server: GrpcServer, settings: ServiceSettings, hurry: asyncio.Event) -> None:
     await server.drain()
     hurried = asyncio.create_task(hurry.wait())
     try:
@@ -270,7 +270,7 @@ async def _shut_down(server: GrpcServer, settings: RoomSettings, hurry: asyncio.
 class _Termination:
     """SIGTERM and SIGINT: the first asks to stop, the second to hurry.
 
-    A signal while the room is still starting cancels the start.
+    A signal while the service is still starting cancels the start.
     """
 
     def __init__(self) -> None:
@@ -303,19 +303,19 @@ class _Termination:
             asyncio.get_running_loop().remove_signal_handler(each)
 
 
-async def serve_room(
+async def serve_service(
     name: str,
     build: Build[SettingsT_contra],
     settings: SettingsT_contra,
     *,
     ready: Callable[[GrpcServer], None] | None = None,
 ) -> None:
-    """Serves a room until SIGTERM or SIGINT; a second signal skips drain and grace.
+    """Serves a service until SIGTERM or SIGINT; a second signal skips drain and grace.
 
     Args:
-        name: The room, for the log.
-        build: The room's `build`.
-        settings: The room's settings.
+        name: The service, for the log.
+        build: The service's `build`.
+        settings: The service's settings.
         ready: Called once calls are taken.
     """
     with _Termination() as termination:
@@ -325,32 +325,32 @@ async def serve_room(
                 start_set_aside(),
             ):
                 termination.started()
-                _log.info("room ready", room=name, address=server.address)
+                _log.info("service ready", service=name, address=server.address)
                 if ready is not None:
                     ready(server)
                 await termination.requested.wait()
-                _log.info("room draining", room=name, drain_s=settings.drain_s)
+                _log.info("service draining", service=name, drain_s=settings.drain_s)
         except asyncio.CancelledError:
             if not termination.during_start:
                 raise
-    _log.info("room stopped", room=name)
+    _log.info("service stopped", service=name)
 
 
-def run_room(name: str, build: Build[SettingsT_contra], settings: SettingsT_contra) -> None:
-    """Runs a process that serves one room until it is told to stop.
+def run_service(name: str, build: Build[SettingsT_contra], settings: SettingsT_contra) -> None:
+    """Runs a process that serves one service until it is told to stop.
 
-    Prints one line ``READY <room> <address>`` to standard output once calls are taken,
+    Prints one line ``READY <service> <address>`` to standard output once calls are taken,
     for supervisors; logs go to standard error.
 
     Args:
-        name: The room, ``core_memory``.
-        build: The room's `build`.
-        settings: The room's settings.
+        name: The service, ``core_memory``.
+        build: The service's `build`.
+        settings: The service's settings.
     """
 
     def announce(server: GrpcServer) -> None:
         print(f"READY {name} {server.address}", flush=True)  # noqa: T201
 
-    configure_logging(settings.log_level, settings.log_format, room=name)
+    configure_logging(settings.log_level, settings.log_format, service=name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve_room(name, build, settings, ready=announce))
+        runner.run(serve_service(name, build, settings, ready=announce))

@@ -1,10 +1,10 @@
-"""What every room can be told from outside.
+"""What every service can be told from outside.
 
-A room subclasses `RoomSettings` with its own prefix; `main` builds the object once
+A service subclasses `ServiceSettings` with its own prefix; `main` builds the object once
 and passes it down::
 
-    class RecallSettings(RoomSettings):
-        model_config = room_config("recall")
+    class RecallSettings(ServiceSettings):
+        model_config = settings_config("recall")
 
 ``STRATA_RECALL_PORT=7603``, ``STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`` and
 ``STRATA_RECALL_TARGETS__CORE_MEMORY=dns:///core-memory:7602`` then set its fields.
@@ -28,10 +28,10 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-def room_config(room: str) -> SettingsConfigDict:
-    """Returns the settings configuration of a room: prefix ``STRATA_<ROOM>_``, ``__`` nests."""
+def settings_config(service: str) -> SettingsConfigDict:
+    """Returns the model configuration of a service's settings: prefix ``STRATA_<SERVICE>_``."""
     return SettingsConfigDict(
-        env_prefix=f"STRATA_{room.upper()}_",
+        env_prefix=f"STRATA_{service.upper()}_",
         env_nested_delimiter="__",
         env_ignore_empty=True,
         frozen=True,
@@ -159,10 +159,10 @@ class ServerLimits(BaseModel):
     )
 
 
-class RoomSettings(EnvironmentSettings):
-    """Fields that all rooms share."""
+class ServiceSettings(EnvironmentSettings):
+    """Fields that all services share."""
 
-    model_config = room_config("room")
+    model_config = settings_config("service")
 
     host: str = Field(
         default="127.0.0.1",
@@ -174,10 +174,10 @@ class RoomSettings(EnvironmentSettings):
     )
     reflection: bool = Field(default=True, description="Serve gRPC reflection.")
     database_url: str = Field(
-        default="", repr=False, description="PostgreSQL URL of the room's service role."
+        default="", repr=False, description="PostgreSQL URL of the service's service role."
     )
     worker_database_url: str = Field(
-        default="", repr=False, description="PostgreSQL URL of the room's worker role."
+        default="", repr=False, description="PostgreSQL URL of the service's worker role."
     )
     prepared_statements: int = Field(
         default=200,
@@ -195,7 +195,7 @@ class RoomSettings(EnvironmentSettings):
     )
     targets: dict[str, str] = Field(
         default_factory=dict,
-        description="Room name to gRPC target, such as dns:///recall:7603.",
+        description="Service name to gRPC target, such as dns:///recall:7603.",
     )
     limits: ServerLimits = Field(default_factory=ServerLimits, description="Server limits.")
     call_timeout_s: float = Field(

@@ -206,15 +206,15 @@ def _unpack(detail: any_pb2.Any, into: Any) -> bool:
 
 def _details(error: StrataError) -> list[any_pb2.Any]:
     details: list[any_pb2.Any] = []
-    room = _MAX_DETAILS_BYTES
+    service = _MAX_DETAILS_BYTES
     if error.reason is not Reason.UNSPECIFIED:
         info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
-        room -= info.ByteSize() + 64
+        service -= info.ByteSize() + 64
         for key, value in error.metadata.items():
             text = _clip(value, _MAX_VALUE_BYTES)
             size = len(key) + len(text.encode()) + 8
-            if size <= room:
-                room -= size
+            if size <= service:
+                service -= size
                 info.metadata[key] = text
         details.append(_pack(info))
     if error.retry_after is not None:
@@ -224,9 +224,9 @@ def _details(error: StrataError) -> list[any_pb2.Any]:
         field = _clip(violation.field, _MAX_VALUE_BYTES)
         description = _clip(violation.description, _MAX_VALUE_BYTES)
         size = len(field.encode()) + len(description.encode()) + 8
-        if size > room:
+        if size > service:
             break
-        room -= size
+        service -= size
         bad.field_violations.add(field=field, description=description)
     if bad.field_violations:
         details.append(_pack(bad))

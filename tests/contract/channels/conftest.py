@@ -22,9 +22,9 @@ from strata.shared.context import Caller, RequestContext, use
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.interceptors.client import ClientChannel
-from strata.shared.room import Room, Service
 from strata.shared.server import GrpcServer
-from strata.shared.settings import RoomSettings, ServerLimits
+from strata.shared.service import GrpcService, Service
+from strata.shared.settings import ServerLimits, ServiceSettings
 from strata.shared.telemetry import Telemetry
 
 HERE = Path(__file__).parent
@@ -110,12 +110,12 @@ async def serve(request: pytest.FixtureRequest, echo: Any, keys: Keys) -> AsyncI
     async with AsyncExitStack() as stack:
 
         async def start(servicer: object, **limits: Any) -> Served:
-            settings = RoomSettings(limits=ServerLimits(**limits), grace_s=0.1)
+            settings = ServiceSettings(limits=ServerLimits(**limits), grace_s=0.1)
             full_name = echo.pb.DESCRIPTOR.services_by_name["EchoService"].full_name
             add = echo.pb_grpc.add_EchoServiceServicer_to_server
-            room = Room("echo", [Service(full_name, add, servicer)])
+            service = Service("echo", [GrpcService(full_name, add, servicer)])
             if request.param == "socket":
-                server = GrpcServer(room, settings, TokenAuthenticator(keys.verifier))
+                server = GrpcServer(service, settings, TokenAuthenticator(keys.verifier))
                 await server.start()
                 stack.push_async_callback(server.stop, 0.1)
                 factory = ChannelFactory()
@@ -128,7 +128,7 @@ async def serve(request: pytest.FixtureRequest, echo: Any, keys: Keys) -> AsyncI
             else:
                 network = InProcessNetwork(keys.verifier)
                 stack.push_async_callback(network.close, 0.1)
-                network.register(room, settings)
+                network.register(service, settings)
                 channel, raw = network.channel("echo"), network.raw_channel("echo")
                 telemetry = network.telemetry
             return Served(echo.pb_grpc.EchoServiceStub(channel), channel, raw, telemetry)

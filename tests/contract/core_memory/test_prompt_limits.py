@@ -193,10 +193,10 @@ async def test_without_a_limit_any_size_will_do(store: PostgresBlockStore) -> No
 async def test_the_last_byte_fits_and_the_next_does_not(store: PostgresBlockStore) -> None:
     await begin(store, "agent-a", 1_000)
     block = await insert(store, make("human"), "agent-a")
-    room = 1_000 - (await size_of(store, "agent-a")).plain
-    await write(store, replace(block, value="é" * (room // 2) + "x" * (room % 2), revision=2))
+    space = 1_000 - (await size_of(store, "agent-a")).plain
+    await write(store, replace(block, value="é" * (space // 2) + "x" * (space % 2), revision=2))
     assert (await size_of(store, "agent-a")).plain == 1_000
-    told = await refused(write(store, replace(block, value="x" * (room + 1), revision=3)))
+    told = await refused(write(store, replace(block, value="x" * (space + 1), revision=3)))
     assert told == {"agent_id": "agent-a", "size": "1001", "limit": "1000"}
     stored = await store.block(block.id)
     assert stored is not None
@@ -251,7 +251,7 @@ async def test_above_the_limit_only_growth_is_refused(store: PostgresBlockStore)
     await once(store, lambda unit: unit.attach("agent-a", {other.id: "other"}, NOW))
 
 
-async def test_a_deleted_block_frees_its_room(store: PostgresBlockStore) -> None:
+async def test_a_deleted_block_frees_its_space(store: PostgresBlockStore) -> None:
     await begin(store, "agent-a", 1_000)
     block = await insert(store, make("human", "x" * 600), "agent-a")
     other = make("other", "x" * 600)

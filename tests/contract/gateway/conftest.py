@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from contract.gateway.stores import Gateways, Rooms, drop
+from contract.gateway.stores import Gateways, Services, drop
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.quotas import RunQuotas
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
@@ -14,7 +14,7 @@ from strata.shared.db import Database
 
 
 @pytest_asyncio.fixture
-async def gateways(databases: Rooms) -> AsyncIterator[Gateways]:
+async def gateways(databases: Services) -> AsyncIterator[Gateways]:
     urls = await databases.of(MIGRATIONS)
     database = Database(urls.service_url, pool_size=8)
     worker = Database(urls.worker_url, pool_size=2)

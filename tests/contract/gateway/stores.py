@@ -11,15 +11,15 @@ from strata.gateway.runs.store import PostgresRunStore
 from strata.shared.db import Database
 
 
-class Rooms(Protocol):
+class Services(Protocol):
     """The part of the session's databases that is needed here."""
 
-    async def of(self, room: object) -> RoomUrls: ...
+    async def of(self, service: object) -> ServiceUrls: ...
 
     def url(self, database: str) -> str: ...
 
 
-class RoomUrls(Protocol):
+class ServiceUrls(Protocol):
     admin_url: str
     service_url: str
     worker_url: str
@@ -29,7 +29,7 @@ class RoomUrls(Protocol):
 class Gateways:
     """Two gateways on one database; `short` holds its leases for a moment only."""
 
-    urls: RoomUrls
+    urls: ServiceUrls
     database: Database
     worker: Database
     first: PostgresRunStore
@@ -37,7 +37,7 @@ class Gateways:
     short: PostgresRunStore
 
 
-async def drop(databases: Rooms, urls: RoomUrls) -> None:
+async def drop(databases: Services, urls: ServiceUrls) -> None:
     """Drops a test's database: there are many of them, and each takes some megabytes."""
     connection = await asyncpg.connect(databases.url("postgres"))
     try:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from contract.gateway.stores import Rooms, drop
+from contract.gateway.stores import Services, drop
 from contract.gateway.test_run_store import events, fence_of, new_run
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.domain import (
@@ -222,7 +222,7 @@ class Machine(RuleBasedStateMachine):
             assert stored[run_id].state.active != (run_id in self.over)
 
 
-async def test_random_lives_of_runs(databases: Rooms) -> None:
+async def test_random_lives_of_runs(databases: Services) -> None:
     urls = await databases.of(MIGRATIONS)
     machine = type(
         "BoundMachine",

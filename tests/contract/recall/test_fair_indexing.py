@@ -21,7 +21,7 @@ from strata.shared.ids import new_id
 
 
 @pytest.fixture
-async def rooms(databases: Any) -> AsyncIterator[tuple[Database, PendingMessages]]:
+async def services(databases: Any) -> AsyncIterator[tuple[Database, PendingMessages]]:
     urls = await databases.of(MIGRATIONS)
     database, worker = Database(urls.service_url), Database(urls.worker_url)
     yield database, PendingMessages(database, worker)
@@ -40,9 +40,9 @@ async def said(database: Database, project: str, days: range) -> list[str]:
 
 
 async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is_in_the_batch(
-    rooms: tuple[Database, PendingMessages],
+    services: tuple[Database, PendingMessages],
 ) -> None:
-    database, pending = rooms
+    database, pending = services
     before = await said(database, "project-a", range(30))
     [single] = await said(database, "project-b", range(30, 31))
     after = await said(database, "project-a", range(31, 60))
@@ -53,9 +53,9 @@ async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is
 
 
 async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serves(
-    rooms: tuple[Database, PendingMessages],
+    services: tuple[Database, PendingMessages],
 ) -> None:
-    database, pending = rooms
+    database, pending = services
     for number in range(5):
         await said(database, f"project-{number}", range(3))
     served = [project for _ in range(3) for project in await pending.find(4)]

@@ -88,7 +88,7 @@ async def test_a_pair_is_cut_to_what_the_model_reads(stack: AsyncExitStack, tmp_
     assert model.max_tokens == 16
     # Of 16 tokens three are markers and one is the question's.
     assert await model.score("boat", ["boat " * 12, "boat " * 50]) == [12.0, 12.0]
-    # A long question leaves half of the room to the text, and more if the text needs less.
+    # A long question leaves half of the space to the text, and more if the text needs less.
     assert await model.score("boat " * 50, ["cat " * 50, "boat " * 50]) == [0.0, 42.0]
     assert await model.score("cat " * 9 + "boat", ["boat"]) == [1.0]
 
@@ -191,7 +191,7 @@ async def test_what_is_called_off_frees_the_model_for_the_next(
         assert await waiting == [1.0]
 
 
-async def test_rooms_of_a_process_share_one_model(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_services_of_a_process_share_one_model(stack: AsyncExitStack, tmp_path: Path) -> None:
     made = RecallSettings(
         reranker_path=export(tmp_path, WORDS), reranker_candidates=2, reranker_budget_ms=60_000
     )

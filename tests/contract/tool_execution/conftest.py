@@ -1,4 +1,4 @@
-"""A database of the room's own, and a project signed in."""
+"""A database of the service's own, and a project signed in."""
 
 from __future__ import annotations
 

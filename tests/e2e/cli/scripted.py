@@ -55,8 +55,8 @@ from strata.shared.errors import (
 )
 from strata.shared.ids import new_id
 from strata.shared.interceptors.auth import bearer
-from strata.shared.room import Room, Service
 from strata.shared.server import GrpcServer
+from strata.shared.service import GrpcService, Service
 
 KEY = "strata-test-key"
 RUN_ID = new_id("run")
@@ -399,7 +399,7 @@ class ScriptedGateway:
     async def start(self) -> None:
         """Listens; after `stop` on the same port as before, which nobody else gets meanwhile."""
         self.server = GrpcServer(
-            Room("gateway", self._services()),
+            Service("gateway", self._services()),
             GatewaySettings(
                 port=self.port.number, reuse_port=True, log_level="ERROR", **self.settings
             ),
@@ -413,7 +413,7 @@ class ScriptedGateway:
             await self.server.stop(None)
             self.server = None
 
-    def _services(self) -> list[Service]:
+    def _services(self) -> list[GrpcService]:
         return [
             _service(
                 run_service_pb2, run_service_pb2_grpc.add_RunServiceServicer_to_server, self.runs
@@ -471,9 +471,9 @@ class ScriptedGateway:
         ]
 
 
-def _service(file: Any, add: Any, servicer: object) -> Service:
+def _service(file: Any, add: Any, servicer: object) -> GrpcService:
     [descriptor] = file.DESCRIPTOR.services_by_name.values()
-    return Service(descriptor.full_name, add, servicer)
+    return GrpcService(descriptor.full_name, add, servicer)
 
 
 def event(sequence: int, **content: Any) -> run_event_pb2.RunEvent:

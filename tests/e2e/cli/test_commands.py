@@ -31,7 +31,7 @@ def ann(gateway: ScriptedGateway) -> Any:
     return gateway.agents.add("ann")
 
 
-async def test_status_tells_version_agents_and_rooms(strata: Run, ann: Any) -> None:
+async def test_status_tells_version_agents_and_services(strata: Run, ann: Any) -> None:
     done = await strata("status")
     assert done.code == 0, done
     assert "version: 9.9.9" in done.out
@@ -39,15 +39,15 @@ async def test_status_tells_version_agents_and_rooms(strata: Run, ann: Any) -> N
     assert "recall\tanswers" in done.out
 
 
-async def test_status_fails_when_a_room_is_silent(
+async def test_status_fails_when_a_service_is_silent(
     strata: Run, gateway: ScriptedGateway, ann: Any
 ) -> None:
     gateway.tools.failure = UnavailableError("The service behind this method cannot be reached.")
     done = await strata("status", "--json")
     assert done.code == 1
     report = json.loads(done.out)
-    assert report["rooms"]["recall"] == "answers"
-    assert report["rooms"]["tool_execution"].startswith("does not answer")
+    assert report["services"]["recall"] == "answers"
+    assert report["services"]["tool_execution"].startswith("does not answer")
 
 
 async def test_nothing_there_is_exit_code_three(strata: Run, gateway: ScriptedGateway) -> None:
@@ -357,18 +357,18 @@ async def test_doctor_sees_a_running_gateway(
     assert findings["python"]["verdict"] == "ok"
     assert findings["postgresql"]["verdict"] == "ok", findings
     assert findings["gateway"]["verdict"] == "ok", findings
-    assert findings["rooms"]["verdict"] == "ok"
+    assert findings["services"]["verdict"] == "ok"
     assert findings["python"]["text"] == ".".join(map(str, sys.version_info[:3]))
     assert done.code == 0
 
 
-async def test_doctor_names_the_room_that_is_silent(
+async def test_doctor_names_the_service_that_is_silent(
     strata: Run, gateway: ScriptedGateway, open_folder: Path
 ) -> None:
     gateway.tools.failure = UnavailableError("The service behind this method cannot be reached.")
     done = await strata("doctor", "--data", str(open_folder / "data"), "--address", gateway.address)
     assert done.code == 1
-    assert "fail  room tool_execution:" in done.out
+    assert "fail  service tool_execution:" in done.out
 
 
 @pytest.mark.parametrize(

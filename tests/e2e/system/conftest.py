@@ -51,6 +51,6 @@ async def live(open_folder: Path) -> AsyncIterator[LiveStrata]:
 async def either_live(
     request: pytest.FixtureRequest, open_folder: Path
 ) -> AsyncIterator[LiveStrata]:
-    """The same, as one process and as one per room."""
+    """The same, as one process and as one per service."""
     async for strata in _live(open_folder, split=request.param == "split"):
         yield strata

@@ -52,7 +52,7 @@ def folder() -> Iterator[Path]:
         yield each
 
 
-def room(strata: LiveStrata, name: str = "tool_execution") -> int:
+def service(strata: LiveStrata, name: str = "tool_execution") -> int:
     """The process of a service, by default of the one that runs tools."""
     (found,) = [
         each.pid
@@ -101,7 +101,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     world.model.script(Reply(calls=(mark, NOTE)), say("I cannot tell."))
     turn = asyncio.create_task(world.send(agent, "Mark it."))
     await until(lambda: marks.exists() and marks.read_text() == "done\n")
-    before = room(either_live)
+    before = service(either_live)
     tree = [before, *(each.pid for each in psutil.Process(before).children(recursive=True))]
     os.kill(before, signal.SIGKILL)
     ran = await turn
@@ -118,7 +118,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     world.model.script(call("nap"), say("Perhaps I slept."))
     stream = world.begin(agent, "Sleep.")
     await stream.until("tool_started")
-    second = room(either_live)
+    second = service(either_live)
     assert second != before
     await until(lambda: bool(psutil.Process(second).children(recursive=True)))
     os.kill(second, signal.SIGKILL)
@@ -137,7 +137,7 @@ memory_insert("human", "After.")
     world.model.script(call("run_code_with_tools", {"code": code}), say("I cannot tell again."))
     turn = asyncio.create_task(world.send(agent, "Mark it again."))
     await until(lambda: marks.read_text() == "done\ndone\n")
-    os.kill(room(either_live), signal.SIGKILL)
+    os.kill(service(either_live), signal.SIGKILL)
     ran = await turn
     assert ran.text == "I cannot tell again."
     told = returns_of(await world.log(agent))
@@ -163,7 +163,7 @@ memory_insert("human", "After.")
     known = len(world.model.requests)
     turn = asyncio.create_task(world.send(asking, "Ask for the capital."))
     await until(lambda: len(world.model.requests) == known + 2)
-    os.kill(room(either_live), signal.SIGKILL)
+    os.kill(service(either_live), signal.SIGKILL)
     held.set()
     assert (await turn).text == "Paris it is."
     told = returns_of(await world.log(asking))
@@ -211,12 +211,12 @@ async def test_gateway_that_dies_cancels_no_tool_and_buys_no_reply_twice(
 
 async def killed(strata: LiveStrata, name: str) -> None:
     """Kills the process of a service and waits until there is another one."""
-    before = room(strata, name)
+    before = service(strata, name)
     os.kill(before, signal.SIGKILL)
     async with asyncio.timeout(60):
         while True:
             try:
-                if room(strata, name) != before:
+                if service(strata, name) != before:
                     return
             except (ValueError, psutil.NoSuchProcess):
                 pass

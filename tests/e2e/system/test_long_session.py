@@ -212,7 +212,7 @@ def returns_of(ran: Ran) -> list[Any]:
 def assert_alternates(log: Sequence[message_pb2.Message], turns: int) -> None:
     """The system message, then for each turn: the user, perhaps calls and their returns, a reply.
 
-    Summaries stand between, before the reply that they made room for.
+    Summaries stand between, before the reply that they made space for.
     """
     assert [message.sequence for message in log] == list(range(len(log)))
     names = [name for name in roles(log) if name != "summary"]

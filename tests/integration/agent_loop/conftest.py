@@ -15,15 +15,15 @@ from world import forget
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def pages() -> AsyncIterator[RawServer]:
-    """A web site that the agents of `rooms` may read."""
+    """A web site that the agents of `services` may read."""
     async with raw_server() as server:
         yield server
 
 
 @pytest_asyncio.fixture(
-    scope="package", loop_scope="session", params=["inprocess", "sockets"], name="rooms"
+    scope="package", loop_scope="session", params=["inprocess", "sockets"], name="services"
 )
-async def _rooms(
+async def _services(
     request: pytest.FixtureRequest, databases: Any, vectors: Any, pages: RawServer
 ) -> AsyncIterator[World]:
     web = {"web_private_networks": ("127.0.0.0/8",), "web_ports": (pages.port,)}
@@ -32,9 +32,9 @@ async def _rooms(
 
 
 @pytest.fixture
-def world(rooms: World) -> Iterator[World]:
-    """The rooms, signed in to a new project; the model must never have been asked wrongly."""
-    forget(rooms.model)
-    with rooms.signed_in():
-        yield rooms
-    assert rooms.model.violations == []
+def world(services: World) -> Iterator[World]:
+    """The services, signed in to a new project; the model must never have been asked wrongly."""
+    forget(services.model)
+    with services.signed_in():
+        yield services
+    assert services.model.violations == []

@@ -1,4 +1,4 @@
-"""AgentService and ModelService through the real rooms."""
+"""AgentService and ModelService through the real services."""
 
 from __future__ import annotations
 

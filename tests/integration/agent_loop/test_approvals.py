@@ -1,4 +1,4 @@
-"""Approved calls on the real rooms, the real journal and the real ledger, where processes die."""
+"""Approved calls on real services with the real journal and ledger, where processes die."""
 
 from __future__ import annotations
 

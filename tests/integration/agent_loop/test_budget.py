@@ -1,7 +1,7 @@
 """What a turn costs: internal calls, statements and commits, whatever the age of the agent.
 
 The budget is that of architecture §4: 4 internal calls and 2 per step (1 more if memory
-changed), 15 statements for a plain turn and 10 more per tool step, over all rooms but the
+changed), 15 statements for a plain turn and 10 more per tool step, over all services but the
 gateway. ExecuteRun counts as one of the calls; the tools' own calls to public services do not.
 """
 
@@ -35,7 +35,7 @@ INTERNAL = (
 
 @dataclass
 class Cost:
-    """What was done for calls; what rooms do by themselves, such as indexing, is not in it.
+    """What was done for calls; what services do by themselves, such as indexing, is not in it.
 
     Attributes:
         calls: Internal calls.
@@ -50,7 +50,7 @@ class Cost:
 
 @dataclass
 class Meter:
-    """Reads what all rooms but the gateway did."""
+    """Reads what all services but the gateway did."""
 
     world: World
     sql: SqlMeter

@@ -1,4 +1,4 @@
-"""``run_code_with_tools`` on the real rooms: real jails, the real ledger, over sockets too."""
+"""``run_code_with_tools`` on the real services: real jails, the real ledger, over sockets too."""
 
 from __future__ import annotations
 

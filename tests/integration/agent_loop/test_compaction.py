@@ -1,4 +1,4 @@
-"""Compaction through the real rooms: by hand, beside a turn, and with pins."""
+"""Compaction through the real services: by hand, beside a turn, and with pins."""
 
 from __future__ import annotations
 

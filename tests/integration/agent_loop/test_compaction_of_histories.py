@@ -42,7 +42,7 @@ MODES = st.builds(
     clip_chars=st.sampled_from([0, 200, 5000]),
 )
 # From windows in which not even the newest fits to such as hold most histories whole.
-ROOMS = st.floats(-500, 30_000)
+SPACES = st.floats(-500, 30_000)
 
 
 class NoModels:
@@ -63,7 +63,7 @@ def stored_form(window: Sequence[Message], conversation: str, agent: str) -> lis
     ]
 
 
-async def opened(rooms: World, recall: RecallClient, history: Sequence[Message]) -> Window:
+async def opened(services: World, recall: RecallClient, history: Sequence[Message]) -> Window:
     """Stores a history, and pins of it what is pinned, as a client does."""
     conversation, agent = new_id("conversation"), new_id("agent")
     messages = stored_form(history, conversation, agent)
@@ -71,11 +71,11 @@ async def opened(rooms: World, recall: RecallClient, history: Sequence[Message])
     for message in messages:
         if message.pinned:
             request = message_pb.PinMessageRequest(message_id=message.id)
-            await rooms.messages.PinMessage(request)
+            await services.messages.PinMessage(request)
     return await recall.get_window(conversation)
 
 
-async def expanded(rooms: World, window: Window) -> list[str]:
+async def expanded(services: World, window: Window) -> list[str]:
     """The ids that the newest summary stands for, read page by page."""
     found: list[str] = []
     start = 0
@@ -83,7 +83,7 @@ async def expanded(rooms: World, window: Window) -> list[str]:
         request = message_pb.ExpandSummaryRequest(
             conversation_id=window.conversation_id, from_sequence=start, page_size=3
         )
-        page = await rooms.messages.ExpandSummary(request)
+        page = await services.messages.ExpandSummary(request)
         found += [message.id for message in page.messages]
         if not page.next_sequence:
             return found
@@ -91,10 +91,10 @@ async def expanded(rooms: World, window: Window) -> list[str]:
         start = page.next_sequence
 
 
-async def log_of(rooms: World, window: Window) -> list[str]:
+async def log_of(services: World, window: Window) -> list[str]:
     """The ids of all messages of the conversation, the summaries left out."""
     request = message_pb.ListMessagesRequest(conversation_id=window.conversation_id, page_size=500)
-    page = await rooms.messages.ListMessages(request)
+    page = await services.messages.ListMessages(request)
     assert not page.next_page_token
     return [m.id for m in page.messages if not any(p.HasField("summary") for p in m.parts)]
 
@@ -107,7 +107,7 @@ def body_of(window: Window) -> list[Message]:
     return [m for m in window.messages[1:] if m.role is not MessageRole.SUMMARY]
 
 
-async def assert_sound(rooms: World, first: Window, now: Window, room: float) -> None:
+async def assert_sound(services: World, first: Window, now: Window, space: float) -> None:
     """All that must hold of a compacted window, whatever it held before."""
     body = body_of(now)
     assert now.messages[0].id == first.messages[0].id, "the system message stays"
@@ -126,42 +126,45 @@ async def assert_sound(rooms: World, first: Window, now: Window, room: float) ->
 
     evicted = [m.id for m in before if m.id not in ids(body)]
     assert set(ids(body)) <= set(ids(before)), "evicted and kept are all"
-    assert sorted(await log_of(rooms, now)) == sorted(ids(first.messages)), "nothing is deleted"
+    assert sorted(await log_of(services, now)) == sorted(ids(first.messages)), "nothing is deleted"
     (part,) = now.messages[1].parts
     assert isinstance(part, SummaryPart)
     assert part.message_count == len(evicted)
     assert (part.first_message_id, part.last_message_id) == (evicted[0], evicted[-1])
     inputs = {m.id for m in before if m.role is MessageRole.SYSTEM}
-    assert set(evicted) - inputs <= set(await expanded(rooms, now)), "each can be read again"
+    assert set(evicted) - inputs <= set(await expanded(services, now)), "each can be read again"
 
     size = VIEW.size(now.messages[1:])
-    left = plan(now.messages, VIEW, room, CompactionSettings())
-    assert size <= room or left is None, "it fits, or nothing more can leave"
+    left = plan(now.messages, VIEW, space, CompactionSettings())
+    assert size <= space or left is None, "it fits, or nothing more can leave"
 
 
 @settings(max_examples=25)
 @given(
-    history=histories(most=200, huge=4_000), chosen=MODES, room=ROOMS, tighter=st.floats(0.1, 0.9)
+    history=histories(most=200, huge=4_000),
+    chosen=MODES,
+    space=SPACES,
+    tighter=st.floats(0.1, 0.9),
 )
 async def test_whatever_the_history_the_stored_window_is_sound(
-    rooms: World,
+    services: World,
     history: list[Message],
     chosen: CompactionSettings,
-    room: float,
+    space: float,
     tighter: float,
 ) -> None:
-    with rooms.signed_in():
-        recall = RecallClient(rooms.channel("recall"))
-        first = await opened(rooms, recall, history)
+    with services.signed_in():
+        recall = RecallClient(services.channel("recall"))
+        first = await opened(services, recall, history)
         agent = Agent(first.agent_id, "a", AgentType.LETTA_V1, "Base.", compaction=chosen)
         summarizer = Summarizer(NoModels(), TokenEstimator(), agent, None)
         compactor = Compactor(agent, summarizer, recall, SystemClock())
         now = first
         # The second time there is a summary already, which the new one takes in.
-        for space in (room, room * tighter):
-            done = await compactor.compact(now, VIEW, space, None)
+        for limit in (space, space * tighter):
+            done = await compactor.compact(now, VIEW, limit, None)
             if done is None:
                 continue
             now = await recall.get_window(first.conversation_id)
             assert now == done.window
-            await assert_sound(rooms, first, now, space)
+            await assert_sound(services, first, now, limit)

@@ -1,4 +1,4 @@
-"""Forks of conversations, and summaries that the agent opens, through the real rooms."""
+"""Forks of conversations, and summaries that the agent opens, through the real services."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ async def test_a_smaller_model_closes_the_least_recently_used_files_and_says_so(
     assert "3.txt" in still_open
     names = ", ".join(f"{folder.name}/{name}" for name in closed)
     assert (
-        "- warning=these files were closed because the context window has no room for them: "
+        "- warning=these files were closed because the context window has no space for them: "
         f"{names}. Open fewer"
     ) in system
     assert len({request.system for request in world.model.requests[-3:]}) == 1
@@ -306,7 +306,7 @@ async def test_limits_that_no_file_could_use_are_refused(world: World) -> None:
         await world.make_agent(max_files_open=1_000, per_file_view_window_char_limit=500_000)
     fields = [violation.field for violation in caught.value.violations]
     assert fields == ["max_files_open", "per_file_view_window_char_limit"]
-    assert "has room for" in caught.value.violations[1].description
+    assert "has space for" in caught.value.violations[1].description
 
     agent = await world.make_agent(per_file_view_window_char_limit=20_000)
     small = pb.ModelConfig(handle="test/test-model", context_window=8_000)
@@ -317,7 +317,7 @@ async def test_limits_that_no_file_could_use_are_refused(world: World) -> None:
     await world.agents.UpdateAgent(update)
 
 
-async def test_persons_are_refused_files_for_which_there_is_no_room(world: World) -> None:
+async def test_persons_are_refused_files_for_which_there_is_no_space(world: World) -> None:
     folder = await folder_of(world, [lines(CHINESE, 20_000)] * 3)
     agent = await reader(world, folder)
     request = file_pb.OpenFilesRequest(
@@ -334,7 +334,7 @@ async def test_persons_are_refused_files_for_which_there_is_no_room(world: World
 
 
 async def test_a_prompt_that_is_too_large_names_its_parts(world: World) -> None:
-    """Not even files that are closed make room: the message says what is large."""
+    """Not even files that are closed make space: the message says what is large."""
     agent = await world.make_agent(
         blocks=[block_pb.NewBlock(label="human", value="x" * 60_000, limit=100_000)]
     )
@@ -456,7 +456,7 @@ async def test_context_window_names_what_the_next_turn_closes_and_compacts(world
     assert (list(shown.files_to_close), shown.compaction_due) == ([], False)
 
 
-async def test_little_room_for_messages_costs_no_summary_at_each_turn(world: World) -> None:
+async def test_little_space_for_messages_costs_no_summary_at_each_turn(world: World) -> None:
     model = pb.ModelConfig(handle="test/test-model", context_window=8_000)
     agent = await world.make_agent(model=model)
     provider = Provider(world, 8_000)
@@ -503,7 +503,7 @@ async def test_person_is_held_to_the_limits_that_the_agent_sets(world: World) ->
         await person_opens(world, agent, folder, 2, 3)
 
 
-async def test_person_has_as_much_room_for_files_as_the_agents_tool(world: World) -> None:
+async def test_person_has_as_much_space_for_files_as_the_agents_tool(world: World) -> None:
     folder = await folder_of(world, [lines(CHINESE, 20_000)] * 5)
     agent = await reader(world, folder)
     # The estimate of bytes per token is that of the moment in which a limit was sent. A turn of
@@ -513,17 +513,17 @@ async def test_person_has_as_much_room_for_files_as_the_agents_tool(world: World
         world.model.script(say("Hello."))
         await world.run(agent, "Hello.")
     await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, system="Be kind."))
-    with pytest.raises(FailedPreconditionError, match="there is room for") as refused:
+    with pytest.raises(FailedPreconditionError, match="there is space for") as refused:
         await person_opens(world, agent, folder, *range(5))
     world.model.script(Reply(calls=[opening(folder, *range(5))]), say("They are too long."))
     await world.run(agent, "Open the files.")
     (told,) = world.model.requests[-1].answered
-    rooms = [
-        int(re.search(r"there is room for (\d+) bytes", text)[1])  # type: ignore[index]
+    services = [
+        int(re.search(r"there is space for (\d+) bytes", text)[1])  # type: ignore[index]
         for text in (refused.value.message, told)
     ]
     # A turn knows its system message; a limit that is sent ahead allows for the largest metadata.
-    assert abs(rooms[0] - rooms[1]) < rooms[1] * 0.1, rooms
+    assert abs(services[0] - services[1]) < services[1] * 0.1, services
 
 
 async def person_opens(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 HANDLE = "test/test-model"
 # What other tests have taught of the model is not known here: 36,000 bytes are too much for the
 # smallest window at 12 bytes a token, and fit into one of 32,000 tokens at 2.
-ROOMS = {
+SERVICES = {
     "agent_loop": ["agents", "conversations"],
     "core_memory": ["blocks", "attachments", "prepared_agents", "block_versions"],
     "recall": ["messages", "windows"],
@@ -37,14 +37,14 @@ def model(window: int, handle: str = HANDLE, **more: Any) -> pb.ModelConfig:
 
 
 async def stored(world: World, project: str) -> dict[str, int]:
-    """How many rows the rooms have of a project."""
+    """How many rows the services have of a project."""
     found = {}
-    for room, tables in ROOMS.items():
-        connection = await asyncpg.connect(world.urls[room].admin_url)
+    for service, tables in SERVICES.items():
+        connection = await asyncpg.connect(world.urls[service].admin_url)
         try:
             for table in tables:
-                query = f"SELECT count(*) FROM {room}.{table} WHERE project_id = $1"
-                found[f"{room}.{table}"] = await connection.fetchval(query, project)
+                query = f"SELECT count(*) FROM {service}.{table} WHERE project_id = $1"
+                found[f"{service}.{table}"] = await connection.fetchval(query, project)
         finally:
             await connection.close()
     return found
@@ -156,7 +156,7 @@ async def test_the_limit_follows_model_system_prompt_and_tools(world: World) -> 
     assert (fifth not in (None, fourth), numbered, revision) == (True, True, 5)
 
     await update(world, agent, name=f"Cy {new_id('x')}", description="Another name.")
-    assert await limit_of(world, agent) == (fifth, True, 5), "that takes no room"
+    assert await limit_of(world, agent) == (fifth, True, 5), "that takes no space"
 
 
 async def test_a_window_that_memory_does_not_fit_is_refused(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Processes that die and runs that are cancelled, on the real rooms and the real journal."""
+"""Processes that die and runs that are cancelled, on the real services and the real journal."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from strata.shared.errors import AbortedError, UnavailableError
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator
-from strata.shared.room import Room, Service
 from strata.shared.server import GrpcServer
-from strata.shared.settings import RoomSettings
+from strata.shared.service import GrpcService, Service
+from strata.shared.settings import ServiceSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -169,14 +169,14 @@ async def served(
     world: World, mortal: Mortal, transport: str, terms: DetachTerms | None = None
 ) -> AsyncIterator[turn_grpc.TurnServiceStub]:
     """Serves the turns of a loop that can die."""
-    service = turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name
+    name = turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name
     add = turn_grpc.add_TurnServiceServicer_to_server
     no_groups: Any = None
     servicer = TurnServicer(mortal.ports, no_groups, terms)
-    room = Room("mortal", [Service(service, add, servicer)])
+    service = Service("mortal", [GrpcService(name, add, servicer)])
     async with AsyncExitStack() as stack:
         if transport == "socket":
-            server = GrpcServer(room, RoomSettings(), TokenAuthenticator(world.verifier))
+            server = GrpcServer(service, ServiceSettings(), TokenAuthenticator(world.verifier))
             await server.start()
             stack.push_async_callback(server.stop, 0.1)
             factory = ChannelFactory()
@@ -184,7 +184,7 @@ async def served(
             channel: Any = factory.channel(server.address)
         else:
             network = await stack.enter_async_context(InProcessNetwork(world.verifier))
-            network.register(room)
+            network.register(service)
             channel = network.channel("mortal")
         stack.push_async_callback(servicer.close)
         yield turn_grpc.TurnServiceStub(channel)

@@ -22,7 +22,7 @@ from web_servers import RawServer, ok
 # The labels travel as all fields do; sockets have nothing to add.
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.parametrize("rooms", ["inprocess"], indirect=True, scope="package"),
+    pytest.mark.parametrize("services", ["inprocess"], indirect=True, scope="package"),
 ]
 
 WEB = message_pb2.PROVENANCE_WEB

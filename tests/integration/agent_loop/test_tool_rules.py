@@ -1,4 +1,4 @@
-"""Tool rules on the real rooms: stored, shown, sent to both providers, and kept to."""
+"""Tool rules on the real services: stored, shown, sent to both providers, and kept to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole turns through the real rooms, with a scripted model behind the real SDK."""
+"""Whole turns through the real services, with a scripted model behind the real SDK."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from strata.shared.ids import default_conversation_id, new_id
 __all__ = ["mortal"]
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.parametrize("rooms", ["inprocess"], indirect=True, scope="package"),
+    pytest.mark.parametrize("services", ["inprocess"], indirect=True, scope="package"),
 ]
 
 

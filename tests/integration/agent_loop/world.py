@@ -1,4 +1,4 @@
-"""All rooms behind the agent loop, real, and a scripted model API: over sockets or in process."""
+"""All services behind the agent loop and a scripted model API, over sockets or in process."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.requests import RequestStream
-from strata.shared.room import BackgroundTasks
 from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
+from strata.shared.service import BackgroundTasks
 from strata.tool_execution import main as tool_execution
 from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -246,7 +246,7 @@ async def open_world(
                 name="studio", preset="lmstudio", base_url=model.openai_url, models=("test-model",)
             ),
         )
-        rooms: list[tuple[Any, Any]] = [
+        services: list[tuple[Any, Any]] = [
             (
                 recall.build,
                 RecallSettings(
@@ -278,10 +278,10 @@ async def open_world(
         ]
         if transport == "inprocess":
             network = InProcessNetwork(verifier)
-            for build, settings in rooms:
-                room = await build(settings, network, stack)
-                network.register(room, settings)
-                await stack.enter_async_context(BackgroundTasks(room))
+            for build, settings in services:
+                service = await build(settings, network, stack)
+                network.register(service, settings)
+                await stack.enter_async_context(BackgroundTasks(service))
             stack.push_async_callback(network.close)
             yield World(model, signer, verifier, network.channel, urls, prompts, network=network)
         else:
@@ -289,13 +289,13 @@ async def open_world(
             stack.push_async_callback(factory.close)
             # No run is started by a tool here.
             targets: dict[str, str] = {"gateway": "127.0.0.1:1"}
-            for build, settings in rooms:
+            for build, settings in services:
                 started = settings.model_copy(update={"targets": dict(targets)})
                 server = await stack.enter_async_context(serving(build, started))
                 name = build.__module__.split(".")[1]
                 targets[name] = server.address
 
-            def channel(room: str) -> Any:
-                return factory.channel(targets[room], services_of(room))
+            def channel(service: str) -> Any:
+                return factory.channel(targets[service], services_of(service))
 
             yield World(model, signer, verifier, channel, urls, prompts)

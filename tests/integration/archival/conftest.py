@@ -1,4 +1,4 @@
-"""The room over a socket and inside the process, with its engines."""
+"""The service over a socket and inside the process, with its engines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import BackgroundTasks
 from strata.shared.server import serving
+from strata.shared.service import BackgroundTasks
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Keys:
 
 @dataclass
 class Client:
-    """The stubs of the room, and the keys to call them with."""
+    """The stubs of the service, and the keys to call them with."""
 
     keys: Keys
     channel: Any
@@ -101,9 +101,9 @@ async def client(
             channel: Any = factory.channel(server.address, services_of("archival"))
         else:
             network = InProcessNetwork(keys.verifier)
-            room = await build(settings, network, stack)
-            network.register(room, settings)
+            service = await build(settings, network, stack)
+            network.register(service, settings)
             stack.push_async_callback(network.close)
-            await stack.enter_async_context(BackgroundTasks(room))
+            await stack.enter_async_context(BackgroundTasks(service))
             channel = network.channel("archival")
         yield Client(keys, channel)

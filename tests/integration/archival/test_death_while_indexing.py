@@ -1,4 +1,4 @@
-"""The room as a process of its own that is killed while it indexes a file."""
+"""The service as a process of its own that is killed while it indexes a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHUNKS = 400
 
 
 @contextmanager
-def room(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Iterator[int]:
+def service(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Iterator[int]:
     roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
     environment = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -51,7 +51,7 @@ def room(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Iterator
         process.wait(60)
 
 
-async def test_a_killed_room_goes_on_where_it_was(
+async def test_a_killed_service_goes_on_where_it_was(
     databases: Any, vectors: EmbeddedVectors, keys: Keys, project: str
 ) -> None:
     # What other tests have left would take its turn in the index as well.
@@ -85,16 +85,16 @@ async def test_a_killed_room_goes_on_where_it_was(
         seen = now
         return seen == (CHUNKS, CHUNKS)
 
-    # The room gets no further than its second note of how far it is.
+    # The service gets no further than its second note of how far it is.
     further = f"OLD.indexed_count > 0 AND NEW.file_id = '{file}'"
     async with gate(urls.admin_url, "archival.chunk_sets", "UPDATE", further):
-        with room(urls, vectors, keys, port) as pid:
+        with service(urls, vectors, keys, port) as pid:
             await until(there)
             assert await index(client, folder, file, *texts) == CHUNKS
             await until(half)
             os.kill(pid, signal.SIGKILL)
     assert 0 < seen[0] < CHUNKS
-    with room(urls, vectors, keys, port):
+    with service(urls, vectors, keys, port):
         await until(there)
         # Half of it is not in the index yet, and all of it is found.
         assert len(await search(client, folder, "island", 50)) == 50

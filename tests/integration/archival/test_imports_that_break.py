@@ -1,4 +1,4 @@
-"""An import goes on by itself when the way breaks, and by hand when the room was killed."""
+"""An import goes on by itself when the way breaks, and by hand when the service was killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from integration.archival.conftest import Client, Keys
-from integration.archival.test_death_while_indexing import room
+from integration.archival.test_death_while_indexing import service
 from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.archival.importing import Import, Source, Target
@@ -87,7 +87,7 @@ async def test_an_import_that_gets_nowhere_ends(client: Client, tmp_path: Path) 
     assert await count(client, archive) == 0
 
 
-async def test_a_killed_room_has_every_passage_that_it_has_counted(
+async def test_a_killed_service_has_every_passage_that_it_has_counted(
     urls: Any, vectors: EmbeddedVectors, keys: Keys, tmp_path: Path
 ) -> None:
     # Ours all the time, also while nobody listens.
@@ -104,7 +104,7 @@ async def test_a_killed_room_has_every_passage_that_it_has_counted(
             except StrataError:
                 await asyncio.sleep(0.1)
 
-    with room(urls, vectors, keys, port) as pid:
+    with service(urls, vectors, keys, port) as pid:
         archive = await there()
         task = asyncio.create_task(importing(client.passages, source, archive, view).run())
         while not view.seen or view.seen[-1] == 0:
@@ -114,7 +114,7 @@ async def test_a_killed_room_has_every_passage_that_it_has_counted(
         await asyncio.gather(task, return_exceptions=True)
     counted = view.seen[-1]
     assert 0 < counted < LINES
-    with room(urls, vectors, keys, port):
+    with service(urls, vectors, keys, port):
         await there()
         assert await count(client, archive) >= counted
         done = await importing(client.passages, source, archive, view).run()

@@ -217,7 +217,7 @@ async def test_a_time_to_live_is_kept(client: Client, urls: Any, project: str) -
     assert await listed(client, archive) == ["young boat"]
     with pytest.raises(InvalidArgumentError):
         await put(client, archive, "older boat", create_time=moment(timedelta(hours=1)))
-    # The worker of the room destroys it: it does not come back.
+    # The worker of the service destroys it: it does not come back.
     change.time_to_live_seconds = 0
     database = await asyncpg.connect(urls.admin_url)
     query = "SELECT count(*) FROM archival.passages WHERE project_id = $1 AND text LIKE 'old%'"

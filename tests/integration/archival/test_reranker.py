@@ -19,7 +19,7 @@ from strata.archival.settings import ArchivalSettings
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.reranking.ordering import RERANKS
-from strata.shared.room import BackgroundTasks
+from strata.shared.service import BackgroundTasks
 
 PLAIN = "The boat is called Nora."
 # Little of what is asked for, and most of its words.
@@ -34,7 +34,7 @@ async def until_indexed(client: Client, archive: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
+async def test_the_settings_of_the_service_decide_who_puts_the_results_into_order(
     settings: ArchivalSettings, keys: Keys, tmp_path: Path
 ) -> None:
     folder = export(tmp_path / "counter", [QUESTION, PLAIN, WORDY])
@@ -45,9 +45,9 @@ async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
             chosen = settings.model_copy(
                 update={"reranker_path": path, "reranker_budget_ms": 60_000, "search_floor": 0.0}
             )
-            room = await build(chosen, network, stack)
-            network.register(room, chosen)
-            await stack.enter_async_context(BackgroundTasks(room))
+            service = await build(chosen, network, stack)
+            network.register(service, chosen)
+            await stack.enter_async_context(BackgroundTasks(service))
             client = Client(keys, network.channel("archival"))
             archive = await made(client)
             for text in (PLAIN, WORDY):
@@ -65,7 +65,7 @@ async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
                 assert hit.relevance.rerank_rank == 1
 
 
-async def test_a_room_does_not_start_with_a_reranker_that_is_not_there(
+async def test_a_service_does_not_start_with_a_reranker_that_is_not_there(
     settings: ArchivalSettings, keys: Keys, tmp_path: Path
 ) -> None:
     wrong = settings.model_copy(update={"reranker_path": tmp_path / "nowhere"})

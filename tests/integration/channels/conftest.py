@@ -12,9 +12,9 @@ from contract.channels.conftest import echo, keys
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.interceptors.auth import TokenAuthenticator
-from strata.shared.room import Room, Service
 from strata.shared.server import GrpcServer
-from strata.shared.settings import RoomSettings
+from strata.shared.service import GrpcService, Service
+from strata.shared.settings import ServiceSettings
 
 __all__ = ["echo", "keys"]
 
@@ -26,11 +26,11 @@ def targets(servers: Iterable[GrpcServer]) -> str:
     return "ipv4:" + ",".join(server.address for server in servers)
 
 
-def echo_room(echo: Any, servicer: object) -> Room:
+def echo_service(echo: Any, servicer: object) -> Service:
     """Returns a service `echo` with this servicer."""
     full_name = echo.pb.DESCRIPTOR.services_by_name["EchoService"].full_name
     add = echo.pb_grpc.add_EchoServiceServicer_to_server
-    return Room("echo", [Service(full_name, add, servicer)])
+    return Service("echo", [GrpcService(full_name, add, servicer)])
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ async def start(echo: Any, keys: Any) -> AsyncIterator[Start]:
             clock = clock or SystemClock()
             verifier = TokenVerifier(keys.public, clock=clock)
             server = GrpcServer(
-                echo_room(echo, servicer),
-                RoomSettings(**settings),
+                echo_service(echo, servicer),
+                ServiceSettings(**settings),
                 TokenAuthenticator(verifier),
                 clock=clock,
             )

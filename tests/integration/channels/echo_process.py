@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from strata.shared.room import Room, Service, Wiring
-from strata.shared.server import run_room
-from strata.shared.settings import RoomSettings
+from strata.shared.server import run_service
+from strata.shared.service import GrpcService, Service, Wiring
+from strata.shared.settings import ServiceSettings
 
 sys.path.insert(0, sys.argv[1])
 pb: Any = importlib.import_module("echo_pb2")
@@ -42,16 +42,16 @@ class Servicer(pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         yield pb.Note(text=request.text, number=os.getpid())
 
 
-async def build(settings: RoomSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+async def build(settings: ServiceSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the service."""
     name = pb.DESCRIPTOR.services_by_name["EchoService"].full_name
     add = pb_grpc.add_EchoServiceServicer_to_server
-    return Room("echo", [Service(name, add, Servicer())])
+    return Service("echo", [GrpcService(name, add, Servicer())])
 
 
 if __name__ == "__main__":
-    run_room(
+    run_service(
         "echo",
         build,
-        RoomSettings(token_public_keys_file=Path(sys.argv[2]), drain_s=0.2, grace_s=1),
+        ServiceSettings(token_public_keys_file=Path(sys.argv[2]), drain_s=0.2, grace_s=1),
     )

@@ -17,7 +17,7 @@ from strata.shared.channels import ChannelFactory
 from strata.shared.clock import SystemClock
 from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import Room
+from strata.shared.service import Service
 from strata.shared.skew import METRIC, SERVER_HOST_KEY, SkewMeter
 from strata.shared.status import from_rpc_error
 from strata.shared.telemetry import Telemetry
@@ -155,7 +155,7 @@ async def test_the_gateway_answers_unavailable_when_a_service_refuses_its_token(
     async with AsyncExitStack() as stack:
         network = await stack.enter_async_context(InProcessNetwork(keys.verifier))
         behind = client.channel(server.address, echo)
-        network.register(Room("front", [proxied_service(service, behind)]))
+        network.register(Service("front", [proxied_service(service, behind)]))
         stub = echo.pb_grpc.EchoServiceStub(network.raw_channel("front"))
         note, metadata = echo.pb.Note(), keys.metadata()
         calls = (
@@ -179,7 +179,7 @@ async def test_the_name_of_an_internal_host_stays_inside(
     service = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
     async with InProcessNetwork(keys.verifier) as network:
         behind = client.channel(server.address, echo)
-        network.register(Room("front", [proxied_service(service, behind)]))
+        network.register(Service("front", [proxied_service(service, behind)]))
         stub = echo.pb_grpc.EchoServiceStub(network.raw_channel("front"))
         direct = echo.pb_grpc.EchoServiceStub(behind)
         with keys.signed_in():

@@ -15,9 +15,9 @@ from grpc_reflection.v1alpha import reflection_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2
 from strata.gateway.proxy import proxied_service
 from strata.shared.interceptors.auth import TokenAuthenticator
-from strata.shared.room import Room
 from strata.shared.server import GrpcServer
-from strata.shared.settings import RoomSettings
+from strata.shared.service import Service
+from strata.shared.settings import ServiceSettings
 
 VERSIONS = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 PASSAGES = "strata.api.archival.v1.PassageService"
@@ -28,8 +28,8 @@ NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
 async def address(keys: Any) -> AsyncIterator[str]:
     descriptor = passage_service_pb2.DESCRIPTOR.services_by_name["PassageService"]
     async with grpc.aio.insecure_channel("127.0.0.1:1") as nowhere:
-        room = Room("front", [proxied_service(descriptor, nowhere)])
-        server = GrpcServer(room, RoomSettings(), TokenAuthenticator(keys.verifier))
+        service = Service("front", [proxied_service(descriptor, nowhere)])
+        server = GrpcServer(service, ServiceSettings(), TokenAuthenticator(keys.verifier))
         await server.start()
         yield server.address
         await server.stop(0)

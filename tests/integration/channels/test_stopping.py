@@ -10,13 +10,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from integration.channels.conftest import echo_room, targets
+from integration.channels.conftest import echo_service, targets
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 from strata.shared.status import from_rpc_error
 
 
@@ -75,16 +75,16 @@ class Side:
         self.telemetry: Any = None
 
     async def start(self, servicer: object) -> Any:
-        room = echo_room(self.echo, servicer)
+        service = echo_service(self.echo, servicer)
         if self.kind == "socket":
-            server = GrpcServer(room, RoomSettings(), TokenAuthenticator(self.keys.verifier))
+            server = GrpcServer(service, ServiceSettings(), TokenAuthenticator(self.keys.verifier))
             await server.start()
             channel = grpc.aio.insecure_channel(server.address)
             self.stack.push_async_callback(channel.close)
             self.stop, self.telemetry = server.stop, server.telemetry
         else:
             network = InProcessNetwork(self.keys.verifier)
-            network.register(room)
+            network.register(service)
             channel = network.raw_channel("echo")
             self.stop, self.telemetry = network.close, network.telemetry
         return self.echo.pb_grpc.EchoServiceStub(channel)

@@ -1,4 +1,4 @@
-"""The room over a socket and inside the process, on one database."""
+"""The service over a socket and inside the process, on one database."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import BackgroundTasks
 from strata.shared.server import serving
+from strata.shared.service import BackgroundTasks
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Keys:
 
 @dataclass
 class Client:
-    """The stubs of the room, and the keys to call them with."""
+    """The stubs of the service, and the keys to call them with."""
 
     blocks: Any
     context: Any
@@ -89,9 +89,9 @@ async def client(
             channel = factory.channel(server.address, services_of("core_memory"))
         else:
             network = InProcessNetwork(keys.verifier)
-            room = await build(settings, network, stack)
-            network.register(room, settings)
-            await stack.enter_async_context(BackgroundTasks(room))
+            service = await build(settings, network, stack)
+            network.register(service, settings)
+            await stack.enter_async_context(BackgroundTasks(service))
             stack.push_async_callback(network.close)
             channel = network.channel("core_memory")
         yield Client(

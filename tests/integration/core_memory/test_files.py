@@ -1,6 +1,6 @@
-"""`FileService` over the room: folders, uploads, listings, deletions.
+"""`FileService` over the service: folders, uploads, listings, deletions.
 
-The archival room is not there in these tests: what needs no index works without it.
+The archival service is not there in these tests: what needs no index works without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Listings, attachment, deletion and tenancy of folders and files, over the room."""
+"""Listings, attachment, deletion and tenancy of folders and files, over the service."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LIMIT = 1_000
 LONG = "x" * 700
 
 
-class Room:
+class LimitedMemory:
     """An agent with a limit, and one without that shares a block with it."""
 
     def __init__(self, client: Any) -> None:
@@ -31,7 +31,7 @@ class Room:
         self.block = pb.Block()
         self.shared = pb.Block()
 
-    async def begin(self) -> Room:
+    async def begin(self) -> LimitedMemory:
         await prepare(self.client, self.other)
         (self.shared,) = await prepare(
             self.client, new_id("agent"), blocks=[new("shared", "line one\nline two")]
@@ -101,15 +101,15 @@ class Room:
         assert error.message == (
             "Core memory would be too large for the context window: all blocks of "
             f"{self.agent} together would take {LIMIT + over} bytes, {over} more than the {LIMIT} "
-            f"that there is room for. Nothing was changed: shorten a memory block by at least "
+            f"that there is space for. Nothing was changed: shorten a memory block by at least "
             f"{over} bytes or detach one, or write less."
         )
         return error
 
 
 @pytest.fixture
-async def room(client: Any, project: str) -> Room:
-    return await Room(client).begin()
+async def memory(client: Any, project: str) -> LimitedMemory:
+    return await LimitedMemory(client).begin()
 
 
 def new(label: str, value: str = "") -> pb.NewBlock:
@@ -146,97 +146,99 @@ VERBS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_no_verb_makes_memory_too_large(room: Room, verb: str) -> None:
+async def test_no_verb_makes_memory_too_large(memory: LimitedMemory, verb: str) -> None:
     label, edit = VERBS[verb]
-    await room.refuses(lambda: room.edit(label=label, **edit))
+    await memory.refuses(lambda: memory.edit(label=label, **edit))
 
 
-async def test_nor_does_an_edit_by_another_agent_of_a_shared_block(room: Room) -> None:
+async def test_nor_does_an_edit_by_another_agent_of_a_shared_block(memory: LimitedMemory) -> None:
     edit = pb.AppendEdit(content=LONG)
-    await room.refuses(lambda: room.edit(room.other, "shared", append=edit))
-    await room.detach(room.shared)
-    await room.edit(room.other, "shared", append=edit)
+    await memory.refuses(lambda: memory.edit(memory.other, "shared", append=edit))
+    await memory.detach(memory.shared)
+    await memory.edit(memory.other, "shared", append=edit)
 
 
-async def test_nor_does_the_api(room: Room) -> None:
-    await room.refuses(lambda: room.update(room.block, value=LONG))
-    await room.refuses(lambda: room.update(room.shared, value=LONG))
-    await room.refuses(lambda: room.update(room.shared, description=LONG))
-    await room.refuses(lambda: room.create(LONG, attached=True))
-    large = await room.create(LONG, attached=False)
-    await room.refuses(lambda: room.attach(large))
-    await room.attach(large, room.other)
+async def test_nor_does_the_api(memory: LimitedMemory) -> None:
+    await memory.refuses(lambda: memory.update(memory.block, value=LONG))
+    await memory.refuses(lambda: memory.update(memory.shared, value=LONG))
+    await memory.refuses(lambda: memory.update(memory.shared, description=LONG))
+    await memory.refuses(lambda: memory.create(LONG, attached=True))
+    large = await memory.create(LONG, attached=False)
+    await memory.refuses(lambda: memory.attach(large))
+    await memory.attach(large, memory.other)
 
 
-async def test_nor_does_a_merge(room: Room) -> None:
+async def test_nor_does_a_merge(memory: LimitedMemory) -> None:
     """Two changes that fit, each for itself, are merged into one that does not."""
-    await room.update(room.block, value="line one\nline two" + "y" * 150)
-    first = await room.edit(append=pb.AppendEdit(content="tail"))
+    await memory.update(memory.block, value="line one\nline two" + "y" * 150)
+    first = await memory.edit(append=pb.AppendEdit(content="tail"))
     both = "z" * 500 + "line one\nline two"
-    await room.refuses(lambda: room.update(room.block, value=both, base_revision=1))
-    await room.edit(
+    await memory.refuses(lambda: memory.update(memory.block, value=both, base_revision=1))
+    await memory.edit(
         string_replace=pb.StringReplaceEdit(old_string="y" * 150, new_string=""),
         expected_revision=first.revision,
     )
-    await room.update(room.block, value=both, base_revision=1)
+    await memory.update(memory.block, value=both, base_revision=1)
 
 
-async def test_nor_does_undoing(room: Room) -> None:
-    await room.detach(room.shared)
-    await room.edit(rethink=pb.RethinkEdit(new_memory="x" * 600))
-    await room.edit(rethink=pb.RethinkEdit(new_memory="short"))
-    await room.attach(room.shared)
-    await room.edit(label="shared", append=pb.AppendEdit(content="y" * 200))
+async def test_nor_does_undoing(memory: LimitedMemory) -> None:
+    await memory.detach(memory.shared)
+    await memory.edit(rethink=pb.RethinkEdit(new_memory="x" * 600))
+    await memory.edit(rethink=pb.RethinkEdit(new_memory="short"))
+    await memory.attach(memory.shared)
+    await memory.edit(label="shared", append=pb.AppendEdit(content="y" * 200))
 
     async def revert(**target: Any) -> None:
-        await room.client.blocks.RevertBlock(
-            pb.RevertBlockRequest(block_id=room.block.id, **target)
+        await memory.client.blocks.RevertBlock(
+            pb.RevertBlockRequest(block_id=memory.block.id, **target)
         )
 
-    await room.refuses(lambda: revert(revision=3))
-    await room.refuses(lambda: revert(to_revision=2))
-    await room.detach(room.shared)
+    await memory.refuses(lambda: revert(revision=3))
+    await memory.refuses(lambda: revert(to_revision=2))
+    await memory.detach(memory.shared)
     await revert(to_revision=2)
 
 
-async def test_what_makes_it_smaller_is_done_above_the_limit_too(room: Room) -> None:
-    await room.limit(None)
-    await room.edit(append=pb.AppendEdit(content=LONG))
-    await room.edit(append=pb.AppendEdit(content="y" * 700))
-    assert await room.limit(LIMIT) is None
-    await room.refuses(lambda: room.edit(append=pb.AppendEdit(content="x")))
-    await room.edit(string_replace=pb.StringReplaceEdit(old_string="line one", new_string=""))
-    await room.edit(string_replace=pb.StringReplaceEdit(old_string="two", new_string="six"))
-    await room.update(room.block, metadata={"seen": "yes"}, limit=5_000)
+async def test_what_makes_it_smaller_is_done_above_the_limit_too(memory: LimitedMemory) -> None:
+    await memory.limit(None)
+    await memory.edit(append=pb.AppendEdit(content=LONG))
+    await memory.edit(append=pb.AppendEdit(content="y" * 700))
+    assert await memory.limit(LIMIT) is None
+    await memory.refuses(lambda: memory.edit(append=pb.AppendEdit(content="x")))
+    await memory.edit(string_replace=pb.StringReplaceEdit(old_string="line one", new_string=""))
+    await memory.edit(string_replace=pb.StringReplaceEdit(old_string="two", new_string="six"))
+    await memory.update(memory.block, metadata={"seen": "yes"}, limit=5_000)
     # A part of a block is moved into a new one, which takes less than what is cut.
     cut = patch(f"*** Update Block: human\n@@\n-{LONG}\n*** Add Block: notes\n+few words")
-    await room.edit(label="", **cut)
-    # A block is taken away and its room is used.
+    await memory.edit(label="", **cut)
+    # A block is taken away and its memory is used.
     swap = patch(f"*** Delete Block: notes\n*** Update Block: shared\n@@\n line one\n+{'z' * 90}")
-    await room.edit(label="", **swap)
-    await room.detach(room.block)
-    await room.edit(label="shared", append=pb.AppendEdit(content="y"))
+    await memory.edit(label="", **swap)
+    await memory.detach(memory.block)
+    await memory.edit(label="shared", append=pb.AppendEdit(content="y"))
 
 
-async def test_a_patch_counts_as_a_whole(room: Room) -> None:
-    await room.limit(None)
-    await room.edit(append=pb.AppendEdit(content=LONG))
-    await room.limit(LIMIT)
+async def test_a_patch_counts_as_a_whole(memory: LimitedMemory) -> None:
+    await memory.limit(None)
+    await memory.edit(append=pb.AppendEdit(content=LONG))
+    await memory.limit(LIMIT)
     more = patch(f"*** Update Block: human\n@@\n-{LONG}\n*** Add Block: notes\n+{LONG}\n+and more")
-    await room.refuses(lambda: room.edit(label="", **more))
+    await memory.refuses(lambda: memory.edit(label="", **more))
 
 
-async def test_a_refused_edit_may_be_tried_again_under_its_id(room: Room) -> None:
+async def test_a_refused_edit_may_be_tried_again_under_its_id(memory: LimitedMemory) -> None:
     edit: dict[str, Any] = {
         "append": pb.AppendEdit(content=LONG),
         "request_id": "run/step/call",
     }
-    await room.refuses(lambda: room.edit(**edit))
-    await room.limit(2 * LIMIT)
-    assert LONG in (await room.edit(**edit)).value
+    await memory.refuses(lambda: memory.edit(**edit))
+    await memory.limit(2 * LIMIT)
+    assert LONG in (await memory.edit(**edit)).value
 
 
-async def test_an_agent_begins_within_its_limit_or_not_at_all(client: Any, room: Room) -> None:
+async def test_an_agent_begins_within_its_limit_or_not_at_all(
+    client: Any, memory: LimitedMemory
+) -> None:
     agent = new_id("agent")
     limit = context_pb.PromptLimit(bytes=LIMIT)
     with pytest.raises(FailedPreconditionError) as caught:
@@ -244,63 +246,65 @@ async def test_an_agent_begins_within_its_limit_or_not_at_all(client: Any, room:
             client,
             agent,
             blocks=[new("human", LONG), new("persona")],
-            block_ids=[room.shared.id],
+            block_ids=[memory.shared.id],
             prompt_limit=limit,
         )
     assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
     with pytest.raises(NotFoundError):
-        await room.attach(room.shared, agent)
+        await memory.attach(memory.shared, agent)
     listed = await client.blocks.ListBlocks(pb.ListBlocksRequest(label="persona"))
     assert not listed.blocks
 
 
-async def test_a_limit_is_raised_at_once_and_lowered_only_when_told(room: Room) -> None:
-    assert await room.limit(2_000, only_raise=True) == LIMIT
-    assert await room.limit(1_500, only_raise=True) == 2_000
-    await room.edit(append=pb.AppendEdit(content="x" * 1_200))
+async def test_a_limit_is_raised_at_once_and_lowered_only_when_told(memory: LimitedMemory) -> None:
+    assert await memory.limit(2_000, only_raise=True) == LIMIT
+    assert await memory.limit(1_500, only_raise=True) == 2_000
+    await memory.edit(append=pb.AppendEdit(content="x" * 1_200))
     with pytest.raises(FailedPreconditionError) as caught:
-        await room.limit(1_500, only_raise=True)
+        await memory.limit(1_500, only_raise=True)
     assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
     assert caught.value.metadata["limit"] == "1500"
-    assert caught.value.metadata["agent_id"] == room.agent
-    assert await room.limit(1_500, agent_revision=3) == 2_000, "and now it is told"
-    assert await room.limit(1_600, only_raise=True) == 1_500, "too small, but better than before"
-    assert await room.limit(9_000, agent_revision=2) == 1_600, "that was of an older agent"
-    assert await room.limit(None, only_raise=True) == 1_600
-    assert await room.limit(5_000, agent_revision=3) is None
+    assert caught.value.metadata["agent_id"] == memory.agent
+    assert await memory.limit(1_500, agent_revision=3) == 2_000, "and now it is told"
+    assert await memory.limit(1_600, only_raise=True) == 1_500, "too small, but better than before"
+    assert await memory.limit(9_000, agent_revision=2) == 1_600, "that was of an older agent"
+    assert await memory.limit(None, only_raise=True) == 1_600
+    assert await memory.limit(5_000, agent_revision=3) is None
 
 
-async def test_numbered_lines_take_more_of_a_limit(room: Room) -> None:
-    await room.edit(rethink=pb.RethinkEdit(new_memory="a\n" * 150))
+async def test_numbered_lines_take_more_of_a_limit(memory: LimitedMemory) -> None:
+    await memory.edit(rethink=pb.RethinkEdit(new_memory="a\n" * 150))
     limit = context_pb.PromptLimit(bytes=LIMIT, line_numbers=True)
     request = context_pb.LimitPromptRequest(
-        agent_id=room.agent, prompt_limit=limit, only_raise=True
+        agent_id=memory.agent, prompt_limit=limit, only_raise=True
     )
     with pytest.raises(FailedPreconditionError) as caught:
-        await room.client.context.LimitPrompt(request)
+        await memory.client.context.LimitPrompt(request)
     assert int(caught.value.metadata["size"]) > LIMIT
 
 
-async def test_limits_are_checked(room: Room) -> None:
+async def test_limits_are_checked(memory: LimitedMemory) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        await room.limit(-1, agent_revision=-1)
+        await memory.limit(-1, agent_revision=-1)
     fields = [violation.field for violation in caught.value.violations]
     assert fields == ["prompt_limit.bytes", "agent_revision"]
-    room.agent = new_id("agent")
+    memory.agent = new_id("agent")
     with pytest.raises(NotFoundError) as missing:
-        await room.limit(1)
+        await memory.limit(1)
     assert missing.value.reason is Reason.AGENT_NOT_FOUND
 
 
-async def test_of_two_edits_at_once_one_is_refused_if_both_are_too_much(room: Room) -> None:
+async def test_of_two_edits_at_once_one_is_refused_if_both_are_too_much(
+    memory: LimitedMemory,
+) -> None:
     content = "x" * 300
     for _ in range(4):
         results = await asyncio.gather(
-            room.edit(append=pb.AppendEdit(content=content)),
-            room.edit(room.other, "shared", append=pb.AppendEdit(content=content)),
+            memory.edit(append=pb.AppendEdit(content=content)),
+            memory.edit(memory.other, "shared", append=pb.AppendEdit(content=content)),
             return_exceptions=True,
         )
         (error,) = [result for result in results if isinstance(result, BaseException)]
         assert isinstance(error, FailedPreconditionError)
-        for block in (room.block, room.shared):
-            await room.update(block, value="line one\nline two")
+        for block in (memory.block, memory.shared):
+            await memory.update(block, value="line one\nline two")

@@ -1,4 +1,4 @@
-"""A small room with a real schema, and a database of it for each test."""
+"""A small service with a real schema, and a database of it for each test."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.shared.db import Database
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
 if TYPE_CHECKING:
-    from conftest import Databases, RoomDatabase
+    from conftest import Databases, ServiceDatabase
 
 
 @pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> RoomMigrations:
+def service(monkeypatch: pytest.MonkeyPatch) -> ServiceMigrations:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return RoomMigrations(
-        room="example", package="example_room", schema="example", untenanted=frozenset({"regions"})
+    return ServiceMigrations(
+        service="example",
+        package="example_service",
+        schema="example",
+        untenanted=frozenset({"regions"}),
     )
 
 
 @pytest.fixture
-async def urls(databases: Databases, room: RoomMigrations) -> RoomDatabase:
-    return await databases.of(room)
+async def urls(databases: Databases, service: ServiceMigrations) -> ServiceDatabase:
+    return await databases.of(service)
 
 
 @pytest.fixture
-async def database(urls: RoomDatabase) -> AsyncIterator[Database]:
+async def database(urls: ServiceDatabase) -> AsyncIterator[Database]:
     database = Database(urls.service_url, pool_size=4)
     yield database
     await database.close()
 
 
 @pytest.fixture
-async def worker(urls: RoomDatabase) -> AsyncIterator[Database]:
+async def worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
     database = Database(urls.worker_url, pool_size=2)
     yield database
     await database.close()

@@ -29,7 +29,7 @@ from strata.shared.errors import (
 )
 
 if TYPE_CHECKING:
-    from conftest import RoomDatabase
+    from conftest import ServiceDatabase
 
 P = "project-a"
 INSERT = text("INSERT INTO example.notes (project_id, note_id, body) VALUES ('project-a', :n, '')")
@@ -178,7 +178,7 @@ async def test_statements_and_commits_are_counted(database: Database) -> None:
 
 
 async def test_a_plain_transaction_sends_what_is_counted(
-    database: Database, urls: RoomDatabase
+    database: Database, urls: ServiceDatabase
 ) -> None:
     """The server's own count of transactions is ours: SQLAlchemy adds none."""
     await _notes(database)
@@ -197,7 +197,7 @@ async def test_a_plain_transaction_sends_what_is_counted(
 
 @pytest.mark.parametrize("twice", [False, True])
 async def test_a_cancelled_block_leaves_no_transaction_open(
-    database: Database, urls: RoomDatabase, twice: bool
+    database: Database, urls: ServiceDatabase, twice: bool
 ) -> None:
     async def work(number: int) -> None:
         async with database.transaction(project_id=P) as connection:
@@ -274,7 +274,7 @@ async def test_cancelled_at_any_moment_nothing_is_half_done(database: Database) 
 
 
 async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write(
-    urls: RoomDatabase,
+    urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=1)
 
@@ -298,7 +298,7 @@ async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write
 
 
 async def test_when_every_connection_is_busy_a_caller_is_told_to_come_back(
-    urls: RoomDatabase,
+    urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=1, pool_timeout=0.05)
     try:
@@ -311,7 +311,7 @@ async def test_when_every_connection_is_busy_a_caller_is_told_to_come_back(
         await database.close()
 
 
-async def test_a_statement_has_a_time_limit(urls: RoomDatabase) -> None:
+async def test_a_statement_has_a_time_limit(urls: ServiceDatabase) -> None:
     # Long enough for the statements that are not to run into it.
     database = Database(urls.service_url, statement_timeout=2.0)
     try:
@@ -324,7 +324,7 @@ async def test_a_statement_has_a_time_limit(urls: RoomDatabase) -> None:
 
 
 async def test_process_that_hangs_in_a_transaction_loses_its_locks(
-    urls: RoomDatabase, database: Database
+    urls: ServiceDatabase, database: Database
 ) -> None:
     """SIGSTOP leaves the connection open, so PostgreSQL has to notice that nothing comes."""
     hanging = Database(urls.service_url, hung_timeout=0.5)
@@ -389,7 +389,7 @@ async def _until_gone(pids: Iterable[int]) -> None:
 
 
 async def test_connections_that_died_in_the_pool_are_replaced_unseen(
-    database: Database, urls: RoomDatabase
+    database: Database, urls: ServiceDatabase
 ) -> None:
     await asyncio.gather(*(_notes(database) for _ in range(4)))
     await _terminate_sessions(urls.admin_url)
@@ -398,7 +398,7 @@ async def test_connections_that_died_in_the_pool_are_replaced_unseen(
 
 
 async def test_connections_that_a_burst_needed_are_closed_when_idle(
-    urls: RoomDatabase,
+    urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=4, application_name="idle", idle_timeout=0.5)
     sessions = text("SELECT pid FROM pg_stat_activity WHERE application_name = 'idle'")
@@ -423,7 +423,7 @@ async def test_connections_that_a_burst_needed_are_closed_when_idle(
         await watching.close()
 
 
-async def test_one_caller_after_another_keeps_one_connection(urls: RoomDatabase) -> None:
+async def test_one_caller_after_another_keeps_one_connection(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=4)
     backend = text("SELECT pg_backend_pid()")
     try:
@@ -439,7 +439,7 @@ async def test_one_caller_after_another_keeps_one_connection(urls: RoomDatabase)
 
 @pytest.mark.parametrize("before_commit", [False, True])
 async def test_a_connection_lost_in_the_middle_is_unavailable(
-    database: Database, urls: RoomDatabase, before_commit: bool
+    database: Database, urls: ServiceDatabase, before_commit: bool
 ) -> None:
     async def lose() -> None:
         async with database.transaction(project_id=P) as connection:
@@ -472,7 +472,7 @@ async def test_a_database_that_is_not_there_is_unavailable() -> None:
         await database.close()
 
 
-async def test_a_pooler_that_moves_connections_can_be_used(urls: RoomDatabase) -> None:
+async def test_a_pooler_that_moves_connections_can_be_used(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=1, prepared_statements=0)
     try:
         for _ in range(3):
@@ -485,7 +485,9 @@ async def test_a_pooler_that_moves_connections_can_be_used(urls: RoomDatabase) -
         await database.close()
 
 
-async def test_a_statement_is_planned_once_and_kept_on_its_connection(urls: RoomDatabase) -> None:
+async def test_a_statement_is_planned_once_and_kept_on_its_connection(
+    urls: ServiceDatabase,
+) -> None:
     database = Database(urls.service_url, pool_size=1)
     try:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Every room's migrations, taken back and made again: each leaves what it had found."""
+"""Every service's migrations, taken back and made again: each leaves what it had found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from strata.archival.store import (
     PostgresPassageHistory,
     PostgresPassageStore,
 )
-from strata.cli.compose.rooms import ROOMS
+from strata.cli.compose.services import SERVICES
 from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store import PostgresBlockStore
 from strata.gateway.runs.domain import Fence, StoredEvent
@@ -44,18 +44,18 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 from strata.shared.tool_catalogue import ToolEffect
 from strata.tool_execution.store import PostgresToolStore
 
 if TYPE_CHECKING:
-    from conftest import Databases, RoomDatabase
+    from conftest import Databases, ServiceDatabase
 
-_ROOMS = {spec.name: spec.migrations for spec in ROOMS}
-_STEPS = [(name, each) for name, room in _ROOMS.items() for each in room.revisions[:-1]]
+_SERVICES = {spec.name: spec.migrations for spec in SERVICES}
+_STEPS = [(name, each) for name, service in _SERVICES.items() for each in service.revisions[:-1]]
 
 # All that a schema is made of. Places of columns count from one without the dropped ones, and
-# privileges are sorted: neither is seen by anyone. The owner of each is the room's one owner.
+# privileges are sorted: neither is seen by anyone. The owner of each is the service's one owner.
 _PARTS = {
     "tables": """
         SELECT c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relforcerowsecurity,
@@ -113,12 +113,12 @@ _PARTS = {
 }
 
 
-async def schema_of(url: str, room: RoomMigrations) -> dict[str, list[tuple[Any, ...]]]:
-    """Returns all that a room's schema is made of, by kind."""
+async def schema_of(url: str, service: ServiceMigrations) -> dict[str, list[tuple[Any, ...]]]:
+    """Returns all that a service's schema is made of, by kind."""
     connection = await asyncpg.connect(url)
     try:
         return {
-            part: [tuple(row) for row in await connection.fetch(query, room.schema)]
+            part: [tuple(row) for row in await connection.fetch(query, service.schema)]
             for part, query in _PARTS.items()
         }
     finally:
@@ -127,19 +127,19 @@ async def schema_of(url: str, room: RoomMigrations) -> dict[str, list[tuple[Any,
 
 @pytest.fixture
 def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Gives a room's migrations as an earlier release had them, up to a revision."""
+    """Gives a service's migrations as an earlier release had them, up to a revision."""
     made = []
 
-    def earlier(room: RoomMigrations, revision: str) -> RoomMigrations:
-        package = f"until_{revision}_{room.room}"
+    def earlier(service: ServiceMigrations, revision: str) -> ServiceMigrations:
+        package = f"until_{revision}_{service.service}"
         versions = tmp_path / package / "versions"
         versions.mkdir(parents=True)
         (versions.parent / "__init__.py").write_text("")
-        for source in room._versions.glob("*.py"):
+        for source in service._versions.glob("*.py"):
             if source.name[:4] <= revision:
                 shutil.copy(source, versions)
         made.append(package)
-        return RoomMigrations(room.room, package, room.schema, room.untenanted)
+        return ServiceMigrations(service.service, package, service.schema, service.untenanted)
 
     monkeypatch.syspath_prepend(str(tmp_path))
     yield earlier
@@ -147,8 +147,8 @@ def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(package, None)
 
 
-def test_every_room_is_looked_at() -> None:
-    assert set(_ROOMS) == {
+def test_every_service_is_looked_at() -> None:
+    assert set(_SERVICES) == {
         "core_memory",
         "recall",
         "archival",
@@ -156,50 +156,50 @@ def test_every_room_is_looked_at() -> None:
         "agent_loop",
         "gateway",
     }
-    assert all(room.revisions[0] == "0001" for room in _ROOMS.values())
+    assert all(service.revisions[0] == "0001" for service in _SERVICES.values())
 
 
-@pytest.mark.parametrize("name", _ROOMS)
+@pytest.mark.parametrize("name", _SERVICES)
 async def test_down_to_nothing_and_up_again_is_a_fresh_schema(
     databases: Databases, name: str
 ) -> None:
-    room = _ROOMS[name]
+    service = _SERVICES[name]
     url = databases.url(await databases.create())
-    await room.upgrade(url, databases.passwords)
-    fresh = await schema_of(url, room)
+    await service.upgrade(url, databases.passwords)
+    fresh = await schema_of(url, service)
     assert len(fresh["tables"]) > 1
     assert fresh["policies"]
 
-    await room.downgrade(url)
+    await service.downgrade(url)
 
-    assert await room.version(url) is None
-    left = await schema_of(url, room)
+    assert await service.version(url) is None
+    left = await schema_of(url, service)
     assert [row[0] for row in left["tables"]] == ["schema_version"]
     assert left["functions"] == left["triggers"] == left["policies"] == left["statistics"] == []
     assert {row[0] for row in left["types"]} == {"schema_version"}
 
-    await room.upgrade(url, databases.passwords)
-    assert await schema_of(url, room) == fresh
+    await service.upgrade(url, databases.passwords)
+    assert await schema_of(url, service) == fresh
 
 
 @pytest.mark.parametrize(("name", "revision"), _STEPS)
 async def test_down_to_a_revision_is_what_that_revision_had_made(
     databases: Databases, until: Any, name: str, revision: str
 ) -> None:
-    room = _ROOMS[name]
+    service = _SERVICES[name]
     url = databases.url(await databases.create())
-    await until(room, revision).upgrade(url, databases.passwords)
-    before = await schema_of(url, room)
-    await room.upgrade(url, databases.passwords)
-    after = await schema_of(url, room)
+    await until(service, revision).upgrade(url, databases.passwords)
+    before = await schema_of(url, service)
+    await service.upgrade(url, databases.passwords)
+    after = await schema_of(url, service)
     assert after != before
 
-    await room.downgrade(url, revision)
+    await service.downgrade(url, revision)
 
-    assert await room.version(url) == revision
-    assert await schema_of(url, room) == before
-    await room.upgrade(url, databases.passwords)
-    assert await schema_of(url, room) == after
+    assert await service.version(url) == revision
+    assert await schema_of(url, service) == before
+    await service.upgrade(url, databases.passwords)
+    assert await schema_of(url, service) == after
 
 
 @pytest.fixture
@@ -208,17 +208,17 @@ def project() -> Iterator[None]:
         yield
 
 
-async def _there_and_back(urls: RoomDatabase, room: RoomMigrations) -> None:
+async def _there_and_back(urls: ServiceDatabase, service: ServiceMigrations) -> None:
     """Goes down by one revision and up again, then by one after the other, and up again."""
-    await room.downgrade(urls.admin_url, room.revisions[-2])
-    await room.upgrade(urls.admin_url)
-    for revision in reversed(room.revisions[:-1]):
-        await room.downgrade(urls.admin_url, revision)
-    await room.upgrade(urls.admin_url)
+    await service.downgrade(urls.admin_url, service.revisions[-2])
+    await service.upgrade(urls.admin_url)
+    for revision in reversed(service.revisions[:-1]):
+        await service.downgrade(urls.admin_url, revision)
+    await service.upgrade(urls.admin_url)
 
 
 @asynccontextmanager
-async def _opened(urls: RoomDatabase) -> AsyncIterator[Database]:
+async def _opened(urls: ServiceDatabase) -> AsyncIterator[Database]:
     database = Database(urls.service_url)
     try:
         yield database
@@ -227,7 +227,7 @@ async def _opened(urls: RoomDatabase) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def _opened_by_worker(urls: RoomDatabase) -> AsyncIterator[Database]:
+async def _opened_by_worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
     database = Database(urls.worker_url)
     try:
         yield database
@@ -239,7 +239,7 @@ async def _opened_by_worker(urls: RoomDatabase) -> AsyncIterator[Database]:
 async def test_blocks_outlive_a_downgrade_and_what_was_deleted_does_not(
     databases: Databases,
 ) -> None:
-    urls = await databases.of(_ROOMS["core_memory"])
+    urls = await databases.of(_SERVICES["core_memory"])
     async with _opened(urls) as database:
         store = PostgresBlockStore(database)
         await begin(store, "agent-a")
@@ -247,7 +247,7 @@ async def test_blocks_outlive_a_downgrade_and_what_was_deleted_does_not(
         gone = await insert(store, make("gone", "Bob"), agent="agent-a", made_for="agent-a")
         await write(store, deleted_block(gone, NOW))
 
-    await _there_and_back(urls, _ROOMS["core_memory"])
+    await _there_and_back(urls, _SERVICES["core_memory"])
 
     async with _opened(urls) as database:
         store = PostgresBlockStore(database)
@@ -258,7 +258,7 @@ async def test_blocks_outlive_a_downgrade_and_what_was_deleted_does_not(
 
 @pytest.mark.usefixtures("project")
 async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
-    urls = await databases.of(_ROOMS["archival"])
+    urls = await databases.of(_SERVICES["archival"])
     kept, changed, gone = new_passage("kept", ("b", "a")), new_passage("old"), new_passage("gone")
     author = Author("key", Origin(run_id=new_id("run")))
     async with _opened(urls) as database:
@@ -271,7 +271,7 @@ async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
         await history.update(changed.id, Change(text=new_text("newer"), author=author), NOW)
         await history.delete(gone.id, author, NOW)
 
-    await _there_and_back(urls, _ROOMS["archival"])
+    await _there_and_back(urls, _SERVICES["archival"])
 
     async with _opened(urls) as database:
         within = Filter((stored[0].passage.archive_id,))
@@ -286,7 +286,7 @@ async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
 
 @pytest.mark.usefixtures("project")
 async def test_messages_outlive_a_downgrade(databases: Databases) -> None:
-    urls = await databases.of(_ROOMS["recall"])
+    urls = await databases.of(_SERVICES["recall"])
     async with _opened(urls) as database:
         talk = await Talk(database).open()
         one = await talk.turn("one")
@@ -296,7 +296,7 @@ async def test_messages_outlive_a_downgrade(databases: Databases) -> None:
         before = [message.parts for message in await talk.window()]
         copied = [message.parts for message in await fork.window()]
 
-    await _there_and_back(urls, _ROOMS["recall"])
+    await _there_and_back(urls, _SERVICES["recall"])
 
     async with _opened(urls) as database:
         talk = Talk(database, talk.agent, talk.id)
@@ -310,7 +310,7 @@ async def test_messages_outlive_a_downgrade(databases: Databases) -> None:
 async def test_runs_and_their_events_outlive_a_downgrade_and_approvals_do_not(
     databases: Databases,
 ) -> None:
-    urls = await databases.of(_ROOMS["gateway"])
+    urls = await databases.of(_SERVICES["gateway"])
     terms = LeaseTerms("gateway-1", address="host-1:7600")
     approval_id, ending = asking()
     async with _opened(urls) as database, _opened_by_worker(urls) as worker:
@@ -323,7 +323,7 @@ async def test_runs_and_their_events_outlive_a_downgrade_and_approvals_do_not(
         await store.finish(fence, ending, [StoredEvent(2, b"two")], take_next=False)
         before = await store.get(PROJECT, accepted.run.id)
 
-    await _there_and_back(urls, _ROOMS["gateway"])
+    await _there_and_back(urls, _SERVICES["gateway"])
 
     async with _opened(urls) as database, _opened_by_worker(urls) as worker:
         store = PostgresRunStore(database, worker, terms)
@@ -339,7 +339,7 @@ async def test_runs_and_their_events_outlive_a_downgrade_and_approvals_do_not(
 
 @pytest.mark.usefixtures("project")
 async def test_agents_and_their_journals_outlive_a_downgrade(databases: Databases) -> None:
-    urls = await databases.of(_ROOMS["agent_loop"])
+    urls = await databases.of(_SERVICES["agent_loop"])
     agent = Agent(new_id("agent"), "Ada", AgentType.LETTA_V1, "Base.")
     key = JournalKey(agent.default_conversation_id, agent.id, new_id("run"), 1)
     written, nested = record("a", "b"), ToolCall("nested", "memory_insert", "{}")
@@ -353,7 +353,7 @@ async def test_agents_and_their_journals_outlive_a_downgrade(databases: Database
         await journal.record(key, 1, [result("b")])
         await journal.mark_finishing(key, 600.0)
 
-    await _there_and_back(urls, _ROOMS["agent_loop"])
+    await _there_and_back(urls, _SERVICES["agent_loop"])
 
     async with _opened(urls) as database:
         again = await PostgresAgentStore(database).get(agent.id)
@@ -368,12 +368,12 @@ async def test_agents_and_their_journals_outlive_a_downgrade(databases: Database
 
 @pytest.mark.usefixtures("project")
 async def test_tools_outlive_a_downgrade(databases: Databases) -> None:
-    urls = await databases.of(_ROOMS["tool_execution"])
+    urls = await databases.of(_SERVICES["tool_execution"])
     tool = custom(allowed_hosts=("a.example.com",))
     async with _opened(urls) as database:
         stored = await PostgresToolStore(database).upsert(tool, NOTHING)
 
-    await _there_and_back(urls, _ROOMS["tool_execution"])
+    await _there_and_back(urls, _SERVICES["tool_execution"])
 
     async with _opened(urls) as database:
         store = PostgresToolStore(database)
@@ -389,15 +389,15 @@ async def test_tools_outlive_a_downgrade(databases: Databases) -> None:
 
 
 async def test_a_downgrade_is_told_where_it_may_go(databases: Databases) -> None:
-    room = _ROOMS["recall"]
+    service = _SERVICES["recall"]
     url = databases.url(await databases.create())
     with pytest.raises(FailedPreconditionError, match="never migrated"):
-        await room.downgrade(url, "0001")
-    await room.upgrade(url, databases.passwords)
-    await room.downgrade(url, "0001")
+        await service.downgrade(url, "0001")
+    await service.upgrade(url, databases.passwords)
+    await service.downgrade(url, "0001")
     with pytest.raises(ValueError, match="no revision 9000"):
-        await room.downgrade(url, "9000")
+        await service.downgrade(url, "9000")
     with pytest.raises(FailedPreconditionError) as behind:
-        await room.downgrade(url, "0002")
+        await service.downgrade(url, "0002")
     assert behind.value.reason is Reason.SCHEMA_OUTDATED
-    assert await room.version(url) == "0001"
+    assert await service.version(url) == "0001"

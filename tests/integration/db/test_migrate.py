@@ -1,4 +1,4 @@
-"""Migrations of a room: what they make, and when they refuse."""
+"""Migrations of a service: what they make, and when they refuse."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
-from strata.shared.migrate import RolePasswords, RoomMigrations
+from strata.shared.migrate import RolePasswords, ServiceMigrations
 
 if TYPE_CHECKING:
-    from conftest import Databases, RoomDatabase
+    from conftest import Databases, ServiceDatabase
 
 
 async def _run(url: str, *statements: str) -> None:
@@ -37,14 +37,14 @@ async def _value(url: str, query: str) -> object:
 
 
 @pytest.fixture
-def other_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a package `other_room` with no migrations yet."""
-    versions = tmp_path / "other_room" / "versions"
+def other_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a package `other_service` with no migrations yet."""
+    versions = tmp_path / "other_service" / "versions"
     versions.mkdir(parents=True)
     (versions.parent / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield versions
-    sys.modules.pop("other_room", None)
+    sys.modules.pop("other_service", None)
 
 
 def _migration(versions: Path, revision: str, before: str | None, sql: str) -> None:
@@ -54,20 +54,20 @@ def _migration(versions: Path, revision: str, before: str | None, sql: str) -> N
     )
 
 
-def _other(untenanted: frozenset[str] = frozenset()) -> RoomMigrations:
-    return RoomMigrations("other", "other_room", "other", untenanted)
+def _other(untenanted: frozenset[str] = frozenset()) -> ServiceMigrations:
+    return ServiceMigrations("other", "other_service", "other", untenanted)
 
 
 async def test_upgrade_reaches_the_head_and_may_be_repeated(
-    databases: Databases, room: RoomMigrations
+    databases: Databases, service: ServiceMigrations
 ) -> None:
     url = databases.url(await databases.create())
 
-    assert await room.version(url) is None
-    await room.upgrade(url, databases.passwords)
-    await room.upgrade(url, databases.passwords)
+    assert await service.version(url) is None
+    await service.upgrade(url, databases.passwords)
+    await service.upgrade(url, databases.passwords)
 
-    assert await room.version(url) == room.head == "0002"
+    assert await service.version(url) == service.head == "0002"
     assert await _value(url, "SELECT name FROM example.regions") == "north; south"
     assert await _value(url, "SELECT example.shout('a;b')") == "A;B"
     owner = "SELECT tableowner FROM pg_tables WHERE schemaname='example' AND tablename='notes'"
@@ -75,73 +75,75 @@ async def test_upgrade_reaches_the_head_and_may_be_repeated(
 
 
 async def test_two_upgrades_at_once_both_succeed(
-    databases: Databases, room: RoomMigrations
+    databases: Databases, service: ServiceMigrations
 ) -> None:
     url = databases.url(await databases.create())
 
-    await asyncio.gather(*(room.upgrade(url, databases.passwords) for _ in range(3)))
+    await asyncio.gather(*(service.upgrade(url, databases.passwords) for _ in range(3)))
 
-    assert await room.version(url) == room.head
+    assert await service.version(url) == service.head
 
 
 async def test_two_databases_of_one_cluster_migrate_at_once(
-    databases: Databases, room: RoomMigrations
+    databases: Databases, service: ServiceMigrations
 ) -> None:
     urls = [databases.url(await databases.create()) for _ in range(4)]
 
-    await asyncio.gather(*(room.upgrade(url, databases.passwords) for url in urls))
+    await asyncio.gather(*(service.upgrade(url, databases.passwords) for url in urls))
 
-    assert [await room.version(url) for url in urls] == [room.head] * 4
+    assert [await service.version(url) for url in urls] == [service.head] * 4
 
 
 async def test_check_accepts_the_head_from_every_role(
-    urls: RoomDatabase, room: RoomMigrations
+    urls: ServiceDatabase, service: ServiceMigrations
 ) -> None:
     for url in (urls.service_url, urls.worker_url, urls.admin_url):
-        await room.check(url)
+        await service.check(url)
 
 
 @pytest.mark.parametrize("revision", ["0001", "9000"])
 async def test_check_refuses_a_database_behind_or_ahead(
-    urls: RoomDatabase, room: RoomMigrations, revision: str
+    urls: ServiceDatabase, service: ServiceMigrations, revision: str
 ) -> None:
     await _run(urls.admin_url, f"UPDATE example.schema_version SET version_num = '{revision}'")
 
     with pytest.raises(FailedPreconditionError) as refused:
-        await room.check(urls.service_url)
+        await service.check(urls.service_url)
 
     assert refused.value.reason is Reason.SCHEMA_OUTDATED
-    assert refused.value.metadata == {"room": "example", "found": revision, "needed": "0002"}
+    assert refused.value.metadata == {"service": "example", "found": revision, "needed": "0002"}
 
 
-async def test_check_refuses_an_empty_database(databases: Databases, room: RoomMigrations) -> None:
+async def test_check_refuses_an_empty_database(
+    databases: Databases, service: ServiceMigrations
+) -> None:
     with pytest.raises(FailedPreconditionError, match="never migrated"):
-        await room.check(databases.url(await databases.create()))
+        await service.check(databases.url(await databases.create()))
 
 
 async def test_upgrade_leaves_a_newer_database_alone(
-    databases: Databases, urls: RoomDatabase, room: RoomMigrations
+    databases: Databases, urls: ServiceDatabase, service: ServiceMigrations
 ) -> None:
     await _run(urls.admin_url, "UPDATE example.schema_version SET version_num = '9000'")
 
     with pytest.raises(FailedPreconditionError, match="newer release"):
-        await room.upgrade(urls.admin_url, databases.passwords)
+        await service.upgrade(urls.admin_url, databases.passwords)
 
 
-async def test_upgrade_says_when_the_database_is_away(room: RoomMigrations) -> None:
+async def test_upgrade_says_when_the_database_is_away(service: ServiceMigrations) -> None:
     with pytest.raises(UnavailableError):
-        await room.upgrade("postgresql://nobody@127.0.0.1:1/none")
+        await service.upgrade("postgresql://nobody@127.0.0.1:1/none")
 
 
 async def test_upgrade_without_passwords_makes_no_roles(
-    databases: Databases, other_room: Path
+    databases: Databases, other_service: Path
 ) -> None:
-    _migration(other_room, "0001", None, "SELECT 1")
-    room = RoomMigrations("roleless", "other_room", "roleless")
+    _migration(other_service, "0001", None, "SELECT 1")
+    service = ServiceMigrations("roleless", "other_service", "roleless")
     url = databases.url(await databases.create())
 
     with pytest.raises(FailedPreconditionError, match="strata_roleless_owner"):
-        await room.upgrade(url)
+        await service.upgrade(url)
 
     await _run(
         url,
@@ -149,32 +151,32 @@ async def test_upgrade_without_passwords_makes_no_roles(
         "CREATE ROLE strata_roleless LOGIN",
         "CREATE ROLE strata_roleless_worker LOGIN",
     )
-    await room.upgrade(url)
-    assert await room.version(url) == "0001"
+    await service.upgrade(url)
+    assert await service.version(url) == "0001"
 
 
 async def test_a_role_that_bypasses_policies_is_refused(
-    databases: Databases, other_room: Path
+    databases: Databases, other_service: Path
 ) -> None:
-    _migration(other_room, "0001", None, "SELECT 1")
-    room = RoomMigrations("loose", "other_room", "loose")
+    _migration(other_service, "0001", None, "SELECT 1")
+    service = ServiceMigrations("loose", "other_service", "loose")
     url = databases.url(await databases.create())
-    await room.upgrade(url, databases.passwords)
+    await service.upgrade(url, databases.passwords)
     await _run(url, "ALTER ROLE strata_loose BYPASSRLS")
 
     with pytest.raises(FailedPreconditionError, match="strata_loose"):
-        await room.upgrade(url, databases.passwords)
+        await service.upgrade(url, databases.passwords)
 
 
-async def test_changed_passwords_take_effect(databases: Databases, other_room: Path) -> None:
-    _migration(other_room, "0001", None, "SELECT 1")
-    room = RoomMigrations("renewed", "other_room", "renewed")
+async def test_changed_passwords_take_effect(databases: Databases, other_service: Path) -> None:
+    _migration(other_service, "0001", None, "SELECT 1")
+    service = ServiceMigrations("renewed", "other_service", "renewed")
     name = await databases.create()
     server = databases._postgres
     for password in ("first-password", "second-password"):
-        await room.upgrade(databases.url(name), RolePasswords(password, password))
-        for user in (room.roles.service, room.roles.worker):
-            await room.check(server.url(user=user, password=password, database=name))
+        await service.upgrade(databases.url(name), RolePasswords(password, password))
+        for user in (service.roles.service, service.roles.worker):
+            await service.check(server.url(user=user, password=password, database=name))
     with pytest.raises(asyncpg.InvalidPasswordError):
         await _value(
             server.url(user="strata_renewed", password="first-password", database=name), "SELECT 1"
@@ -182,9 +184,9 @@ async def test_changed_passwords_take_effect(databases: Databases, other_room: P
 
 
 async def test_migrations_run_as_an_admin_without_superuser(
-    databases: Databases, other_room: Path
+    databases: Databases, other_service: Path
 ) -> None:
-    _migration(other_room, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
+    _migration(other_service, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
     name = await databases.create()
     await _run(
         databases.url(name),
@@ -193,20 +195,20 @@ async def test_migrations_run_as_an_admin_without_superuser(
         "GRANT CREATE ON SCHEMA public TO deployer",
     )
     url = databases._postgres.url(user="deployer", password="deployer-password", database=name)
-    room = RoomMigrations("modest", "other_room", "modest", frozenset({"plain"}))
+    service = ServiceMigrations("modest", "other_service", "modest", frozenset({"plain"}))
 
-    await room.upgrade(url, databases.passwords)
-    await room.upgrade(url, databases.passwords)
+    await service.upgrade(url, databases.passwords)
+    await service.upgrade(url, databases.passwords)
 
-    assert await room.version(url) == "0001"
+    assert await service.version(url) == "0001"
 
 
 async def test_a_failed_migration_leaves_the_last_good_one(
-    databases: Databases, other_room: Path
+    databases: Databases, other_service: Path
 ) -> None:
-    _migration(other_room, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
+    _migration(other_service, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
     _migration(
-        other_room, "0002", "0001", "CREATE TABLE second (x int); SELECT * FROM no_such_table"
+        other_service, "0002", "0001", "CREATE TABLE second (x int); SELECT * FROM no_such_table"
     )
     url = databases.url(await databases.create())
 
@@ -240,21 +242,21 @@ async def test_a_failed_migration_leaves_the_last_good_one(
     ],
 )
 async def test_a_table_open_to_other_tenants_fails_the_upgrade(
-    databases: Databases, other_room: Path, sql: str, fault: str
+    databases: Databases, other_service: Path, sql: str, fault: str
 ) -> None:
-    _migration(other_room, "0001", None, sql)
+    _migration(other_service, "0001", None, sql)
 
     with pytest.raises(FailedPreconditionError, match=fault):
         await _other().upgrade(databases.url(await databases.create()), databases.passwords)
 
 
-def test_the_head_is_the_newest_file(other_room: Path) -> None:
-    _migration(other_room, "0001", None, "SELECT 1")
-    _migration(other_room, "0002", "0001", "SELECT 1")
-    (other_room / "helpers.py").write_text("")
+def test_the_head_is_the_newest_file(other_service: Path) -> None:
+    _migration(other_service, "0001", None, "SELECT 1")
+    _migration(other_service, "0002", "0001", "SELECT 1")
+    (other_service / "helpers.py").write_text("")
 
     assert _other().head == "0002"
-    shutil.rmtree(other_room)
+    shutil.rmtree(other_service)
     with pytest.raises(FileNotFoundError):
         assert _other().head
 
@@ -262,4 +264,4 @@ def test_the_head_is_the_newest_file(other_room: Path) -> None:
 @pytest.mark.parametrize("name", ["", "Recall", "a;b", "1a", "a" * 60])
 def test_names_that_could_be_sql_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="plain name"):
-        RoomMigrations(name, "other_room", "other")
+        ServiceMigrations(name, "other_service", "other")

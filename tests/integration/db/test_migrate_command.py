@@ -9,7 +9,7 @@ import pytest
 
 from strata.cli.commands.migrate import NOTHING, Migrated, migrate_all, take_back
 from strata.cli.commands.server import migrate
-from strata.cli.compose.rooms import ROOMS
+from strata.cli.compose.services import SERVICES
 from strata.cli.failures import UsageError
 from strata.shared.errors import FailedPreconditionError
 
@@ -21,10 +21,10 @@ def urls(databases: Databases) -> dict[str, tuple[str, str]]:
     """Returns URLs with the passwords that the roles get."""
     words = databases.passwords
     pair = tuple(f"postgresql://role:{word}@host/name" for word in (words.service, words.worker))
-    return {spec.name: (pair[0], pair[1]) for spec in ROOMS}
+    return {spec.name: (pair[0], pair[1]) for spec in SERVICES}
 
 
-RECALL = next(spec.migrations for spec in ROOMS if spec.name == "recall")
+RECALL = next(spec.migrations for spec in SERVICES if spec.name == "recall")
 
 
 async def test_one_service_goes_back_and_forth_and_the_others_stay(databases: Databases) -> None:
@@ -32,7 +32,7 @@ async def test_one_service_goes_back_and_forth_and_the_others_stay(databases: Da
     await migrate_all(url, urls(databases), check_only=False)
     first = RECALL.revisions[0]
     assert await take_back(url, "recall", first) == Migrated("recall", RECALL.head, first)
-    for spec in ROOMS:
+    for spec in SERVICES:
         expected = first if spec.name == "recall" else spec.migrations.head
         assert await spec.migrations.version(url) == expected
     assert await take_back(url, "recall", None) == Migrated("recall", first, NOTHING)

@@ -1,4 +1,4 @@
-"""Row-level security as the roles of a room meet it."""
+"""Row-level security as the roles of a service meet it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.shared.db.errors import driver_error
 from strata.shared.errors import Reason
 
 if TYPE_CHECKING:
-    from conftest import RoomDatabase
+    from conftest import ServiceDatabase
 
 INSERT = text("INSERT INTO example.notes (project_id, note_id, body) VALUES (:p, :n, :b)")
 BODIES = text("SELECT body FROM example.notes ORDER BY note_id")
@@ -111,7 +111,7 @@ async def test_the_project_does_not_outlive_its_transaction(database: Database) 
             assert list((await connection.execute(BODIES)).scalars()) == []
 
 
-async def test_the_owner_is_bound_as_well(urls: RoomDatabase, database: Database) -> None:
+async def test_the_owner_is_bound_as_well(urls: ServiceDatabase, database: Database) -> None:
     await _add(database, "project-a", "1", "of a")
     admin = await asyncpg.connect(urls.admin_url)
     try:

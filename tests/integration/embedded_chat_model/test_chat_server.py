@@ -81,7 +81,7 @@ def test_a_schema_reaches_the_engine(running: Any) -> None:
     assert running.engine.samplings[0].schema == '{"type": "object"}'
 
 
-def test_a_prompt_without_room_for_a_reply_is_a_context_length_error(running: Any) -> None:
+def test_a_prompt_without_space_for_a_reply_is_a_context_length_error(running: Any) -> None:
     long: Any = [{"role": "user", "content": "x" * 500}]
     with running.client() as client, pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="local-demo", messages=long)

@@ -140,7 +140,7 @@ async def test_what_agents_call_counts_for_the_key(world: World) -> None:
 
 
 async def test_every_public_method_needs_its_scope(world: World) -> None:
-    await world.serve_absent_rooms()
+    await world.serve_absent_services()
     gateway = await world.gateway()
     secrets: dict[str, str] = {scope: (await key(gateway, scope))[0] for scope in Scope}
     for of_organization in OrganizationScope:
@@ -236,7 +236,7 @@ async def test_a_key_expires(world: World) -> None:
     response = await gateway.admin.CreateApiKey(soon, metadata=gateway.metadata)
     metadata = (bearer(response.secret),)
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
-    authenticator: Any = gateway.room.authenticator
+    authenticator: Any = gateway.service.authenticator
     authenticator = authenticator._keys
     authenticator._clock = LaterClock(timedelta(seconds=3000))
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)

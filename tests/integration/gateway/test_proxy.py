@@ -21,7 +21,7 @@ from strata.gateway.registry import public_services
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair, public_key_of
 from strata.shared.channels import ChannelFactory
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import Room, Service
+from strata.shared.service import GrpcService, Service
 
 INTERNAL = [
     "strata.api.agent_loop.v1.TurnService/ExecuteRun",
@@ -97,7 +97,7 @@ async def test_a_request_stream_is_forwarded(world: World) -> None:
     assert response.inserted_count == 50
 
 
-async def test_an_error_arrives_as_the_room_sent_it(world: World) -> None:
+async def test_an_error_arrives_as_the_service_sent_it(world: World) -> None:
     gateway = await world.gateway()
 
     async def requests() -> AsyncIterator[Any]:
@@ -126,7 +126,7 @@ async def test_an_error_arrives_whole_while_the_client_still_sends(network_world
     factory = ChannelFactory()
     async with InProcessNetwork(TokenVerifier(public_key_of(world.private_key))) as network:
         behind = factory.channel(world.targets["archival"])
-        network.register(Room("front", [proxied_service(descriptor, behind)]))
+        network.register(Service("front", [proxied_service(descriptor, behind)]))
         stub = passage_service_pb2_grpc.PassageServiceStub(network.raw_channel("front"))
         for _ in range(20):
             with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> 
     await asyncio.wait_for(ended.wait(), 60)
 
 
-async def test_a_slow_reader_holds_the_room_back(world: World) -> None:
+async def test_a_slow_reader_holds_the_service_back(world: World) -> None:
     produced = 0
 
     async def fast(request: Any, context: Any) -> AsyncIterator[Any]:
@@ -191,7 +191,7 @@ async def test_a_slow_reader_holds_the_room_back(world: World) -> None:
     call.cancel()
 
 
-async def test_a_deadline_reaches_the_room(world: World) -> None:
+async def test_a_deadline_reaches_the_service(world: World) -> None:
     seen: list[float] = []
 
     async def slow(request: Any, context: Any) -> Any:
@@ -200,7 +200,7 @@ async def test_a_deadline_reaches_the_room(world: World) -> None:
 
     world.agents.on_get = slow
     gateway = await world.gateway()
-    # Less than any room's own cap, and time enough to connect in.
+    # Less than any service's own cap, and time enough to connect in.
     call = agents(gateway).GetAgent(
         agent_service_pb2.GetAgentRequest(), metadata=gateway.metadata, timeout=20.0
     )
@@ -217,7 +217,7 @@ async def test_a_deadline_reaches_the_room(world: World) -> None:
     assert all(remaining < 1.5 for remaining in seen)
 
 
-async def test_a_room_that_is_not_there_is_told_without_its_address(world: World) -> None:
+async def test_a_service_that_is_not_there_is_told_without_its_address(world: World) -> None:
     gateway = await world.gateway()
     call = gateway.channel.unary_unary("/strata.api.recall.v1.MessageService/GetMessage")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -228,7 +228,7 @@ async def test_a_room_that_is_not_there_is_told_without_its_address(world: World
     assert "127.0.0.1" not in (raised.value.details() or "")
 
 
-async def test_what_the_room_has_not_built_is_unimplemented(world: World) -> None:
+async def test_what_the_service_has_not_built_is_unimplemented(world: World) -> None:
     gateway = await world.gateway()
     call = gateway.channel.unary_unary("/strata.api.agent_loop.v1.AgentService/UpdateAgent")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -308,10 +308,10 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
 
     async with network:
         network.register(
-            Room(
+            Service(
                 "behind",
                 [
-                    Service(
+                    GrpcService(
                         descriptor.full_name,
                         reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
                         Echo(),
@@ -319,7 +319,7 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
                 ],
             )
         )
-        network.register(Room("front", [proxied_service(descriptor, network.channel("behind"))]))
+        network.register(Service("front", [proxied_service(descriptor, network.channel("behind"))]))
         front: Any = network.raw_channel("front")
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(front)
         hosts = [reflection_pb2.ServerReflectionRequest(host=f"{n}") for n in range(100)]

@@ -175,7 +175,7 @@ async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
     # Nothing listens there.
     holder = await world.gateway(advertised_host="127.0.0.2", port=_free_port())
     other = await world.gateway(poll_s=60)
-    servicer: Any = other.room.services[0].servicer
+    servicer: Any = other.service.services[0].servicer
     peers = servicer._follower._peers
     asked, ask = [], peers.follow
 
@@ -282,7 +282,11 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
         survivor = await world.gateway()
         async with grpc.aio.insecure_channel(address) as channel:
             doomed = Gateway(
-                survivor.room, channel, survivor.api_key, survivor.organization_key, survivor.stop
+                survivor.service,
+                channel,
+                survivor.api_key,
+                survivor.organization_key,
+                survivor.stop,
             )
             agent = world.new_agent()
             active = await doomed.start_run(agent)
@@ -328,7 +332,7 @@ async def test_a_gateway_process_ends_cleanly_on_sigterm(network_world: World) -
     survivor = await world.gateway(lease_s=60)
     async with grpc.aio.insecure_channel(address) as channel:
         stopped = Gateway(
-            survivor.room, channel, survivor.api_key, survivor.organization_key, survivor.stop
+            survivor.service, channel, survivor.api_key, survivor.organization_key, survivor.stop
         )
         run = await stopped.start_run(world.new_agent())
         await eventually(lambda: world.turns.requests)
@@ -354,8 +358,8 @@ async def start_process(world: World, **changes: Any) -> tuple[asyncio.subproces
         "STRATA_GATEWAY_DRAIN_S": "0",
         "STRATA_GATEWAY_GRACE_S": "0.2",
         **{
-            f"STRATA_GATEWAY_TARGETS__{room.upper()}": target
-            for room, target in world.targets.items()
+            f"STRATA_GATEWAY_TARGETS__{service.upper()}": target
+            for service, target in world.targets.items()
         },
     }
     process = await asyncio.create_subprocess_exec(

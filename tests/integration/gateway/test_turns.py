@@ -119,7 +119,7 @@ async def test_a_plain_turn_costs_three_statements_and_three_commits(
     agent = world.new_agent()
     await send()
     shown.clear()
-    servicer: Any = gateway.room.services[0].servicer
+    servicer: Any = gateway.service.services[0].servicer
     database = servicer._store._database
     before = (database.statistics.statements, database.statistics.commits)
     with database.statistics.record() as texts:
@@ -544,7 +544,7 @@ async def _stored_events(gateway: Gateway, run_id: str, number: int) -> bool:
 
 
 def _servicer(gateway: Gateway) -> Any:
-    return gateway.room.services[0].servicer
+    return gateway.service.services[0].servicer
 
 
 async def test_turn_that_has_ended_is_not_cut_off_in_its_last_step(network_world: World) -> None:

@@ -40,11 +40,11 @@ from strata.shared.context import current
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import BackgroundTasks, Room, Service, Wiring
 from strata.shared.server import serving
-from strata.shared.settings import RoomSettings
+from strata.shared.service import BackgroundTasks, GrpcService, Service, Wiring
+from strata.shared.settings import ServiceSettings
 
-ABSENT_ROOMS = ("core_memory", "recall")
+ABSENT_SERVICES = ("core_memory", "recall")
 Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]]
 
 
@@ -303,7 +303,7 @@ def reply(text: str) -> Script:
 class Gateway:
     """A running gateway, a project key for it and an organisation key."""
 
-    room: Room
+    service: Service
     channel: Any
     api_key: str
     organization_key: str
@@ -386,7 +386,7 @@ async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Non
 
 @dataclass
 class World:
-    """The scripted rooms, and as many gateways in front of them as a test starts."""
+    """The scripted services, and as many gateways in front of them as a test starts."""
 
     transport: str
     urls: Any
@@ -425,43 +425,43 @@ class World:
         self.agents.agents.add(agent_id)
         return agent_id
 
-    def rooms(self) -> list[Room]:
-        """The rooms behind the gateway; those that a test does not script are not there."""
+    def services(self) -> list[Service]:
+        """The services behind the gateway; those that a test does not script are not there."""
         return [
-            Room(
+            Service(
                 "agent_loop",
                 [
-                    Service(
+                    GrpcService(
                         "strata.api.agent_loop.v1.TurnService",
                         turn_service_pb2_grpc.add_TurnServiceServicer_to_server,
                         self.turns,
                     ),
-                    Service(
+                    GrpcService(
                         "strata.api.agent_loop.v1.AgentService",
                         agent_service_pb2_grpc.add_AgentServiceServicer_to_server,
                         self.agents,
                     ),
-                    Service(
+                    GrpcService(
                         "strata.api.agent_loop.v1.GroupService",
                         group_service_pb2_grpc.add_GroupServiceServicer_to_server,
                         self.groups,
                     ),
                 ],
             ),
-            Room(
+            Service(
                 "tool_execution",
                 [
-                    Service(
+                    GrpcService(
                         "strata.api.tool_execution.v1.ExecutionService",
                         execution_service_pb2_grpc.add_ExecutionServiceServicer_to_server,
                         self.tools,
                     )
                 ],
             ),
-            Room(
+            Service(
                 "archival",
                 [
-                    Service(
+                    GrpcService(
                         "strata.api.archival.v1.PassageService",
                         passage_service_pb2_grpc.add_PassageServiceServicer_to_server,
                         CountingPassages(),
@@ -475,29 +475,31 @@ class World:
         self.local = await ensure_local_project(self.settings(), self.organization.secret)
         if self.transport == "inprocess":
             return
-        for room in self.rooms():
+        for service in self.services():
             server = await self.stack.enter_async_context(
-                serving(_builder(room), self.room_settings())
+                serving(_builder(service), self.service_settings())
             )
-            self.targets[room.name] = server.address
-        for absent in ABSENT_ROOMS:
+            self.targets[service.name] = server.address
+        for absent in ABSENT_SERVICES:
             self.targets[absent] = "127.0.0.1:1"
 
-    async def serve_absent_rooms(self) -> None:
-        """Makes the rooms that are not scripted refuse every call at once.
+    async def serve_absent_services(self) -> None:
+        """Makes the services that are not scripted refuse every call at once.
 
-        Over sockets a call of a room that is not there waits until shortly before its deadline.
+        Over sockets a call of a service that is not there waits until shortly before its deadline.
         """
         if self.transport == "inprocess":
             return
-        for name in ABSENT_ROOMS:
+        for name in ABSENT_SERVICES:
             server = await self.stack.enter_async_context(
-                serving(_builder(Room(name, [])), self.room_settings())
+                serving(_builder(Service(name, [])), self.service_settings())
             )
             self.targets[name] = server.address
 
-    def room_settings(self) -> RoomSettings:
-        return RoomSettings(token_public_keys=public_key_of(self.private_key), drain_s=0, grace_s=0)
+    def service_settings(self) -> ServiceSettings:
+        return ServiceSettings(
+            token_public_keys=public_key_of(self.private_key), drain_s=0, grace_s=0
+        )
 
     async def gateway(self, **changes: Any) -> Gateway:
         """Starts a gateway; it ends with the test."""
@@ -510,24 +512,24 @@ class World:
             server = await stack.enter_async_context(serving(build, settings))
             channel: Any = grpc.aio.insecure_channel(server.address)
             stack.push_async_callback(channel.close)
-            room, address = server._room, server.address
+            service, address = server._service, server.address
         else:
             network = InProcessNetwork(TokenVerifier(public_key_of(self.private_key)))
             stack.push_async_callback(network.close)
-            for each in self.rooms():
+            for each in self.services():
                 network.register(each)
             inner = await stack.enter_async_context(AsyncExitStack())
-            room = await build(settings, network, inner)
-            await stack.enter_async_context(BackgroundTasks(room))
-            network.register(room, settings)
+            service = await build(settings, network, inner)
+            await stack.enter_async_context(BackgroundTasks(service))
+            network.register(service, settings)
             channel, address = network.raw_channel("gateway"), ""
         keys = (self.local.secret, self.organization.secret)
-        return Gateway(room, channel, *keys, stack.aclose, address)
+        return Gateway(service, channel, *keys, stack.aclose, address)
 
 
-def _builder(room: Room) -> Any:
-    async def build_scripted(_: RoomSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-        return room
+def _builder(service: Service) -> Any:
+    async def build_scripted(_: ServiceSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+        return service
 
     return build_scripted
 

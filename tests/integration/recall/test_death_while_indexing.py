@@ -1,4 +1,4 @@
-"""The room as a process of its own that is killed while it indexes messages."""
+"""The service as a process of its own that is killed while it indexes messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
 
 
 @contextmanager
-def room(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iterator[int]:
+def service(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iterator[int]:
     roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
     environment = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -71,7 +71,7 @@ async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> No
 @pytest.mark.parametrize(
     "deaths", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
-async def test_what_was_acknowledged_is_found_whenever_the_room_dies(
+async def test_what_was_acknowledged_is_found_whenever_the_service_dies(
     databases: Any, vectors: EmbeddedVectors, deaths: int
 ) -> None:
     urls = await databases.of(MIGRATIONS)
@@ -124,12 +124,12 @@ async def test_what_was_acknowledged_is_found_whenever_the_room_dies(
 
     with use(RequestContext(caller=TokenVerifier(public).verify(token))):
         for _ in range(deaths):
-            with room(urls, vectors, public, port) as pid:
+            with service(urls, vectors, public, port) as pid:
                 await until(there)
                 await say(24)
                 await asyncio.sleep(dice.uniform(0, 1.0))
                 os.kill(pid, signal.SIGKILL)
-        with room(urls, vectors, public, port):
+        with service(urls, vectors, public, port):
             await until(there)
             for text in dice.sample(sorted(said), 20):
                 assert said[text] in await found(text)

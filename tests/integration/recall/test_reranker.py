@@ -37,7 +37,7 @@ def said(text: str, role: common.Role.ValueType = common.ROLE_USER) -> common.Me
     return message
 
 
-async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
+async def test_the_settings_of_the_service_decide_who_puts_the_results_into_order(
     databases: Any, tmp_path: Path
 ) -> None:
     urls = await databases.of(MIGRATIONS)
@@ -79,7 +79,7 @@ async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
             assert not (await messages.SearchMessages(request)).HasField("reranking")
 
 
-async def test_a_room_does_not_start_with_a_reranker_that_is_not_there(
+async def test_a_service_does_not_start_with_a_reranker_that_is_not_there(
     databases: Any, tmp_path: Path
 ) -> None:
     urls = await databases.of(MIGRATIONS)

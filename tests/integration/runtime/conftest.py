@@ -1,4 +1,4 @@
-"""A small room of raw bytes, served over a socket."""
+"""A small service of raw bytes, served over a socket."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller
 from strata.shared.interceptors.auth import TokenAuthenticator
-from strata.shared.room import Room, Service
 from strata.shared.server import GrpcServer
-from strata.shared.settings import RoomSettings
+from strata.shared.service import GrpcService, Service
+from strata.shared.settings import ServiceSettings
 
 Behavior = Callable[[Any, Any], Any]
 
 
-def make_room(behaviors: Mapping[str, Behavior], name: str = "raw") -> Room:
-    """Returns a room with one service `strata.testing.Raw` of unary methods on bytes."""
+def make_service(behaviors: Mapping[str, Behavior], name: str = "raw") -> Service:
+    """Returns a service with one service `strata.testing.Raw` of unary methods on bytes."""
 
     def add(servicer: Any, server: Any) -> None:
         handlers: dict[str, Any] = {
@@ -33,7 +33,7 @@ def make_room(behaviors: Mapping[str, Behavior], name: str = "raw") -> Room:
             (grpc.method_handlers_generic_handler("strata.testing.Raw", handlers),)
         )
 
-    return Room(name, [Service("strata.testing.Raw", add, behaviors)])
+    return Service(name, [GrpcService("strata.testing.Raw", add, behaviors)])
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +67,7 @@ async def start(verifier: TokenVerifier) -> AsyncIterator[Callable[..., Awaitabl
 
         async def serve(behaviors: Mapping[str, Behavior], **settings: Any) -> GrpcServer:
             server = GrpcServer(
-                make_room(behaviors), RoomSettings(**settings), TokenAuthenticator(verifier)
+                make_service(behaviors), ServiceSettings(**settings), TokenAuthenticator(verifier)
             )
             await server.start()
             stack.push_async_callback(server.stop, 0)
@@ -77,5 +77,5 @@ async def start(verifier: TokenVerifier) -> AsyncIterator[Callable[..., Awaitabl
 
 
 @pytest.fixture
-def room_of() -> Callable[..., Room]:
-    return make_room
+def service_of() -> Callable[..., Service]:
+    return make_service

@@ -1,4 +1,4 @@
-"""Programs that a room starts are not touched by gRPC (see `strata.shared.forks`)."""
+"""Programs that a service starts are not touched by gRPC (see `strata.shared.forks`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import strata
 
 ENTRIES = (
-    *(f"strata.{room}.main" for room in ("gateway", "agent_loop", "core_memory", "recall")),
+    *(f"strata.{service}.main" for service in ("gateway", "agent_loop", "core_memory", "recall")),
     *("strata.archival.main", "strata.tool_execution.main", "strata.tool_execution.runner.main"),
     *("strata.cli.main", "strata.cli.commands.up", "strata.embedded.vectors.server"),
 )

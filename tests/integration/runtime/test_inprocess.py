@@ -1,4 +1,4 @@
-"""Rooms of one process: registration and shutdown."""
+"""Services of one process: registration and shutdown."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, RequestContext, current_project, use
 from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import Room, Wiring
+from strata.shared.service import Service, Wiring
 
 PATH = "/strata.testing.Raw"
 
 
-async def test_rooms_are_wired_in_any_order(
-    verifier: TokenVerifier, caller: Caller, room_of: Callable[..., Room]
+async def test_services_are_wired_in_any_order(
+    verifier: TokenVerifier, caller: Caller, service_of: Callable[..., Service]
 ) -> None:
-    """The front is built before the room it calls; identity and tenant reach the end."""
+    """The front is built before the service it calls; identity and tenant reach the end."""
 
-    async def front(wiring: Wiring, stack: AsyncExitStack) -> Room:
+    async def front(wiring: Wiring, stack: AsyncExitStack) -> Service:
         behind: Any = wiring.channel("behind").unary_unary(f"{PATH}/Whose")
 
         async def ask(request: bytes, context: Any) -> bytes:
             answer: bytes = await behind(request)
             return answer
 
-        return room_of({"Ask": ask}, "front")
+        return service_of({"Ask": ask}, "front")
 
     async def whose(request: bytes, context: Any) -> bytes:
         return f"{current_project()} via {context.peer()}".encode()
@@ -46,15 +46,15 @@ async def test_rooms_are_wired_in_any_order(
             assert raised.value.reason is Reason.DEPENDENCY_UNAVAILABLE
             waiting = asyncio.ensure_future(network.channel("behind").channel_ready())
             await asyncio.sleep(0)
-            network.register(room_of({"Whose": whose}, "behind"))
+            network.register(service_of({"Whose": whose}, "behind"))
             await asyncio.wait_for(waiting, 60)
             assert await ask(b"") == b"project-1 via inprocess:behind"
         with pytest.raises(ValueError, match="registered already"):
-            network.register(room_of({}, "behind"))
+            network.register(service_of({}, "behind"))
 
 
 async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
-    verifier: TokenVerifier, caller: Caller, room_of: Callable[..., Room]
+    verifier: TokenVerifier, caller: Caller, service_of: Callable[..., Service]
 ) -> None:
     go, cancelled = asyncio.Event(), asyncio.Event()
     entered = asyncio.Semaphore(0)
@@ -73,7 +73,7 @@ async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
         return b""
 
     network = InProcessNetwork(verifier)
-    network.register(room_of({"Wait": wait, "Forever": forever}))
+    network.register(service_of({"Wait": wait, "Forever": forever}))
     channel = network.channel("raw")
     with use(RequestContext(caller=caller)):
         short = asyncio.ensure_future(channel.unary_unary(f"{PATH}/Wait")(b""))
@@ -98,10 +98,10 @@ async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
 
 
 async def test_a_closed_channel_takes_no_calls(
-    verifier: TokenVerifier, room_of: Callable[..., Room]
+    verifier: TokenVerifier, service_of: Callable[..., Service]
 ) -> None:
     network = InProcessNetwork(verifier)
-    network.register(room_of({}))
+    network.register(service_of({}))
     channel = network.raw_channel("raw")
     assert channel.get_state() is grpc.ChannelConnectivity.READY
     await channel.close()

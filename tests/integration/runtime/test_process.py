@@ -1,4 +1,4 @@
-"""A room as a process: ready line, health, drain, shutdown."""
+"""A service as a process: ready line, health, drain, shutdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import StrataError
 
-SCRIPT = Path(__file__).with_name("room_process.py")
+SCRIPT = Path(__file__).with_name("service_process.py")
 ROOTS = Path(__file__).parents[3]
 
 Spawn = Callable[..., Awaitable[asyncio.subprocess.Process]]
@@ -52,8 +52,8 @@ async def ready(process: asyncio.subprocess.Process) -> str:
     """Returns the address in the ready line."""
     assert process.stdout is not None
     line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
-    word, room, address = line.split()
-    assert (word, room) == ("READY", "waiting")
+    word, service, address = line.split()
+    assert (word, service) == ("READY", "waiting")
     return address
 
 
@@ -67,14 +67,14 @@ def waiting(factory: ChannelFactory, address: str) -> Any:
 
 
 async def until_called(call: Any) -> None:
-    """Waits until a call of the room is being served."""
+    """Waits until a call of the service is being served."""
     async with asyncio.timeout(30):
         while await call(b"waiting") == b"0":
             await asyncio.sleep(0.02)
 
 
 class Health:
-    """What a balancer knows of the room, over one connection."""
+    """What a balancer knows of the service, over one connection."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
@@ -85,7 +85,7 @@ class Health:
         return _name(await self._stub.Check(health_pb2.HealthCheckRequest(service=service)))
 
     async def news(self) -> str:
-        """Waits for the next state that the room tells of itself."""
+        """Waits for the next state that the service tells of itself."""
         return _name(await asyncio.wait_for(self._watch.read(), 30))
 
     def leave(self) -> None:

@@ -27,9 +27,9 @@ from strata.shared.errors import (
 )
 from strata.shared.interceptors.auth import bearer
 from strata.shared.interceptors.pipeline import Method
-from strata.shared.room import Room, Wiring
 from strata.shared.server import GrpcServer, serving
-from strata.shared.settings import RoomSettings, ServerLimits
+from strata.shared.service import Service, Wiring
+from strata.shared.settings import ServerLimits, ServiceSettings
 
 Start = Callable[..., Awaitable[GrpcServer]]
 
@@ -246,14 +246,16 @@ async def test_replicas_take_turns_and_one_may_go_away(
         assert second[0] == 40
 
 
-async def test_an_unreachable_room_is_unavailable(factory: ChannelFactory, caller: Caller) -> None:
+async def test_an_unreachable_service_is_unavailable(
+    factory: ChannelFactory, caller: Caller
+) -> None:
     with use(RequestContext(caller=caller)), pytest.raises(UnavailableError) as raised:
         await factory.channel("127.0.0.1:1").unary_unary(f"{PATH}/Echo")(b"")
     assert raised.value.reason is Reason.DEPENDENCY_UNAVAILABLE
 
 
-async def test_a_room_brings_its_own_way_to_tell_callers(
-    keys: tuple[str, str], factory: ChannelFactory, room_of: Callable[..., Room]
+async def test_a_service_brings_its_own_way_to_tell_callers(
+    keys: tuple[str, str], factory: ChannelFactory, service_of: Callable[..., Service]
 ) -> None:
     class ApiKeys:
         async def authenticate(self, method: Method, metadata: Mapping[str, str | bytes]) -> Caller:
@@ -262,10 +264,10 @@ async def test_a_room_brings_its_own_way_to_tell_callers(
     async def whose(request: bytes, context: Any) -> bytes:
         return f"{current_project()}, {require_caller().principal}".encode()
 
-    async def build(settings: RoomSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-        return replace(room_of({"Whose": whose}), authenticator=ApiKeys())
+    async def build(settings: ServiceSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+        return replace(service_of({"Whose": whose}), authenticator=ApiKeys())
 
-    settings = RoomSettings(token_public_keys=keys[1], drain_s=0)
+    settings = ServiceSettings(token_public_keys=keys[1], drain_s=0)
     async with serving(build, settings) as server:
         call = factory.channel(server.address).unary_unary(f"{PATH}/Whose")
         metadata = (("authorization", "Bearer key-7"),)
@@ -274,31 +276,34 @@ async def test_a_room_brings_its_own_way_to_tell_callers(
             await call(b"")
 
 
-async def test_rooms_of_their_own_processes_are_wired_by_their_targets(
-    keys: tuple[str, str], caller: Caller, factory: ChannelFactory, room_of: Callable[..., Room]
+async def test_services_of_their_own_processes_are_wired_by_their_targets(
+    keys: tuple[str, str],
+    caller: Caller,
+    factory: ChannelFactory,
+    service_of: Callable[..., Service],
 ) -> None:
     async def whose(request: bytes, context: Any) -> bytes:
         return current_project().encode()
 
-    async def behind(settings: RoomSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
-        return room_of({"Whose": whose}, "recall")
+    async def behind(settings: ServiceSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+        return service_of({"Whose": whose}, "recall")
 
-    async def front(settings: RoomSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+    async def front(settings: ServiceSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
         ask: Any = wiring.channel("recall").unary_unary(f"{PATH}/Whose")
 
         async def forward(request: bytes, context: Any) -> bytes:
             answer: bytes = await ask(request)
             return answer
 
-        return room_of({"Forward": forward}, "front")
+        return service_of({"Forward": forward}, "front")
 
     common: dict[str, Any] = {"token_public_keys": keys[1], "drain_s": 0}
-    async with serving(behind, RoomSettings(**common)) as recall:
-        settings = RoomSettings(**common, targets={"recall": recall.address})
+    async with serving(behind, ServiceSettings(**common)) as recall:
+        settings = ServiceSettings(**common, targets={"recall": recall.address})
         async with serving(front, settings) as server:
             call = factory.channel(server.address).unary_unary(f"{PATH}/Forward")
             with use(RequestContext(caller=caller)):
                 assert await call(b"") == b"project-1"
-        with pytest.raises(ValueError, match="no target is configured for the room 'recall'"):
-            async with serving(front, RoomSettings(**common)):
+        with pytest.raises(ValueError, match="no target is configured for the service 'recall'"):
+            async with serving(front, ServiceSettings(**common)):
                 pass

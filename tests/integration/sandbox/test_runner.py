@@ -1,4 +1,4 @@
-"""The sandbox as a process beside the room, reached over a socket."""
+"""The sandbox as a process beside the service, reached over a socket."""
 
 from __future__ import annotations
 
@@ -332,17 +332,17 @@ async def test_a_call_whose_runner_dies_is_lost_and_the_next_runner_serves(
 
 
 class Wired:
-    """The channels of a room that has nothing but a runner."""
+    """The channels of a service that has nothing but a runner."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
 
-    def channel(self, room: str) -> Any:
-        assert room == "tool_runner"
+    def channel(self, service: str) -> Any:
+        assert service == "tool_runner"
         return self._channel
 
 
-async def test_a_room_with_a_runner_runs_nothing_itself(
+async def test_a_service_with_a_runner_runs_nothing_itself(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
     factory, stack = ChannelFactory(), AsyncExitStack()

@@ -61,8 +61,8 @@ async def test_work_that_no_call_asked_for_is_kept_apart(databases: Any) -> None
             await connection.execute(text("SELECT 1"))
         await database.close()
 
-    # Rooms of other tests may live in this process, and their workers work on.
-    mine = [statement for room, statement in cost.background if room == "example"]
+    # Services of other tests may live in this process, and their workers work on.
+    mine = [statement for service, statement in cost.background if service == "example"]
     assert mine == ["SELECT 1"]
     assert cost.statements == []
     assert cost.writes == 0

@@ -14,7 +14,7 @@ from strata.gateway.retention.messages import MessageRetention
 from strata.gateway.retention.store import PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.shared.auth import TokenSigner
-from strata.shared.channels import ChannelFactory, RoomChannels
+from strata.shared.channels import ChannelFactory, ServiceChannels
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
@@ -33,7 +33,7 @@ async def delete_old(world: World) -> None:
         stack.push_async_callback(database.close)
         worker = Database(settings.worker_database_url, pool_size=1)
         stack.push_async_callback(worker.close)
-        recall = RoomChannels(settings.targets, factory).channel("recall")
+        recall = ServiceChannels(settings.targets, factory).channel("recall")
         messages = MessageRetention(recall, TokenSigner(settings.private_key()), database)
         store = PostgresRetention(database, worker)
         terms = RetentionTerms(event_days=0)

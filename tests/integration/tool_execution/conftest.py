@@ -121,25 +121,25 @@ def refusal(ended: pb.FinishedCall) -> str:
 
 @pytest.fixture(scope="package")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the rooms take the packages of tools from, in place of an index."""
+    """Where the services take the packages of tools from, in place of an index."""
     return tmp_path_factory.mktemp("wheels")
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session", name="rooms")
-async def _rooms(
+@pytest_asyncio.fixture(scope="package", loop_scope="session", name="services")
+async def _services(
     databases: Any, vectors: Any, wheels: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
-    packages = tmp_path_factory.mktemp("rooms") / "packages"
+    packages = tmp_path_factory.mktemp("services") / "packages"
     settings = {"packages_path": packages, "packages_wheels": wheels}
     async for each in open_world(databases, vectors, "inprocess", **settings):
         yield each
 
 
 @pytest.fixture
-def world(rooms: World) -> Iterator[World]:
-    """The rooms, signed in to a new project."""
-    with rooms.signed_in():
-        yield rooms
+def world(services: World) -> Iterator[World]:
+    """The services, signed in to a new project."""
+    with services.signed_in():
+        yield services
 
 
 @pytest_asyncio.fixture(loop_scope="session")

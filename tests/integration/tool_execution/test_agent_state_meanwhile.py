@@ -45,7 +45,7 @@ def status(ended: execution_pb.FinishedCall) -> str:
 async def test_a_repeated_call_stores_what_is_left(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The room died between two blocks; the tool finds the first as it wants it."""
+    """The service died between two blocks; the tool finds the first as it wants it."""
     await make_block(tools, tools.world.blocks, "alpha", value="one")
     await put(registry, source(BOTH))
     store = AgentMemory.store

@@ -286,7 +286,7 @@ async def test_a_program_that_its_user_may_not_start_says_so(sessions: Sessions)
         await sessions.manager.refresh("closed")
 
 
-async def test_servers_that_are_not_needed_make_room(sessions: Sessions) -> None:
+async def test_servers_that_are_not_needed_make_service(sessions: Sessions) -> None:
     pids = []
     for name in ("one", "two", "three"):
         server = sessions.program(name, tool("child"))

@@ -1,4 +1,4 @@
-"""The schema of the tool-execution room: checked at start, closed to other tenants."""
+"""The schema of the tool-execution service: checked at start, closed to other tenants."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ INSERT = text(
 )
 
 
-class NoRooms:
-    """Wiring to rooms that nobody calls at start."""
+class NoServices:
+    """Wiring to services that nobody calls at start."""
 
     clock = SystemClock()
     telemetry = Telemetry()
 
-    def channel(self, room: str) -> Any:
+    def channel(self, service: str) -> Any:
         class Channel:
             def __getattr__(self, method: str) -> Any:
                 return lambda *_, **__: None
@@ -38,21 +38,21 @@ class NoRooms:
         return Channel()
 
 
-async def test_a_room_does_not_start_on_a_database_without_its_schema(databases: Any) -> None:
+async def test_a_service_does_not_start_on_a_database_without_its_schema(databases: Any) -> None:
     url = databases.url(await databases.create())
     async with AsyncExitStack() as stack:
         with pytest.raises(FailedPreconditionError) as caught:
-            await main.build(ToolExecutionSettings(database_url=url), NoRooms(), stack)  # type: ignore[arg-type]
+            await main.build(ToolExecutionSettings(database_url=url), NoServices(), stack)  # type: ignore[arg-type]
     assert caught.value.reason is Reason.SCHEMA_OUTDATED
-    assert caught.value.metadata["room"] == "tool_execution"
+    assert caught.value.metadata["service"] == "tool_execution"
 
 
-async def test_a_room_starts_on_its_schema(databases: Any) -> None:
+async def test_a_service_starts_on_its_schema(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
     settings = ToolExecutionSettings(database_url=urls.service_url)
     async with AsyncExitStack() as stack:
-        room = await main.build(settings, NoRooms(), stack)  # type: ignore[arg-type]
-    assert room.name == "tool_execution"
+        service = await main.build(settings, NoServices(), stack)  # type: ignore[arg-type]
+    assert service.name == "tool_execution"
 
 
 async def test_tools_belong_to_their_project(databases: Any) -> None:

@@ -1,4 +1,4 @@
-"""The tools of the web over ``ExecuteTools`` and in the registry, as the room comes."""
+"""The tools of the web over ``ExecuteTools`` and in the registry, as the service comes."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ async def test_a_child_that_answers_nonsense_is_told_in_words(
         )
 
 
-async def test_nothing_of_the_rooms_environment_is_there(
+async def test_nothing_of_the_services_environment_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # A child that answers with its environment instead of a page.

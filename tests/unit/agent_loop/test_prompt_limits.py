@@ -73,7 +73,7 @@ def budget(agent: Agent, model: BoundModel, tools: Sequence[ToolSchema] = ()) ->
 def test_memory_that_fits_always_fits_into_the_model(
     window: int, most: int | None, endpoint: EndpointType, system: str, tools: int
 ) -> None:
-    """With memory as large as it may become there is still room for messages."""
+    """With memory as large as it may become there is still space for messages."""
     agent, model = agent_with(system), bound(window, endpoint, max_tokens=most)
     schemas = [TOOL] * tools
     found = budget(agent, model, schemas)
@@ -129,7 +129,7 @@ def test_more_of_anything_else_leaves_less_for_memory() -> None:
     assert budget(agent, bound(32_000, max_tokens=100)).leaves_less_than(plain)
     numbered = budget(agent, bound(64_000, "anthropic"))
     assert numbered.limit.line_numbers
-    assert numbered.leaves_less_than(plain), "numbers of lines take room"
+    assert numbered.leaves_less_than(plain), "numbers of lines take space"
     assert not plain.leaves_less_than(plain)
 
 
@@ -142,8 +142,8 @@ async def _accept(agent: Agent) -> None:
 
 
 @dataclass
-class Rooms:
-    """An agent in one room and its limit in another; calls can fail or be the last ones.
+class Services:
+    """An agent in one service and its limit in another; calls can fail or be the last ones.
 
     Attributes:
         agent: As it is stored.
@@ -240,13 +240,13 @@ class Rooms:
 
     @property
     def right_limit(self) -> PromptLimit | None:
-        """What the agent as it is stored has room for."""
+        """What the agent as it is stored has space for."""
         found = asyncio.run(self.limits.budget(self.agent))
         return found.limit if found is not None else None
 
 
-def rooms(window: int, **more: Any) -> Rooms:
-    made = Rooms(agent_with(window=window), None, **more)
+def services(window: int, **more: Any) -> Services:
+    made = Services(agent_with(window=window), None, **more)
     made.limit = made.right_limit
     return made
 
@@ -267,7 +267,7 @@ CONFIGS = st.one_of(
 def test_a_death_at_any_point_leaves_no_limit_that_is_too_small(
     first: ModelConfig, then: ModelConfig, system: str | None, dies_at: int, dies_after: bool
 ) -> None:
-    world = Rooms(replace(agent_with(), model=first), None)
+    world = Services(replace(agent_with(), model=first), None)
     world.limit = world.right_limit
     world.dies_at, world.dies_after = dies_at, dies_after
     try:
@@ -294,7 +294,7 @@ def test_a_death_at_any_point_leaves_no_limit_that_is_too_small(
 def test_a_change_that_is_not_stored_leaves_the_old_limit(
     window: int, refusal: StrataError
 ) -> None:
-    world = rooms(16_000, refuses=refusal)
+    world = services(16_000, refuses=refusal)
     before = world.limit
     with pytest.raises(type(refusal)):
         world.change(model=ModelConfig(context_window=window))
@@ -303,7 +303,7 @@ def test_a_change_that_is_not_stored_leaves_the_old_limit(
 
 
 def test_a_model_with_too_small_a_window_is_refused_before_anything_is_stored() -> None:
-    world = rooms(16_000, used=20_000)
+    world = services(16_000, used=20_000)
     with pytest.raises(FailedPreconditionError):
         world.change(model=ModelConfig(context_window=4_096))
     assert world.calls == ["raise"]
@@ -311,8 +311,8 @@ def test_a_model_with_too_small_a_window_is_refused_before_anything_is_stored() 
     assert world.limit == world.right_limit
 
 
-def test_what_leaves_memory_no_less_room_is_done_above_the_limit_too() -> None:
-    world = rooms(8_000, used=40_000)
+def test_what_leaves_memory_no_less_space_is_done_above_the_limit_too() -> None:
+    world = services(8_000, used=40_000)
     assert world.change(model=ModelConfig(context_window=8_000, temperature=0.1)).revision == 2
     assert world.change(model=ModelConfig(context_window=9_000)).revision == 3
     assert world.change(system="Kind.").revision == 4
@@ -322,14 +322,14 @@ def test_what_leaves_memory_no_less_room_is_done_above_the_limit_too() -> None:
 
 
 def test_a_system_prompt_that_is_too_long_is_refused_without_asking_core_memory() -> None:
-    world = rooms(4_096)
+    world = services(4_096)
     with pytest.raises(FailedPreconditionError):
         world.change(system="x" * 12_000)
     assert world.calls == []
 
 
 def test_without_a_model_there_is_no_limit() -> None:
-    world = rooms(8_000, used=40_000)
+    world = services(8_000, used=40_000)
     world.change(model=ModelConfig(handle="gone/model"))
     assert world.limit is None
     with pytest.raises(FailedPreconditionError):
@@ -338,7 +338,7 @@ def test_without_a_model_there_is_no_limit() -> None:
 
 
 def test_a_repeated_request_gets_its_answer_and_sets_what_is_right_now() -> None:
-    world = rooms(8_000)
+    world = services(8_000)
     first = world.change("request-1", model=ModelConfig(context_window=9_000))
     world.change("request-2", model=ModelConfig(context_window=64_000))
     world.used = 60_000

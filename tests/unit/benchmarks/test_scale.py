@@ -1,4 +1,4 @@
-"""The benchmark of scale: what it fills the rooms with."""
+"""The benchmark of scale: what it fills the services with."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def prompts_path(folder: Path) -> Any:
     gateway: Any = SimpleNamespace()
     [private, worker] = [generate_key_pair()[0] for _ in range(2)]
     local = Local(DataFolder(folder), storage, model, gateway, private, worker, "", "")
-    return local.room_values("agent_loop")["prompts_path"]
+    return local.service_values("agent_loop")["prompts_path"]
 
 
 def test_prompts_are_in_the_data_folder_by_default(

@@ -15,7 +15,7 @@ from strata.client import InvalidArgumentError, UnauthenticatedError, Unreachabl
 
 ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
 HEAVY = ("sqlalchemy", "asyncpg", "onnxruntime", "qdrant_client", "typer", "numpy", "httpx")
-ROOMS = tuple(
+SERVICES = tuple(
     f"strata.{each}"
     for each in (
         *("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"),
@@ -24,12 +24,12 @@ ROOMS = tuple(
 )
 
 
-def test_importing_everything_loads_neither_databases_nor_rooms() -> None:
+def test_importing_everything_loads_neither_databases_nor_services() -> None:
     program = (
         "import sys, strata.client\n"
         "assert 'grpc' not in sys.modules\n"
         "for name in strata.client.__all__: getattr(strata.client, name)\n"
-        f"print([m for m in {HEAVY + ROOMS!r} if m in sys.modules])"
+        f"print([m for m in {HEAVY + SERVICES!r} if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -311,9 +311,9 @@ EDITS = st.one_of(
 
 @given(VALUES, st.lists(EDITS, max_size=12), st.integers(0, 60), st.booleans())
 def test_no_edits_break_the_limit_or_a_read_only_block(
-    value: str, edits: list[TextEdit], room: int, read_only: bool
+    value: str, edits: list[TextEdit], service: int, read_only: bool
 ) -> None:
-    block = human(value, limit=len(value) + room, read_only=read_only)
+    block = human(value, limit=len(value) + service, read_only=read_only)
     for edit in edits:
         try:
             block = replace(block, value=apply_edit(block, edit))

@@ -165,7 +165,7 @@ def test_requests_pass_one_at_a_time_in_the_order_of_arrival() -> None:
     assert passed == [0, 1, 2, 3, 4]
 
 
-def test_a_full_queue_is_refused_and_a_leaver_makes_room() -> None:
+def test_a_full_queue_is_refused_and_a_leaver_makes_space() -> None:
     turnstile = Turnstile(limit=1)
 
     def leave() -> None:

@@ -73,6 +73,6 @@ async def test_answers_are_those_of_the_embedder(batches: list[list[str]], size:
         assert await cache.embed(batch, "query") == [array("f", one).tolist() for one in expected]
 
 
-def test_a_cache_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="room"):
+def test_a_cache_without_space_is_refused() -> None:
+    with pytest.raises(ValueError, match="service"):
         CachingEmbedder(CountingEmbedder(), max_entries=0)

@@ -19,17 +19,17 @@ INTERNAL = {
 
 
 def test_every_service_is_either_public_or_known_to_be_internal() -> None:
-    rooms = ("gateway", *PROXIED_SERVICES)
-    declared = {service.full_name for room in rooms for service in services_of(room)}
+    services = ("gateway", *PROXIED_SERVICES)
+    declared = {grpc.full_name for service in services for grpc in services_of(service)}
     public = {service.full_name for service in public_services()}
     assert public <= declared
     assert {name.rpartition(".")[2] for name in declared - public} == INTERNAL
 
 
-def test_a_service_is_forwarded_to_the_room_that_declares_it() -> None:
-    for room, services in PROXIED_SERVICES.items():
-        for service in services:
-            assert service.full_name.startswith(f"strata.api.{room}.v1.")
+def test_a_service_is_forwarded_to_the_service_that_declares_it() -> None:
+    for service, grpc_services in PROXIED_SERVICES.items():
+        for grpc_service in grpc_services:
+            assert grpc_service.full_name.startswith(f"strata.api.{service}.v1.")
 
 
 def test_the_edge_takes_four_mebibytes_also_when_another_limit_is_set(monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""How rooms open their databases."""
+"""How services open their databases."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import tomllib
 from packaging.specifiers import SpecifierSet
 
 from unit.house.repository import REPOSITORY
-from unit.k8s.manifests import BASE, container_of, load, of_kind, pod_of, rooms
+from unit.k8s.manifests import BASE, container_of, load, of_kind, pod_of, services
 
 _DOCKERFILE = (REPOSITORY / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
 _PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
@@ -78,10 +78,10 @@ def test_the_image_runs_as_the_user_of_the_manifests() -> None:
         assert instructions("WORKDIR")[-1] in {each["mountPath"] for each in mounts}
 
 
-def test_every_room_listens_where_it_is_exposed() -> None:
+def test_every_service_listens_where_it_is_exposed() -> None:
     exposed = {int(port) for each in instructions("EXPOSE") for port in each.split()}
-    assert exposed == {room.port for room in rooms().values()}
-    for room in rooms().values():
-        assert environment()[f"STRATA_{room.name.upper()}_HOST"] == "0.0.0.0"
-    known = {f"STRATA_{room.name.upper()}_HOST" for room in rooms().values()}
+    assert exposed == {service.port for service in services().values()}
+    for service in services().values():
+        assert environment()[f"STRATA_{service.name.upper()}_HOST"] == "0.0.0.0"
+    known = {f"STRATA_{service.name.upper()}_HOST" for service in services().values()}
     assert {name for name in environment() if name.startswith("STRATA_")} == known

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unit.house.repository import REPOSITORY, tracked
-from unit.k8s.manifests import rooms
+from unit.k8s.manifests import services
 
 DOCUMENTS = [path for path in tracked() if path.suffix == ".md"]
 README = (REPOSITORY / "README.md").read_text("utf-8")
@@ -25,11 +25,11 @@ def test_the_configuration_is_what_the_settings_say() -> None:
 
 def test_every_setting_is_documented() -> None:
     classes = _GENERATOR["settings_classes"]()
-    assert {room.settings for room in rooms().values()} <= set(classes)
+    assert {service.settings for service in services().values()} <= set(classes)
     for cls in classes:
         for name in cls.model_fields:
             prefix = cls.model_config["env_prefix"]
-            common = f"STRATA_<ROOM>_{name.upper()}"
+            common = f"STRATA_<SERVICE>_{name.upper()}"
             assert f"`{prefix}{name.upper()}" in CONFIGURATION or f"`{common}" in CONFIGURATION, (
                 f"{cls.__name__}.{name}"
             )
@@ -41,9 +41,9 @@ def test_the_readme_names_settings_that_exist() -> None:
         assert name in known, name
 
 
-def test_the_readme_knows_every_room_and_its_port() -> None:
-    for room in rooms().values():
-        assert re.search(rf"\| `{room.name}` \| {room.port} \|", README), room.name
+def test_the_readme_knows_every_service_and_its_port() -> None:
+    for service in services().values():
+        assert re.search(rf"\| `{service.name}` \| {service.port} \|", README), service.name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))

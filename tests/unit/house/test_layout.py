@@ -115,11 +115,11 @@ def test_every_package_stands_under_the_import_rules() -> None:
 def test_every_script_has_its_main(root: str) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     scripts = set(project["scripts"].values())
-    rooms = {
+    services = {
         path.parent.name
         for path in Path(REPOSITORY / root / "strata").glob("*/main.py")
         if path.parent.name != "cli"
     }
-    assert rooms
-    for room in rooms:
-        assert f"strata.{room}.main:main" in scripts
+    assert services
+    for service in services:
+        assert f"strata.{service}.main:main" in scripts

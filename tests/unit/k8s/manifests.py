@@ -17,7 +17,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.gateway.registry import PROXIED_SERVICES
 from strata.shared.channels import services_of
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 
 REPOSITORY = Path(__file__).parents[3]
 K8S = REPOSITORY / "k8s"
@@ -32,12 +32,12 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class RoomFacts:
-    """What the code says of a room."""
+class ServiceFacts:
+    """What the code says of a service."""
 
     name: str
     folder: Path
-    settings: type[RoomSettings]
+    settings: type[ServiceSettings]
 
     @property
     def app(self) -> str:
@@ -54,13 +54,13 @@ class RoomFacts:
 
     @property
     def callees(self) -> set[str]:
-        """The rooms it opens channels to, read from its `main`."""
+        """The services it opens channels to, read from its `main`."""
         found = {
             call.args[0].value if isinstance(call.args[0], ast.Constant) else None
             for call in self._calls("channel")
         }
         if None in found:
-            assert self.name == "gateway", "only the gateway takes rooms from a list"
+            assert self.name == "gateway", "only the gateway takes services from a list"
             found = (found - {None}) | set(PROXIED_SERVICES)
         return {str(each) for each in found}
 
@@ -87,8 +87,8 @@ class RoomFacts:
 
 
 @cache
-def rooms() -> Mapping[str, RoomFacts]:
-    """Every folder with a `main.py` and a `settings.py` that describes a room."""
+def services() -> Mapping[str, ServiceFacts]:
+    """Every folder with a `main.py` and a `settings.py` that describes a service."""
     found = {}
     for root in ("services", "gateway"):
         for main in sorted((REPOSITORY / root / "strata").glob("*/main.py")):
@@ -103,11 +103,11 @@ def rooms() -> Mapping[str, RoomFacts]:
                 value
                 for value in vars(module).values()
                 if isinstance(value, type)
-                and issubclass(value, RoomSettings)
+                and issubclass(value, ServiceSettings)
                 and value.__module__ == module.__name__
             ]
             assert len(classes) == 1, name
-            found[name] = RoomFacts(name, main.parent, classes[0])
+            found[name] = ServiceFacts(name, main.parent, classes[0])
     return found
 
 

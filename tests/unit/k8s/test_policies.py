@@ -18,7 +18,7 @@ from unit.k8s.manifests import (
     of_kind,
     pod_of,
     rendered,
-    rooms,
+    services,
 )
 
 ENGINES = load(COMPONENTS[0])
@@ -96,7 +96,7 @@ def test_replicas_are_spread_replaced_one_by_one_and_kept(name: str) -> None:
 
 
 @EVERY_DEPLOYMENT
-def test_a_room_has_several_replicas(name: str) -> None:
+def test_a_service_has_several_replicas(name: str) -> None:
     scaler = of_kind(OBJECTS, "HorizontalPodAutoscaler").get(name)
     if scaler is None:
         assert DEPLOYMENTS[name]["spec"]["replicas"] >= 2
@@ -110,7 +110,7 @@ def test_a_room_has_several_replicas(name: str) -> None:
     assert metric["resource"]["name"] == "cpu"
 
 
-def test_the_memory_rooms_scale_with_their_processor_load() -> None:
+def test_the_memory_services_scale_with_their_processor_load() -> None:
     scaled = set(of_kind(OBJECTS, "HorizontalPodAutoscaler"))
     assert scaled == {"core-memory", "recall", "archival"}
 
@@ -166,18 +166,21 @@ def allowed_in(policies: dict[str, Object]) -> set[Edge]:
 
 def edges_in_code() -> set[Edge]:
     edges: set[Edge] = {("migrate", POSTGRES, 5432)}
-    for room in rooms().values():
-        edges |= {(room.app, rooms()[to].app, rooms()[to].port) for to in room.callees}
-        if "advertised_host" in room.settings.model_fields:
-            edges.add((room.app, room.app, room.port))
-        if room.databases:
-            edges.add((room.app, POSTGRES, 5432))
-        if "qdrant_url" in room.settings.model_fields:
-            edges.add((room.app, QDRANT, 6334))
-        if "model_endpoints" in room.settings.model_fields:
-            edges.add((room.app, OUTSIDE, 443))
-        if {"web_private_networks", "webhook_private_networks"} & room.settings.model_fields.keys():
-            edges |= {(room.app, OUTSIDE, 80), (room.app, OUTSIDE, 443)}
+    for service in services().values():
+        edges |= {(service.app, services()[to].app, services()[to].port) for to in service.callees}
+        if "advertised_host" in service.settings.model_fields:
+            edges.add((service.app, service.app, service.port))
+        if service.databases:
+            edges.add((service.app, POSTGRES, 5432))
+        if "qdrant_url" in service.settings.model_fields:
+            edges.add((service.app, QDRANT, 6334))
+        if "model_endpoints" in service.settings.model_fields:
+            edges.add((service.app, OUTSIDE, 443))
+        if {
+            "web_private_networks",
+            "webhook_private_networks",
+        } & service.settings.model_fields.keys():
+            edges |= {(service.app, OUTSIDE, 80), (service.app, OUTSIDE, 443)}
     return edges
 
 
@@ -248,7 +251,7 @@ def test_who_may_go_outside_cannot_reach_private_addresses(name: str) -> None:
         )
 
 
-def test_engines_elsewhere_are_reached_by_the_same_rooms() -> None:
+def test_engines_elsewhere_are_reached_by_the_same_services() -> None:
     policies = of_kind(load(COMPONENTS[1]), "NetworkPolicy")
     found = {
         (source, target, port_of(policy["spec"]["egress"][0]))

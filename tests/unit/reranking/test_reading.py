@@ -12,18 +12,18 @@ TOKENS = st.lists(st.integers(min_value=0, max_value=20), max_size=80)
 
 @given(TOKENS, TOKENS, st.integers(min_value=5, max_value=60), st.integers(1, 60))
 def test_what_is_read_fits_and_is_a_part_of_what_there_is(
-    question: list[int], text: list[int], room: int, most: int
+    question: list[int], text: list[int], service: int, most: int
 ) -> None:
-    asked, read = fitting(question, text, room, most)
-    assert len(asked) + len(read) <= room
+    asked, read = fitting(question, text, service, most)
+    assert len(asked) + len(read) <= service
     assert len(read) <= most
     assert asked == question[: len(asked)]
     assert any(read == text[n : n + len(read)] for n in range(len(text) + 1))
     # Nothing is left out for nothing.
     wanted = min(len(text), most)
-    assert len(asked) + len(read) == min(room, len(question) + wanted)
-    assert min(len(question), room // 2) <= len(asked) <= max(room - wanted, room // 2)
-    assert len(read) == min(wanted, room - len(asked))
+    assert len(asked) + len(read) == min(service, len(question) + wanted)
+    assert min(len(question), service // 2) <= len(asked) <= max(service - wanted, service // 2)
+    assert len(read) == min(wanted, service - len(asked))
 
 
 @given(TOKENS, TOKENS, st.integers(1, 30))

@@ -125,7 +125,7 @@ class Pools(RuleBasedStateMachine):
         assert not any(child.closed for child in self.taken)
 
     @invariant()
-    def no_more_wait_than_there_is_room_for(self) -> None:
+    def no_more_wait_than_there_is_service_for(self) -> None:
         assert len(self.waiting()) <= len(self.pool) <= SIZE
 
     def teardown(self) -> None:

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from strata.api.common.v1 import call_options_pb2
 from strata.shared.channels import (
     ChannelFactory,
-    RoomChannels,
+    ServiceChannels,
     patience_of,
     service_config,
     services_of,
@@ -59,16 +59,16 @@ def test_without_repeatable_methods_nothing_is_retried(service: Any) -> None:
     assert "methodConfig" not in json.loads(service_config([service], max_attempts=1))
 
 
-def test_the_services_of_a_room_are_found_in_its_package() -> None:
+def test_the_services_of_a_service_are_found_in_its_package() -> None:
     names = {service.full_name for service in services_of("recall")}
     assert {"strata.api.recall.v1.MessageService", "strata.api.recall.v1.WindowService"} <= names
     with pytest.raises(ModuleNotFoundError):
         services_of("attic")
 
 
-async def test_a_room_without_target_is_named() -> None:
+async def test_a_service_without_target_is_named() -> None:
     factory = ChannelFactory()
-    channels = RoomChannels({"recall": "127.0.0.1:1"}, factory)
+    channels = ServiceChannels({"recall": "127.0.0.1:1"}, factory)
     try:
         assert channels.channel("recall") is channels.channel("recall")
         with pytest.raises(ValueError, match=r"'archival' \(known: recall\)"):

@@ -1,4 +1,4 @@
-"""What the rooms of one process share."""
+"""What the services of one process share."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     out = io.StringIO()
-    configure_logging("INFO", "json", room="recall", stream=out)
+    configure_logging("INFO", "json", service="recall", stream=out)
     yield out
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -41,7 +41,7 @@ def test_a_line_carries_the_ids_of_the_call(stream: io.StringIO) -> None:
     assert line["event"] == "window loaded"
     assert line["size"] == 3
     assert line["level"] == "info"
-    assert line["room"] == "recall"
+    assert line["service"] == "recall"
     assert line["logger"] == "strata.test"
     assert (line["request_id"], line["trace_id"]) == ("req-1", "ab" * 16)
     assert (line["project_id"], line["run_id"]) == ("project-1", "run-7")
@@ -53,7 +53,7 @@ def test_lines_of_libraries_have_the_same_form(stream: io.StringIO) -> None:
         logging.getLogger("library").warning("took %s", "long", extra={"attempt": 2})
     (line,) = lines(stream)
     assert (line["event"], line["request_id"]) == ("took long", "req-2")
-    assert (line["attempt"], line["room"]) == (2, "recall")
+    assert (line["attempt"], line["service"]) == (2, "recall")
 
 
 def test_lines_below_the_level_are_not_written(stream: io.StringIO) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a room: prefix, nesting, limits."""
+"""Settings of a service: prefix, nesting, limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import SecretStr, ValidationError, model_validator
 from strata.client.settings import ClientSettings
 from strata.gateway.settings import GatewaySettings
 from strata.shared.errors import WrongSettingError
-from strata.shared.settings import RoomSettings, room_config
+from strata.shared.settings import ServiceSettings, settings_config
 
 
-class RecallSettings(RoomSettings):
-    model_config = room_config("recall")
+class RecallSettings(ServiceSettings):
+    model_config = settings_config("recall")
 
 
 def test_fields_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ def hit(name: str) -> Hit:
     return Hit(name, 1.0, 1, None, 0.5, None)
 
 
-class Rooms:
+class Services:
     """A database and an index whose every step waits until the test lets it go on.
 
     Attributes:
@@ -32,13 +32,13 @@ class Rooms:
         self.hits = ["by index"]
         self.young: set[str] = set()
 
-    def open(self) -> Rooms:
+    def open(self) -> Services:
         for gate in (self.begins, self.words, self.index):
             gate.set()
         return self
 
     @asynccontextmanager
-    async def look(self) -> AsyncIterator[Rooms]:
+    async def look(self) -> AsyncIterator[Services]:
         self.seen.append("look")
         await self.begins.wait()
         if self.fails is not None:
@@ -85,35 +85,35 @@ async def run_dry() -> None:
         await asyncio.sleep(0)
 
 
-async def until_seen(rooms: Rooms, what: str) -> None:
+async def until_seen(services: Services, what: str) -> None:
     async with asyncio.timeout(30):
-        while what not in rooms.seen:
+        while what not in services.seen:
             await asyncio.sleep(0.001)
 
 
 async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_not_before() -> None:
-    rooms = Rooms()
-    finding = rooms.find()
+    services = Services()
+    finding = services.find()
     await run_dry()
-    assert rooms.seen == ["look", "vector"]  # what is asked is made meanwhile
-    rooms.begins.set()
+    assert services.seen == ["look", "vector"]  # what is asked is made meanwhile
+    services.begins.set()
     await run_dry()
     # Both search now, the index first: it takes longer.
-    assert rooms.seen[2:] == ["begun", "index", "statement"]
-    rooms.open()
+    assert services.seen[2:] == ["begun", "index", "statement"]
+    services.open()
     found = await finding
     # In the same transaction.
-    assert rooms.seen[5:] == ["ids by index", "done"]
+    assert services.seen[5:] == ["ids by index", "done"]
     assert [each.document_id for each in found.hits] == ["by index"]
     assert (found.by_id, found.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
 @pytest.mark.parametrize("index_first", [True, False])
 async def test_it_waits_for_both(index_first: bool) -> None:
-    rooms = Rooms()
-    finding = rooms.find()
-    rooms.begins.set()
-    gates = [rooms.index, rooms.words]
+    services = Services()
+    finding = services.find()
+    services.begins.set()
+    gates = [services.index, services.words]
     for gate in gates if index_first else reversed(gates):
         await run_dry()
         assert not finding.done()
@@ -122,68 +122,71 @@ async def test_it_waits_for_both(index_first: bool) -> None:
 
 
 async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
-    rooms = Rooms()
-    rooms.begins.set()
-    rooms.words.set()
-    finding = rooms.find()
-    await until_seen(rooms, "done")
+    services = Services()
+    services.begins.set()
+    services.words.set()
+    finding = services.find()
+    await until_seen(services, "done")
     assert not finding.done()
-    rooms.index.set()
+    services.index.set()
     found = await finding
-    assert rooms.seen[5:] == ["done", "look", "begun", "ids by index", "done"]
+    assert services.seen[5:] == ["done", "look", "begun", "ids by index", "done"]
     assert (found.by_id, found.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
 async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None:
-    rooms = Rooms().open()
-    rooms.hits, rooms.young = ["old", "young"], {"young"}
-    found = await rooms.find()
+    services = Services().open()
+    services.hits, services.young = ["old", "young"], {"young"}
+    found = await services.find()
     assert found.by_id == {"old": "OLD", "young": "YOUNG"}
-    assert [each for each in rooms.seen if each.startswith("ids")] == ["ids old young", "ids young"]
+    assert [each for each in services.seen if each.startswith("ids")] == [
+        "ids old young",
+        "ids young",
+    ]
 
 
 async def test_where_the_index_finds_nothing_it_costs_the_same() -> None:
-    rooms = Rooms().open()
-    rooms.hits = []
-    assert (await rooms.find()).by_id == {}
-    assert rooms.seen[-3:] == ["statement", "ids ", "done"]
+    services = Services().open()
+    services.hits = []
+    assert (await services.find()).by_id == {}
+    assert services.seen[-3:] == ["statement", "ids ", "done"]
 
 
 async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -> None:
-    rooms = Rooms().open()
-    rooms.index.clear()
-    rooms.fails = UnavailableError("no database")
+    services = Services().open()
+    services.index.clear()
+    services.fails = UnavailableError("no database")
     with pytest.raises(UnavailableError, match="no database"):
-        await rooms.find()
-    assert "index" not in rooms.seen
+        await services.find()
+    assert "index" not in services.seen
 
 
 async def test_without_the_index_all_is_searched_by_words() -> None:
-    rooms = Rooms().open()
-    rooms.away = True
-    found = await rooms.find()
-    assert rooms.seen[-2:] == ["done", "all words"]
+    services = Services().open()
+    services.away = True
+    found = await services.find()
+    assert services.seen[-2:] == ["done", "all words"]
     assert (found.hits, found.by_id, found.by_words) == ((), {}, [("by words", 0.5)])
 
 
 async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
-    rooms = Rooms()
-    rooms.begins.set()
-    rooms.words.set()
-    finding = rooms.find()
+    services = Services()
+    services.begins.set()
+    services.words.set()
+    finding = services.find()
     await run_dry()
     finding.cancel()
     with pytest.raises(asyncio.CancelledError):
         await finding
-    assert {"called off", "done"} <= set(rooms.seen)
+    assert {"called off", "done"} <= set(services.seen)
 
 
 async def test_an_error_of_the_index_that_is_no_outage_is_told() -> None:
-    rooms = Rooms().open()
+    services = Services().open()
 
     async def broken(_: Moment) -> list[Hit]:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await find(rooms.look, broken, rooms.by_words)
-    assert rooms.seen[-1] == "done"
+        await find(services.look, broken, services.by_words)
+    assert services.seen[-1] == "done"

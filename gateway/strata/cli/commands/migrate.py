@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import make_url
 
-from strata.cli.compose.rooms import ROOMS
+from strata.cli.compose.services import SERVICES
 from strata.cli.failures import UsageError
-from strata.shared.migrate import RolePasswords, RoomMigrations
+from strata.shared.migrate import RolePasswords, ServiceMigrations
 
 NOTHING = "nothing"
 """How a schema without tables is written."""
@@ -18,9 +18,9 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What was done for one room."""
+    """What was done for one service."""
 
-    room: str
+    service: str
     before: str
     after: str
 
@@ -28,12 +28,12 @@ class Migrated:
 async def migrate_all(
     admin_url: str, database_urls: Mapping[str, tuple[str, str]], *, check_only: bool
 ) -> list[Migrated]:
-    """Migrates, or only checks, the schema of every room.
+    """Migrates, or only checks, the schema of every service.
 
     Args:
         admin_url: A superuser, or a role that may make roles, schemas and extensions.
-        database_urls: Service and worker URL by room, whose passwords the roles get; a
-            room without them keeps the roles that are there.
+        database_urls: Service and worker URL by service, whose passwords the roles get; a
+            service without them keeps the roles that are there.
         check_only: Change nothing; fail if something is behind.
 
     Raises:
@@ -41,7 +41,7 @@ async def migrate_all(
         UnavailableError: The database cannot be reached.
     """
     done = []
-    for spec in ROOMS:
+    for spec in SERVICES:
         before = await spec.migrations.version(admin_url) or NOTHING
         if check_only:
             await spec.migrations.check(admin_url)
@@ -76,16 +76,16 @@ async def take_back(admin_url: str, service: str, revision: str | None) -> Migra
     return Migrated(service, before, revision or NOTHING)
 
 
-def migrations_of(service: str) -> RoomMigrations:
+def migrations_of(service: str) -> ServiceMigrations:
     """Returns the migrations of a service.
 
     Raises:
         UsageError: There is no such service.
     """
-    for spec in ROOMS:
+    for spec in SERVICES:
         if spec.name == service:
             return spec.migrations
-    known = ", ".join(spec.name for spec in ROOMS)
+    known = ", ".join(spec.name for spec in SERVICES)
     raise UsageError(f"There is no service {service!r}. Choose one of {known}.")
 
 
@@ -101,15 +101,15 @@ def _passwords(urls: tuple[str, str]) -> RolePasswords | None:
     return RolePasswords(service=str(service), worker=str(worker))
 
 
-def urls_of_rooms() -> dict[str, tuple[str, str]]:
-    """Returns the database URLs that the rooms are configured with, by room."""
+def urls_of_services() -> dict[str, tuple[str, str]]:
+    """Returns the database URLs that the services are configured with, by service."""
     urls = {}
-    for spec in ROOMS:
+    for spec in SERVICES:
         settings = spec.settings()
         urls[spec.name] = (settings.database_url, settings.worker_database_url)
     return urls
 
 
 def run_migrate(admin_url: str, *, check_only: bool) -> list[Migrated]:
-    """Runs `migrate_all` with the rooms' own settings."""
-    return asyncio.run(migrate_all(admin_url, urls_of_rooms(), check_only=check_only))
+    """Runs `migrate_all` with the services' own settings."""
+    return asyncio.run(migrate_all(admin_url, urls_of_services(), check_only=check_only))

@@ -59,7 +59,7 @@ def run(
     Without a terminal this is strata up.
     """
     from strata.cli.commands.chat import open_chat  # noqa: PLC0415 - loads gRPC
-    from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads every room
+    from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads every service
     from strata.embedded.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
 
     settings = CliSettings()
@@ -81,10 +81,10 @@ def up(
     data: DataOption = None,
     port: PortOption = None,
     host: HostOption = None,
-    split: Annotated[bool, typer.Option("--split", help="One process per room.")] = False,
+    split: Annotated[bool, typer.Option("--split", help="One process per service.")] = False,
 ) -> None:
-    """Start Strata in the foreground: engines, rooms and gateway. Ctrl-C stops it."""
-    from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads every room
+    """Start Strata in the foreground: engines, services and gateway. Ctrl-C stops it."""
+    from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads every service
 
     settings = CliSettings()
     chosen = settings.port if port is None else port
@@ -128,7 +128,7 @@ def migrate(
     ] = "",
     yes: YesOption = False,
 ) -> None:
-    """Bring the schemas of all rooms in a PostgreSQL of your own up to date.
+    """Bring the schemas of all services in a PostgreSQL of your own up to date.
 
     Strata does so itself for the database in its data folder. With --to, the schema of one
     service goes back to an earlier revision, for an earlier release; stop the service first.
@@ -140,7 +140,7 @@ def migrate(
     admin_url = url or CliSettings().database_admin_url
     if not admin_url:
         raise UsageError("Which database? Give --url, or set STRATA_DATABASE_ADMIN_URL.")
-    from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads every room
+    from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads every service
         migrations_of,
         run_migrate,
         run_take_back,
@@ -155,7 +155,9 @@ def migrate(
     else:
         done = run_migrate(admin_url, check_only=check)
     print_table(
-        ["room", "before", "now"], [(each.room, each.before, each.after) for each in done], empty=""
+        ["service", "before", "now"],
+        [(each.service, each.before, each.after) for each in done],
+        empty="",
     )
 
 

@@ -8,7 +8,7 @@ from strata.api.common.v1.reindex_pb2 import IndexState
 from strata.cli.client import Client
 from strata.cli.connection import Target
 from strata.cli.failures import EXIT_FAILURE
-from strata.cli.health import count_agents, gateway_state, index_states, room_states
+from strata.cli.health import count_agents, gateway_state, index_states, service_states
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import print_fields, print_json, print_table
 from strata.shared.errors import StrataError
@@ -19,19 +19,19 @@ app = typer.Typer(add_completion=False)
 @app.command()
 @online
 def status(connection: Connection, as_json: JsonOption = False) -> None:
-    """Tell whether Strata runs, and which rooms answer. The exit code is 0 if all is well."""
+    """Tell whether Strata runs, and which services answer. The exit code is 0 if all is well."""
     target, report = _ask(connection)
-    rooms: dict[str, str] = report.pop("rooms")  # type: ignore[assignment]
+    services: dict[str, str] = report.pop("services")  # type: ignore[assignment]
     indexes: dict[str, str] = report.pop("indexes")  # type: ignore[assignment]
     if as_json:
-        told = {"rooms": dict(rooms), "indexes": indexes}
+        told = {"services": dict(services), "indexes": indexes}
         print_json({"address": target.address, **report, **told})
     else:
         print_fields([("address", target.address), *((k, str(v)) for k, v in report.items())])
-        print_table(["room", "state"], rooms.items(), empty="")
+        print_table(["service", "state"], services.items(), empty="")
         if indexes:
             print_table(["index", "state"], indexes.items(), empty="")
-    if not report["gateway"] == "serving" or any(state != "answers" for state in rooms.values()):
+    if not report["gateway"] == "serving" or any(state != "answers" for state in services.values()):
         raise typer.Exit(EXIT_FAILURE)
 
 
@@ -39,7 +39,7 @@ def _ask(connection: Connection) -> tuple[Target, dict[str, object]]:
 
     async def ask(client: Client) -> dict[str, object]:
         gateway = await gateway_state(client)
-        states = await room_states(client)
+        states = await service_states(client)
         try:
             agents = await count_agents(client)
         except StrataError:
@@ -49,8 +49,8 @@ def _ask(connection: Connection) -> tuple[Target, dict[str, object]]:
             "version": gateway.version,
             "project": gateway.project,
             "agents": agents,
-            "rooms": {
-                each.room: "answers" if each.answers else f"does not answer: {each.detail}"
+            "services": {
+                each.service: "answers" if each.answers else f"does not answer: {each.detail}"
                 for each in states
             },
         }

@@ -23,8 +23,8 @@ from strata.embedded.data_folder import DataFolder
 from strata.shared.errors import StrataError
 from strata.shared.logs import configure_logging
 from strata.shared.loops import loop_factory
-from strata.shared.room import Room, Wiring
-from strata.shared.server import serve_room
+from strata.shared.server import serve_service
+from strata.shared.service import Service, Wiring
 
 Announce = Callable[[Local, dict[str, int]], None]
 
@@ -38,7 +38,7 @@ def run_up(
         data: The data folder; None for the default one.
         port: Preferred port of the gateway.
         host: Address that the gateway listens on.
-        split: One process per room.
+        split: One process per service.
         report: Receives how far the demo model is; None shows it here.
     """
     configure_logging("WARNING", "console")
@@ -78,26 +78,26 @@ async def _serve(folder: DataFolder, options: LocalOptions, announce: Announce) 
 
 
 async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
-    from strata.cli.compose.single import build_rooms  # noqa: PLC0415 - loads every room
+    from strata.cli.compose.single import build_services  # noqa: PLC0415 - loads every service
 
     async with AsyncExitStack() as engines:
         with _ended_by_signals():
             local = await open_local(folder, options, engines)
 
-            async def build(_: object, __: Wiring, stack: AsyncExitStack) -> Room:
-                return await build_rooms(local, stack)
+            async def build(_: object, __: Wiring, stack: AsyncExitStack) -> Service:
+                return await build_services(local, stack)
 
-        await serve_room("strata", build, local.gateway, ready=lambda _: announce(local, {}))
+        await serve_service("strata", build, local.gateway, ready=lambda _: announce(local, {}))
 
 
 async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
-    from strata.cli.compose.split import start_rooms  # noqa: PLC0415 - loads every room
+    from strata.cli.compose.split import start_services  # noqa: PLC0415 - loads every service
 
     with _ended_by_signals() as signals:
         async with AsyncExitStack() as stack:
             local = await open_local(folder, options, stack)
-            rooms = await start_rooms(local, stack, signals.hurry)
-            pids = {name: room.supervisor.pid or 0 for name, room in rooms.items()}
+            services = await start_services(local, stack, signals.hurry)
+            pids = {name: service.supervisor.pid or 0 for name, service in services.items()}
             announce(local, pids)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
@@ -133,11 +133,11 @@ class _ended_by_signals:  # noqa: N801 - reads as a verb
             self._task.cancel()
 
 
-def _ready(console: Console, local: Local, rooms: dict[str, int]) -> None:
+def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
     gateway = local.gateway
     host = f"[{gateway.host}]" if ":" in gateway.host.strip("[]") else gateway.host
     address = f"{'https://' if gateway.tls else ''}{host}:{gateway.port}"
-    local.folder.announce(local.address, {**local.processes, **rooms})
+    local.folder.announce(local.address, {**local.processes, **services})
     console.print(
         f"Strata is ready at [bold]{escape(address)}[/], data in {escape(str(local.folder.path))}."
     )

@@ -1,1 +1,1 @@
-"""The composition root: engines, schemas and rooms put together on one machine."""
+"""The composition root: engines, schemas and services put together on one machine."""

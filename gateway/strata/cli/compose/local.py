@@ -1,4 +1,4 @@
-"""`strata up`: engines, schemas, chat model and rooms on one machine."""
+"""`strata up`: engines, schemas, chat model and services on one machine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from strata.gateway.settings import GatewaySettings
 from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.secrets import generate_master_key
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 from strata.tool_execution.settings import ToolExecutionSettings
 
 HOST = "127.0.0.1"
 # A server that listens on one of these is reached at 127.0.0.1.
 _REACHED_ON_LOOPBACK = (HOST, "localhost", "0.0.0.0", "::", "[::]")  # noqa: S104 - compared only
-SETTINGS_OF_SERVICES: tuple[type[RoomSettings], ...] = (
+SETTINGS_OF_SERVICES: tuple[type[ServiceSettings], ...] = (
     CoreMemorySettings,
     RecallSettings,
     ArchivalSettings,
@@ -38,7 +38,7 @@ SETTINGS_OF_SERVICES: tuple[type[RoomSettings], ...] = (
     AgentLoopSettings,
     GatewaySettings,
 )
-"""Settings of every service: those in `rooms` load all of the services with them."""
+"""Settings of every service: those in `services` load all of the services with them."""
 # Each connection is a process of PostgreSQL's; more of them serve two cores no faster.
 _POOL_SIZE = 4
 
@@ -50,7 +50,7 @@ class LocalOptions:
     Attributes:
         port: Preferred port of the gateway; another one is taken if it is in use.
         host: Address that the gateway listens on.
-        split: One process per room instead of one for all.
+        split: One process per service instead of one for all.
         report: Told how far the demo model is; may be called from a thread.
     """
 
@@ -95,8 +95,8 @@ class Local:
         """Verifies the internal tokens."""
         return public_key_of(self.private_key)
 
-    def room_values(self, room: str) -> dict[str, Any]:
-        """Returns the settings that a room gets from us; the rest it reads from outside."""
+    def service_values(self, service: str) -> dict[str, Any]:
+        """Returns the settings that a service gets from us; the rest it reads from outside."""
         values: dict[str, Any] = {
             "host": HOST,
             "token_public_keys": self.public_key,
@@ -105,24 +105,24 @@ class Local:
             "drain_s": 0.0,
             "grace_s": 10.0,
         }
-        database = self.storage.databases[room]
+        database = self.storage.databases[service]
         values["database_url"] = database.service_url
         values["worker_database_url"] = database.worker_url
         values["pool_size"] = _POOL_SIZE
-        if room == "core_memory":
+        if service == "core_memory":
             values["worker_token_key"] = self.worker_key
-        if room == "archival":
+        if service == "archival":
             values["file_worker_public_keys"] = public_key_of(self.worker_key)
-        if room in {"recall", "archival"}:
+        if service in {"recall", "archival"}:
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
-        if room == "tool_execution":
+        if service == "tool_execution":
             values["master_keys"] = tuple(self.tool_master_keys.split())
             values["packages_path"] = self.folder.path / "packages"
             # Whoever starts Strata on a machine of their own may start programs there anyway.
             values["mcp_local"] = True
             values["mcp_stdio_homes"] = self.folder.path / "mcp"
-        if room == "agent_loop":
+        if service == "agent_loop":
             values["master_keys"] = tuple(self.model_master_keys.split())
             values["prompts_path"] = AgentLoopSettings().prompts_path or self.folder.prompts
             if self.model.endpoints:
@@ -141,7 +141,7 @@ class Local:
 
 
 async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExitStack) -> Local:
-    """Starts all but the rooms, and makes sure that there is a project with a key.
+    """Starts all but the services, and makes sure that there is a project with a key.
 
     Args:
         folder: An open data folder.

@@ -1,37 +1,37 @@
-"""All rooms in one process: in-process channels between them, one socket outside."""
+"""All services in one process: in-process channels between them, one socket outside."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
 from strata.cli.compose.local import Local
-from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, RoomSpec
+from strata.cli.compose.services import GATEWAY, INNER_SERVICES, ServiceSpec
 from strata.shared.auth import TokenVerifier
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import BackgroundTasks, Room
-from strata.shared.settings import RoomSettings
+from strata.shared.service import BackgroundTasks, Service
+from strata.shared.settings import ServiceSettings
 
 
-async def build_rooms(local: Local, stack: AsyncExitStack) -> Room:
-    """Builds every room, serves the inner ones to each other, and returns the gateway.
+async def build_services(local: Local, stack: AsyncExitStack) -> Service:
+    """Builds every service, serves the inner ones to each other, and returns the gateway.
 
     Args:
-        local: What the rooms stand on.
-        stack: Closes the rooms, the gateway's parts first.
+        local: What the services stand on.
+        stack: Closes the services, the gateway's parts first.
     """
     network = await stack.enter_async_context(InProcessNetwork(TokenVerifier(local.public_key)))
-    for spec in INNER_ROOMS:
-        await _open_room(spec, local, network, stack)
+    for spec in INNER_SERVICES:
+        await _open_service(spec, local, network, stack)
     gateway = await GATEWAY.build(local.gateway, network, stack)
-    # Rooms call it too: an agent's tool sends messages to other agents.
+    # Services call it too: an agent's tool sends messages to other agents.
     network.register(gateway, local.gateway)
     return gateway
 
 
-async def _open_room(
-    spec: RoomSpec, local: Local, network: InProcessNetwork, stack: AsyncExitStack
+async def _open_service(
+    spec: ServiceSpec, local: Local, network: InProcessNetwork, stack: AsyncExitStack
 ) -> None:
-    settings: RoomSettings = spec.settings(**local.room_values(spec.name))
-    room = await spec.build(settings, network, stack)
-    network.register(room, settings)
-    await stack.enter_async_context(BackgroundTasks(room))
+    settings: ServiceSettings = spec.settings(**local.service_values(spec.name))
+    service = await spec.build(settings, network, stack)
+    network.register(service, settings)
+    await stack.enter_async_context(BackgroundTasks(service))

@@ -1,4 +1,4 @@
-"""One process per room, each under a supervisor, real gRPC between them."""
+"""One process per service, each under a supervisor, real gRPC between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import strata
 from strata.cli.compose.local import HOST, Local
-from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
+from strata.cli.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
 from strata.cli.settings import environment_of_service
 from strata.embedded.ports import ReservedPort
 from strata.embedded.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
@@ -25,11 +25,11 @@ from strata.shared.errors import UnavailableError
 _STOP_SECONDS = 20.0
 
 
-class RoomProcess:
-    """A room in a process of its own, started again when it dies.
+class ServiceProcess:
+    """A service in a process of its own, started again when it dies.
 
     Args:
-        spec: The room.
+        spec: The service.
         values: Its settings.
         folder: Where its log is kept.
         environment: Further environment variables.
@@ -37,7 +37,7 @@ class RoomProcess:
 
     def __init__(
         self,
-        spec: RoomSpec,
+        spec: ServiceSpec,
         values: dict[str, object],
         folder: Path,
         environment: Mapping[str, str] | None = None,
@@ -72,17 +72,17 @@ class RoomProcess:
                 folder=self._folder,
                 log_path=self._log,
                 environment={**environment_of_service(self.name), **self._environment},
-                # Without its supervisor a room must not linger, draining, beside the next start.
+                # Without its supervisor a service must not linger, draining, beside the next start.
                 death_signal=signal.SIGKILL,
             )
         )
         if await until_ready(process, self._ready, stop=signal.SIGTERM):
             self._process = process
             return process
-        raise UnavailableError(f"the room {self.name} did not start: {tail(self._log)}")
+        raise UnavailableError(f"the service {self.name} did not start: {tail(self._log)}")
 
     async def stop(self, hurry: asyncio.Event) -> None:
-        """Ends the room in order, or by force as soon as `hurry` is set."""
+        """Ends the service in order, or by force as soon as `hurry` is set."""
         stopping = asyncio.ensure_future(self.supervisor.stop())
         hurried = asyncio.ensure_future(hurry.wait())
         try:
@@ -100,26 +100,26 @@ class RoomProcess:
             return f"READY {self.name} ".encode() in log.read()
 
 
-async def start_rooms(
+async def start_services(
     local: Local, stack: AsyncExitStack, hurry: asyncio.Event
-) -> dict[str, RoomProcess]:
-    """Starts every room, the gateway last.
+) -> dict[str, ServiceProcess]:
+    """Starts every service, the gateway last.
 
     Args:
-        local: What the rooms stand on.
-        stack: Stops the rooms, the gateway first.
-        hurry: Once it is set, rooms that are being stopped get no more time.
+        local: What the services stand on.
+        stack: Stops the services, the gateway first.
+        hurry: Once it is set, services that are being stopped get no more time.
     """
     ports = {
         spec.name: stack.enter_context(ReservedPort(excluding=(local.gateway.port,)))
-        for spec in INNER_ROOMS
+        for spec in INNER_SERVICES
     }
     targets = {name: f"{HOST}:{port.number}" for name, port in ports.items()}
     targets[GATEWAY.name] = local.address
     folder = local.folder.path / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
-    rooms = {
-        spec.name: RoomProcess(
+    services = {
+        spec.name: ServiceProcess(
             spec,
             {
                 **_values(local, spec),
@@ -128,22 +128,22 @@ async def start_rooms(
             },
             folder,
         )
-        for spec in ROOMS
+        for spec in SERVICES
     }
     async with asyncio.TaskGroup() as group:
-        for spec in INNER_ROOMS:
-            group.create_task(_start(rooms[spec.name], stack, hurry))
-    await _start(rooms[GATEWAY.name], stack, hurry)
-    return rooms
+        for spec in INNER_SERVICES:
+            group.create_task(_start(services[spec.name], stack, hurry))
+    await _start(services[GATEWAY.name], stack, hurry)
+    return services
 
 
-async def _start(room: RoomProcess, stack: AsyncExitStack, hurry: asyncio.Event) -> None:
-    await room.supervisor.start()
-    stack.push_async_callback(room.stop, hurry)
+async def _start(service: ServiceProcess, stack: AsyncExitStack, hurry: asyncio.Event) -> None:
+    await service.supervisor.start()
+    stack.push_async_callback(service.stop, hurry)
 
 
-def _values(local: Local, spec: RoomSpec) -> dict[str, object]:
-    values = local.room_values(spec.name)
+def _values(local: Local, spec: ServiceSpec) -> dict[str, object]:
+    values = local.service_values(spec.name)
     if spec is GATEWAY:
         values["token_private_key"] = local.private_key
         values["key_pepper"] = local.gateway.pepper()
@@ -158,9 +158,11 @@ def _address(local: Local, reserved: ReservedPort | None) -> dict[str, object]:
     return {"port": reserved.number, "reuse_port": True}
 
 
-def environment_of(room: str, values: dict[str, object]) -> dict[str, str]:
-    """Returns settings of a room as environment variables; structures as JSON."""
-    return {f"STRATA_{room.upper()}_{name.upper()}": _text(value) for name, value in values.items()}
+def environment_of(service: str, values: dict[str, object]) -> dict[str, str]:
+    """Returns settings of a service as environment variables; structures as JSON."""
+    return {
+        f"STRATA_{service.upper()}_{name.upper()}": _text(value) for name, value in values.items()
+    }
 
 
 def _text(value: object) -> str:

@@ -12,15 +12,15 @@ import asyncpg
 from strata.embedded.data_folder import DataFolder
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
 DATABASE = "strata"
-_ROOMS = "strata.cli.compose.rooms"
+_SERVICES = "strata.cli.compose.services"
 
 
 @dataclass(frozen=True, slots=True)
-class RoomDatabase:
-    """How a room reaches its schema."""
+class ServiceDatabase:
+    """How a service reaches its schema."""
 
     service_url: str
     worker_url: str
@@ -31,13 +31,13 @@ class Storage:
     """Running engines with migrated schemas.
 
     Attributes:
-        databases: By room.
+        databases: By service.
         processes: The pids of the engines by name.
     """
 
     postgres: EmbeddedPostgres
     vectors: EmbeddedVectors
-    databases: dict[str, RoomDatabase]
+    databases: dict[str, ServiceDatabase]
 
     @property
     def processes(self) -> dict[str, int]:
@@ -64,12 +64,12 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
     async with asyncio.TaskGroup() as group:
         group.create_task(postgres.start())
         group.create_task(vectors.start())
-        # The rooms and what they stand on take longer to import than the engines to start.
-        loading = group.create_task(asyncio.to_thread(importlib.import_module, _ROOMS))
+        # The services and what they stand on take longer to import than the engines to start.
+        loading = group.create_task(asyncio.to_thread(importlib.import_module, _SERVICES))
     await _ensure_database(postgres)
     databases = {
         spec.name: await _migrated(folder, postgres, spec.migrations)
-        for spec in loading.result().ROOMS
+        for spec in loading.result().SERVICES
     }
     return Storage(postgres, vectors, databases)
 
@@ -85,15 +85,15 @@ async def _ensure_database(postgres: EmbeddedPostgres) -> None:
 
 
 async def _migrated(
-    folder: DataFolder, postgres: EmbeddedPostgres, migrations: RoomMigrations
-) -> RoomDatabase:
+    folder: DataFolder, postgres: EmbeddedPostgres, migrations: ServiceMigrations
+) -> ServiceDatabase:
     """Migrates only what is behind: the check is one query, the whole migration is not."""
-    passwords = folder.role_passwords(migrations.room)
+    passwords = folder.role_passwords(migrations.service)
     admin_url = postgres.url(database=DATABASE)
     if await migrations.version(admin_url) != migrations.head:
         await migrations.upgrade(admin_url, passwords)
     roles = migrations.roles
-    return RoomDatabase(
+    return ServiceDatabase(
         service_url=postgres.url(user=roles.service, password=passwords.service, database=DATABASE),
         worker_url=postgres.url(user=roles.worker, password=passwords.worker, database=DATABASE),
     )

@@ -149,7 +149,7 @@ def time_of(
 
 
 class _Relevance(Protocol):
-    """Why something was found, as either room tells it."""
+    """Why something was found, as either service tells it."""
 
     @property
     def rrf_score(self) -> float: ...

@@ -63,7 +63,7 @@ def print_log(steps: Sequence[Step], names: Names) -> None:
     ]
     kept = list(range(len(columns)))
     if sys.stdout.isatty():
-        # A column in which nothing stands only takes the others' room.
+        # A column in which nothing stands only takes the others' space.
         kept = [at for at in kept if not rows or any(row[at] for row in rows)]
     print_table(
         [columns[at] for at in kept],

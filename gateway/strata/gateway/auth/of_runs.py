@@ -22,7 +22,7 @@ FOR_RUNS = frozenset(
         "/strata.api.agent_loop.v1.AgentService/ListAgents",
     }
 )
-"""What a room may call on behalf of a run: find other agents, and send them messages."""
+"""What a service may call on behalf of a run: find other agents, and send them messages."""
 
 
 _FOLLOWING = frozenset({Scope.RUN.value, Scope.READ.value, Scope.APPROVE.value})

@@ -1,9 +1,9 @@
 """Schema of the gateway."""
 
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
-MIGRATIONS = RoomMigrations(
-    room="gateway",
+MIGRATIONS = ServiceMigrations(
+    service="gateway",
     package="strata.gateway.migrations",
     schema="gateway",
     # They have no project: row-level security binds them to the organisation instead.

@@ -1,4 +1,4 @@
-"""Other rooms as the gateway sees them: turns, which agents there are, versions of tools."""
+"""Other services as the gateway sees them: turns, which agents there are, versions of tools."""
 
 from __future__ import annotations
 

@@ -173,20 +173,20 @@ class DocumentIngestion:
     async def _go_on(self, agent: agent_pb.Agent) -> Ingested:
         marks = {mark.conversation_id: mark for mark in await self._marks(agent.id)}
         ingested = await self._retire(marks)
-        room, seen = self._files_per_agent - len(marks), set(marks)
+        service, seen = self._files_per_agent - len(marks), set(marks)
         async for file in self._files_of(agent.id):
             key = _key(file)
             if key in seen:
                 continue
             seen.add(key)
-            if file.state not in _READABLE or not file.line_count or room <= 0:
+            if file.state not in _READABLE or not file.line_count or service <= 0:
                 ingested.skipped += 1
             elif ingested.open >= OPEN_AT_ONCE:
                 ingested.waiting += 1
             elif (mark := await self._begin(agent, file)) is not None:
                 ingested.started.append(mark)
                 ingested.open += 1
-                room -= 1
+                service -= 1
             else:
                 ingested.skipped += 1
         return ingested

@@ -97,8 +97,8 @@ class CompactionByHand:
         before = gauge.estimate(fixed + held)
         summarizer = Summarizer(self._models, self._tokens, agent, bound)
         compactor = Compactor(agent, summarizer, self._recall, self._clock)
-        room = min(gauge.max_bytes - fixed, held)
-        done = await compactor.compact(window, view, room, None)
+        space = min(gauge.max_bytes - fixed, held)
+        done = await compactor.compact(window, view, space, None)
         if done is None:
             return Freed(None, before, before)
         return Freed(

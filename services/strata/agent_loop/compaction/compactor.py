@@ -33,9 +33,9 @@ from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 
-MIN_SUMMARISED_ROOM = 3_000
-"""Bytes of room for messages from which on a model is asked for the summary. In less room every
-few messages are evicted: each turn would pay for a summary, for which there is hardly any room."""
+MIN_SUMMARISED_SPACE = 3_000
+"""Bytes of space for messages from which on a model is asked for the summary. In less space every
+few messages are evicted: each turn would pay for a summary, for which there is hardly any space."""
 
 MAX_SWAPS = 3
 """Tries to swap a window that others (a pin, a manual compaction) change at the same time."""
@@ -62,15 +62,15 @@ class Compactor:
         self._clock = clock
 
     async def compact(
-        self, window: Window, view: View, room: float, key: JournalKey | None
+        self, window: Window, view: View, space: float, key: JournalKey | None
     ) -> Compacted | None:
-        """Makes room in a window; None if nothing may leave it.
+        """Makes space in a window; None if nothing may leave it.
 
         Args:
             window: As stored.
             view: How its messages are shown.
-            room: Bytes for all messages but the system message; in less than
-                `MIN_SUMMARISED_ROOM` the summary is an extract, unless it is a compaction by hand.
+            space: Bytes for all messages but the system message; in less than
+                `MIN_SUMMARISED_SPACE` the summary is an extract, unless it is a compaction by hand.
             key: The dispatch that compacts; None for a compaction by hand.
 
         Raises:
@@ -81,7 +81,7 @@ class Compactor:
         """
         known: tuple[Plan, Summary] | None = None
         for swap in range(1, MAX_SWAPS + 1):
-            planned = plan(window.messages, view, room, self._agent.compaction, forced=key is None)
+            planned = plan(window.messages, view, space, self._agent.compaction, forced=key is None)
             if planned is None:
                 return None
             if known is None or not _stands_for(known[0], planned):
@@ -90,7 +90,7 @@ class Compactor:
                     planned.evicted,
                     planned.earlier,
                     limit,
-                    ask_model=key is None or room >= MIN_SUMMARISED_ROOM,
+                    ask_model=key is None or space >= MIN_SUMMARISED_SPACE,
                 )
                 known = (planned, made)
             told = (*_gone(window, planned), *known[0].evicted)

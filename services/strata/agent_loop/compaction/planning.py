@@ -11,7 +11,7 @@ from strata.agent_loop.loop.exchanges import Unit, UnitKind, leaving, units_of
 from strata.agent_loop.loop.requests import View
 
 MIN_SUMMARY_BYTES = 600
-"""Room for the shortest summary worth making, packed."""
+"""Space for the shortest summary worth making, packed."""
 
 _SUMMARY_SHARE = 0.25
 _PACKING_BYTES = 300
@@ -37,7 +37,7 @@ class Plan:
 def plan(
     messages: Sequence[Message],
     view: View,
-    room: float,
+    space: float,
     settings: CompactionSettings,
     *,
     forced: bool = False,
@@ -47,33 +47,33 @@ def plan(
     Exchanges that are over leave whole, oldest first: in mode ``sliding_window`` until the share
     that the settings name is free, in mode ``all`` every one of them. If the exchange under way
     does not fit even then, its older steps go too. Nothing goes while pinned messages alone fill
-    the room: each turn would pay for a summary and be too large again.
+    the space: each turn would pay for a summary and be too large again.
 
     Args:
         messages: The window, the system message first.
         view: How messages are shown.
-        room: Bytes for all messages but the system message.
+        space: Bytes for all messages but the system message.
         settings: The agent's.
-        forced: A person asked for it: pinned messages that fill the room do not prevent it.
+        forced: A person asked for it: pinned messages that fill the space do not prevent it.
     """
     units = units_of(messages[1:])
     sizes = [view.size(unit.messages) for unit in units]
     summaries = {i for i, unit in enumerate(units) if unit.kind is UnitKind.SUMMARY}
-    reserve = _reserve(room, settings)
+    reserve = _reserve(space, settings)
     size = sum(size for i, size in enumerate(sizes) if i not in summaries)
     gone: set[int] = set()
     order = leaving(units)
-    if not forced and order.fixed and sum(sizes[i] for i in order.fixed) > room - reserve:
+    if not forced and order.fixed and sum(sizes[i] for i in order.fixed) > space - reserve:
         return None
     everything = settings.evicts is CompactionMode.ALL
-    share = room * (1.0 - settings.evicted_share) - reserve
+    share = space * (1.0 - settings.evicted_share) - reserve
     for group in order.exchanges:
         if not everything and size <= share:
             break
         gone.update(group)
         size -= sum(sizes[i] for i in group)
     for group in order.current:
-        if size <= room - reserve:
+        if size <= space - reserve:
             break
         gone.update(group)
         size -= sum(sizes[i] for i in group)
@@ -83,12 +83,14 @@ def plan(
         _messages(units, gone),
         _earlier(units, summaries),
         _messages(units, set(range(len(units))) - gone - summaries),
-        max(MIN_SUMMARY_BYTES, int(room) - size),
+        max(MIN_SUMMARY_BYTES, int(space) - size),
     )
 
 
-def _reserve(room: float, settings: CompactionSettings) -> float:
-    return max(MIN_SUMMARY_BYTES, min(settings.limit_chars + _PACKING_BYTES, room * _SUMMARY_SHARE))
+def _reserve(space: float, settings: CompactionSettings) -> float:
+    return max(
+        MIN_SUMMARY_BYTES, min(settings.limit_chars + _PACKING_BYTES, space * _SUMMARY_SHARE)
+    )
 
 
 def _messages(units: Sequence[Unit], wanted: set[int]) -> tuple[Message, ...]:

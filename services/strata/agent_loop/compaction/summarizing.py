@@ -186,7 +186,7 @@ class _Ladder:
         """
         request = ModelRequest([*self._opening, ChatMessage.user("\n".join(told))])
         gauge = Gauge(self._tokens, bound.settings, self._agent.id)
-        # The answer needs room as well, where the model's settings reserve none.
+        # The answer needs space as well, where the model's settings reserve none.
         if gauge.estimate(request_bytes(request) + self._limit) > gauge.usable_tokens:
             raise TooLongError
         try:

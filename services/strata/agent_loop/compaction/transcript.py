@@ -69,20 +69,20 @@ def extract(
     result is that of the conversation. Of earlier summaries the beginning is kept.
     """
     head = _EXTRACT_HEAD.format(len(messages), _between(messages, timezone))
-    room = limit - len(head) - len(_EXTRACT_TAIL) - 2
+    space = limit - len(head) - len(_EXTRACT_TAIL) - 2
     before = "\n".join(part.text for part in earlier)
     if before:
-        before = clip(before, max(0, int(room * _EARLIER_SHARE)))
-        room -= len(before) + 1
+        before = clip(before, max(0, int(space * _EARLIER_SHARE)))
+        space -= len(before) + 1
     picked: dict[int, str] = {}
     for role, chars in ((MessageRole.USER, _SAID_CHARS), (MessageRole.ASSISTANT, _ANSWERED_CHARS)):
         for position in range(len(messages) - 1, -1, -1):
             message = messages[position]
             shown = message.role is role and not message.hidden
             line = _excerpt(message, chars) if shown else ""
-            if line and len(line) + 1 <= room:
+            if line and len(line) + 1 <= space:
                 picked[position] = line
-                room -= len(line) + 1
+                space -= len(line) + 1
     body = [picked[position] for position in sorted(picked)]
     return clip("\n".join(text for text in (before, head, *body, _EXTRACT_TAIL) if text), limit)
 

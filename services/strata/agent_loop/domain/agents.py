@@ -88,7 +88,7 @@ class CompactionSettings:
         model: Handle of the summarizer; empty for the agent's model.
         prompt: What it is told; empty for our prompt.
         mode: Wire name of a `CompactionMode`; empty for ``sliding_window``.
-        sliding_window_percentage: Share of the room for messages that is freed; 0 for the default.
+        sliding_window_percentage: Share of the space for messages that is freed; 0 for the default.
         clip_chars: Most characters of a summary; 0 for the default.
         model_settings: How the summarizer is called, without a handle; None leaves it to the
             endpoint, and for the agent's model to the agent.
@@ -120,7 +120,7 @@ class CompactionSettings:
 
     @property
     def evicted_share(self) -> float:
-        """Share of the room that is freed."""
+        """Share of the space that is freed."""
         return self.sliding_window_percentage or DEFAULT_EVICTED_SHARE
 
     @property
@@ -207,7 +207,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class StoredAgent:
-    """An agent with what only the room itself knows of it.
+    """An agent with what only the service itself knows of it.
 
     Attributes:
         agent: The agent.

@@ -98,9 +98,9 @@ class StepName:
 
 
 class Compact(Protocol):
-    """Makes room in a window; see `compaction.compactor.Compactor.compact`."""
+    """Makes space in a window; see `compaction.compactor.Compactor.compact`."""
 
-    async def __call__(self, window: Window, view: View, room: float) -> Compacted | None:
+    async def __call__(self, window: Window, view: View, space: float) -> Compacted | None:
         """Returns what was done, None if nothing could leave the window."""
         ...
 
@@ -129,8 +129,8 @@ class Asker:
         tokens: What is known of bytes per token.
         agent: The agent.
         sink: Where the pieces go.
-        compact: Makes room in the window.
-        close_files: Makes room in the system message.
+        compact: Makes space in the window.
+        close_files: Makes space in the system message.
         load: Returns a request with the bytes of its images.
         stream_tokens: Whether the pieces are wanted.
         json_replies: Whether replies to the user must be JSON.
@@ -383,7 +383,7 @@ class Asker:
         if not self._read:
             self._gauge.read(window.counted, offer.tools, self._view)
             self._read = True
-        await self._leave_room(window, offer, self._gauge.max_bytes)
+        await self._leave_space(window, offer, self._gauge.max_bytes)
         fixed = _fixed_bytes(window, offer)
         if self._gauge.least(fixed) > self._chain.current.settings.context_window:
             text, size = window.messages[0].text, self._chain.current.settings.context_window
@@ -392,7 +392,7 @@ class Asker:
         fitted = self._fit(window, offer, self._gauge.max_bytes)
         if fitted.whole_size <= self._gauge.max_bytes:
             return fitted
-        await self._make_room(window, offer, self._gauge.max_bytes)
+        await self._make_space(window, offer, self._gauge.max_bytes)
         return self._fit(window, offer, self._gauge.max_bytes)
 
     async def _smaller(
@@ -403,8 +403,8 @@ class Asker:
             return None
         max_bytes = refused.size * _REFUSED_SHARE
         if overflows == 1:
-            await self._leave_room(window, offer, max_bytes)
-            await self._make_room(window, offer, max_bytes)
+            await self._leave_space(window, offer, max_bytes)
+            await self._make_space(window, offer, max_bytes)
         else:
             max_bytes = refused.size / 2
         fitted = self._fit(window, offer, max_bytes)
@@ -422,13 +422,13 @@ class Asker:
         parts = system_parts(window.messages[0].text, offer.schemas, self._gauge.estimate)
         return system_prompt_too_large(parts, size, refusal=error.message)
 
-    async def _leave_room(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
+    async def _leave_space(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
         """Closes open files if they leave messages less than their share of a prompt."""
         excess = files_excess(_fixed_bytes(window, offer), max_bytes)
         if excess:
             await self._close_files(excess)
 
-    async def _make_room(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
+    async def _make_space(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
         fixed = _fixed_bytes(window, offer)
         if not compaction_helps(fixed, max_bytes):
             return

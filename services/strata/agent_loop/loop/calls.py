@@ -85,7 +85,7 @@ def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool)
 def fitted(tool: Tool, arguments: str) -> tuple[str, str | None]:
     """Returns the arguments of a call as a client gets them, and what is wrong with them.
 
-    Of all other tools the room that runs them sees to that.
+    Of all other tools the service that runs them sees to that.
 
     Args:
         tool: A tool that the client runs.

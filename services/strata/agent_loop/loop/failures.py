@@ -1,4 +1,4 @@
-"""How a failed model call, or a failed room, ends a run."""
+"""How a failed model call, or a failed service, ends a run."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def all_failed(first: StepFailedError, others: Mapping[str, str]) -> StepFailedE
 
 
 def ends_run(error: StrataError) -> bool:
-    """Says whether an error of a room would come again on every dispatch of the run."""
+    """Says whether an error of a service would come again on every dispatch of the run."""
     return not isinstance(error, _NOT_ENDED)
 
 
-def from_room_error(error: StrataError) -> StepFailedError:
-    """Returns how a definite error of a room ends the run."""
+def from_service_error(error: StrataError) -> StepFailedError:
+    """Returns how a definite error of a service ends the run."""
     return StepFailedError(StopReason.ERROR, RunFailure(error.reason, error.message))
 
 

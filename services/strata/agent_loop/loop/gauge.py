@@ -25,7 +25,7 @@ FILES_SHARE = 0.25
 `MESSAGES_SHARE`, so that a file that was just opened is not closed at the next step because a
 block has grown or the estimate of tokens has changed."""
 
-MIN_ROOM_SHARE = 0.05
+MIN_SPACE_SHARE = 0.05
 """Share of a prompt that messages need at least for a compaction to be worth its cost."""
 
 # More bytes per token than any text has: what is too large by this measure is too large.
@@ -118,7 +118,7 @@ class Gauge:
 
 
 def files_excess(fixed: int, max_bytes: float) -> int:
-    """Returns the bytes of open files to close so that messages have room; 0 if they have it.
+    """Returns the bytes of open files to close so that messages have space; 0 if they have it.
 
     Args:
         fixed: Bytes of system message and tools.
@@ -130,12 +130,12 @@ def files_excess(fixed: int, max_bytes: float) -> int:
 
 
 def compaction_helps(fixed: int, max_bytes: float) -> bool:
-    """Says whether messages have room enough for a compaction to be worth its cost.
+    """Says whether messages have space enough for a compaction to be worth its cost.
 
     Where they have not, the fixed part is the reason: whatever left the window now, the next
     turn would be too large again and pay for another summary.
     """
-    return max_bytes - fixed >= max_bytes * MIN_ROOM_SHARE
+    return max_bytes - fixed >= max_bytes * MIN_SPACE_SHARE
 
 
 def _growing(counted: Sequence[tuple[int, Usage]]) -> list[tuple[int, Usage]]:

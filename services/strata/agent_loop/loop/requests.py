@@ -57,7 +57,7 @@ MIN_PIECE_BYTES = 160
 
 BLIND_MODEL = "this model is not shown images"
 TOO_MANY_IMAGES = "newer images have taken its place"
-NO_ROOM_FOR_IMAGE = "it does not fit into the context window"
+NO_SPACE_FOR_IMAGE = "it does not fit into the context window"
 
 _SHRINK = 0.8
 _MARK = "... [truncated {} chars]"
@@ -368,7 +368,7 @@ def _without_images(chats: list[ChatMessage], budget: float) -> list[ChatMessage
         nonlocal size
         if size <= budget or not isinstance(part, ShownImage):
             return part
-        note = image_note(part.image, NO_ROOM_FOR_IMAGE)
+        note = image_note(part.image, NO_SPACE_FOR_IMAGE)
         size += len(note.text.encode("utf-8", "replace")) - part.weight
         return note
 

@@ -173,7 +173,7 @@ class Steps:
         Raises:
             StepFailedError: A step cannot be made.
             CallerLostError: The caller is gone; no further step is begun.
-            StrataError: A room cannot be reached, or refused.
+            StrataError: A service cannot be reached, or refused.
         """
         self._expect_answered()
         self.step = self._committed_steps

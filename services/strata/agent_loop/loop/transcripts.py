@@ -33,8 +33,8 @@ _LEAST_OF_ONE = 200
 _NOTE_BYTES = 50
 
 READING_SHARE = 0.5
-"""Share of the room beside system prompt, memory and tools that a transcript takes; the rest is for
-the work of the memory agent: its calls, their returns and its replies."""
+"""Share of the space beside system prompt, memory and tools that a transcript takes; the rest is
+for the work of the memory agent: its calls, their returns and its replies."""
 
 _LEAST_BYTES = 500
 _MOST_BYTES = 1_000_000
@@ -175,7 +175,7 @@ def fitting(lines: list[str], budget: int) -> list[str]:
     if size_of(lines) <= budget:
         return lines
     left, share = budget, _LEAST_OF_ONE
-    # Short lines leave their room to the others.
+    # Short lines leave their space to the others.
     for position, size in enumerate(sorted(text_bytes(line) + 1 for line in lines)):
         share = left // (len(lines) - position)
         if size > share:

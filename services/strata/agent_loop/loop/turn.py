@@ -40,7 +40,7 @@ from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
     from_model_error,
-    from_room_error,
+    from_service_error,
     no_tool_call,
     nothing_archived,
     out_of_time,
@@ -117,7 +117,7 @@ class Turn:
         Raises:
             CallerLostError: The caller is gone, and the step under way is stored.
             StrataError: The turn was not ended: the agent is unknown, a newer attempt has taken
-                over, or a room cannot be reached, so that another dispatch may go on.
+                over, or a service cannot be reached, so that another dispatch may go on.
         """
         try:
             if not self._control.cancelled:
@@ -159,8 +159,8 @@ class Turn:
         except StrataError as error:
             if not ends_run(error):
                 raise
-            _log.warning("a room refused the turn", run_id=self._key.run_id, error=repr(error))
-            stop, failure = StopReason.ERROR, from_room_error(error).failure
+            _log.warning("a service refused the turn", run_id=self._key.run_id, error=repr(error))
+            stop, failure = StopReason.ERROR, from_service_error(error).failure
             if isinstance(error, NotFoundError) and await self._agent_is_gone():
                 stop, failure = StopReason.CANCELLED, None
         except TimeoutError:
@@ -296,7 +296,7 @@ class Turn:
             )
         else:
             section, toolset, stats = await asyncio.gather(*prompt_parts, return_exceptions=True)
-            # How much is read depends on the room that the prompt leaves.
+            # How much is read depends on the service that the prompt leaves.
             budget = reading_budget(
                 agent,
                 model,

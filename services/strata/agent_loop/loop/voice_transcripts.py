@@ -37,7 +37,7 @@ def voice_transcript_input(
 ) -> MessageInput:
     """Returns the user message that the memory agent of a voice agent is sent.
 
-    Where not all fits, the newer lines have a quarter of the room: they stay in the view of the
+    Where not all fits, the newer lines have a quarter of the space: they stay in the view of the
     voice agent, and the older ones are archived as they are shown.
 
     Args:

@@ -1,7 +1,7 @@
 """Schema of the agent loop."""
 
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
-MIGRATIONS = RoomMigrations(
-    room="agent_loop", package="strata.agent_loop.migrations", schema="agent_loop"
+MIGRATIONS = ServiceMigrations(
+    service="agent_loop", package="strata.agent_loop.migrations", schema="agent_loop"
 )

@@ -1,1 +1,1 @@
-"""The gRPC services of the room."""
+"""The gRPC services of the service."""

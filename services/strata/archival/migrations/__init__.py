@@ -1,7 +1,7 @@
-"""Schema of the archival room."""
+"""Schema of the archival service."""
 
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
-MIGRATIONS = RoomMigrations(
-    room="archival", package="strata.archival.migrations", schema="archival"
+MIGRATIONS = ServiceMigrations(
+    service="archival", package="strata.archival.migrations", schema="archival"
 )

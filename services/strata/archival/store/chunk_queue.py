@@ -85,7 +85,7 @@ class ChunkQueue:
     """The indexer's view of the chunks.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role, which sees ids and counts of every project.
         abandoned_after: Without a new chunk for so long, an upload is given up.
     """

@@ -84,7 +84,7 @@ class PassageContents:
     """Passages in the order in which a rebuild takes them.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role.
     """
 
@@ -132,7 +132,7 @@ class ChunkContents:
     """Chunks of files in the order in which a rebuild takes them.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role.
     """
 

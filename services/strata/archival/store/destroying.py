@@ -103,7 +103,7 @@ class Expiry:
     """Destroys what is older than its archive keeps; replicas may do it at the same time.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role, which sees which archives have a time-to-live.
         batch: Passages destroyed in one transaction.
         poll: Seconds between two looks.

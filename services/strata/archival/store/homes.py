@@ -72,7 +72,7 @@ class ArchiveHomes:
     """See the module.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
     """
 
     def __init__(self, database: Database) -> None:

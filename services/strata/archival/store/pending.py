@@ -42,7 +42,7 @@ class PendingPassages:
     """The indexer's view of the passages.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role, which sees ids and revisions of every project.
     """
 

@@ -252,7 +252,7 @@ def used_percent(block: Block) -> int:
 
 
 def is_nearly_full(block: Block) -> bool:
-    """Says whether a block has so little room left that its readers should be told."""
+    """Says whether a block has so little space left that its readers should be told."""
     return used_percent(block) >= NEARLY_FULL_PERCENT
 
 

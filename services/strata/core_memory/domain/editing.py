@@ -42,7 +42,7 @@ REVIEW = (
 
 _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
 _PATCH_MARK = re.compile(r"^[-+ ]", re.MULTILINE)
-# A status message holds 600 bytes: a quoted text must leave room for the sentence around it.
+# A status message holds 600 bytes: a quoted text must leave space for the sentence around it.
 _QUOTE_BYTES = 240
 _LABELS_BYTES = 400
 _MOST_LINES_NAMED = 20

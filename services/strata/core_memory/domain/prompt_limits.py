@@ -1,6 +1,6 @@
 """How large the core memory of an agent may become in its prompt.
 
-The agent loop knows the model, and so what its window has room for beside everything else; it
+The agent loop knows the model, and so what its window has space for beside everything else; it
 says so when it makes or changes an agent. The store holds the limit in every statement that makes
 a block or an agent's set of blocks larger; what makes them smaller always passes.
 """
@@ -18,7 +18,7 @@ class PromptLimit:
 
     Attributes:
         bytes: UTF-8 bytes of all its blocks as they are rendered; None for any size.
-        line_numbers: Its values are rendered with line numbers, which take room too.
+        line_numbers: Its values are rendered with line numbers, which take space too.
         files_bytes: UTF-8 bytes of blocks and folders together above which no file is opened;
             0 if that is not known.
         max_open: Files that may be open at once; 0 if that is not known.
@@ -56,7 +56,7 @@ class PromptSize:
         """Returns the size in the form that the limit is for."""
         return self.numbered if limit.line_numbers else self.plain
 
-    def room(self, limit: PromptLimit) -> float:
+    def space(self, limit: PromptLimit) -> float:
         """Returns how many bytes are free; less than 0 above the limit."""
         return float("inf") if limit.bytes is None else limit.bytes - self.in_form(limit)
 
@@ -68,13 +68,13 @@ def check_change(agent_id: str, size: PromptSize, old: PromptLimit, new: PromptL
         FailedPreconditionError: The memory is larger than the new limit
             (``CONTEXT_WINDOW_EXCEEDED``).
     """
-    room = size.room(new)
-    if new.bytes is not None and room < 0 and room < size.room(old):
+    space = size.space(new)
+    if new.bytes is not None and space < 0 and space < size.space(old):
         found = size.in_form(new)
         raise FailedPreconditionError(
             f"Core memory of {agent_id} takes {found} bytes of its prompt, {found - new.bytes} "
             f"more than the {new.bytes} that would be left for it. Nothing was changed: shorten "
-            "or detach a memory block first, or leave more room.",
+            "or detach a memory block first, or leave more space.",
             reason=Reason.CONTEXT_WINDOW_EXCEEDED,
             metadata={"agent_id": agent_id, "size": found, "limit": new.bytes},
         )
@@ -91,7 +91,7 @@ def memory_too_large(agent_id: str, size: int, limit: int) -> FailedPrecondition
     return FailedPreconditionError(
         f"Core memory would be too large for the context window: all blocks of {agent_id} "
         f"together would take {size} bytes, {size - limit} more than the {limit} that there is "
-        f"room for. Nothing was changed: shorten a memory block by at least {size - limit} bytes "
+        f"space for. Nothing was changed: shorten a memory block by at least {size - limit} bytes "
         "or detach one, or write less.",
         reason=Reason.CONTEXT_WINDOW_EXCEEDED,
         metadata={"agent_id": agent_id, "size": size, "limit": limit},

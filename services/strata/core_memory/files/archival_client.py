@@ -1,4 +1,4 @@
-"""The archival room's index of files, as core memory calls it."""
+"""The archival service's index of files, as core memory calls it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FILES_A_CALL = 500
 
 
 class ArchivalFileIndex:
-    """Calls the archival room; see `domain.ports.FileIndex`.
+    """Calls the archival service; see `domain.ports.FileIndex`.
 
     Background work has no caller whose token could be passed on: it signs its own, with a
-    key that no room but archival trusts.
+    key that no service but archival trusts.
 
     Args:
-        channel: The channel to the archival room.
+        channel: The channel to the archival service.
         signer: Signs for background work; None refuses it.
     """
 
@@ -53,7 +53,7 @@ class ArchivalFileIndex:
                     await call.write(pb.IndexFileRequest(chunks=map(_to_proto, batch)))
                 await call.done_writing()
             except asyncio.InvalidStateError:
-                # The room has answered already: with an error, which is raised below.
+                # The service has answered already: with an error, which is raised below.
                 pass
             except BaseException:
                 call.cancel()

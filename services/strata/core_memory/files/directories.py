@@ -22,7 +22,7 @@ class Views(Protocol):
     async def folders(self, agent_id: str) -> tuple[Sequence[FolderView], Sequence[str]]:
         """Returns the agent's folders in order of attachment, and what was closed to fit.
 
-        The latter are the names of files that were closed because the prompt had no room.
+        The latter are the names of files that were closed because the prompt had no space.
         """
         ...
 

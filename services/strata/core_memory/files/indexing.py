@@ -1,4 +1,4 @@
-"""Having files indexed by the archival room, so that they are found by meaning."""
+"""Having files indexed by the archival service, so that they are found by meaning."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FileIndexing:
     Args:
         queue: Says what is to be done.
         contents: Where the text is.
-        index: The index; None if the room has no key to call it with.
+        index: The index; None if the service has no key to call it with.
         lease: For how long a file is ours without a sign of life, seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Searching an agent's files by meaning, with the archival room's index."""
+"""Searching an agent's files by meaning, with the archival service's index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FileSearch:
 
         Raises:
             InvalidArgumentError: The query makes no sense; the message is for the model.
-            UnavailableError: The archival room cannot be reached.
+            UnavailableError: The archival service cannot be reached.
         """
         limit = checked_limit(query)
         scope = await self._store.scope(query.agent_id, MAX_FOLDERS)

@@ -11,9 +11,9 @@ from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import Request
 from strata.core_memory.domain.prompt_limits import PromptLimit
 from strata.core_memory.files.domain.opening import (
-    NoRoomError,
+    NoSpaceError,
     check_requests,
-    check_room,
+    check_space,
     choose_to_fit,
     not_attached,
     plan_closing,
@@ -55,7 +55,7 @@ class Windows:
             InvalidArgumentError: Nothing or too much is asked, or a range makes no sense.
             NotFoundError: A file is not attached (``FILE_NOT_FOUND``).
             FailedPreconditionError: A file cannot be read, or not yet
-                (``EDIT_NOT_APPLICABLE``), or the prompt has no room for what is asked
+                (``EDIT_NOT_APPLICABLE``), or the prompt has no space for what is asked
                 (``CONTEXT_WINDOW_EXCEEDED``).
             OutOfRangeError: A window begins after the end of its file.
             ReplayedError: The request was done before.
@@ -70,7 +70,7 @@ class Windows:
             return plan_opening(command, files, windows, self._clock.now())
 
         def check(use: PromptUse, opening: Opening) -> None:
-            check_room(use, opening, command.max_bytes)
+            check_space(use, opening, command.max_bytes)
 
         names = [each.file_name for each in command.requests]
         return await self._change(command.agent_id, names, receipt, decide, (command.limits, check))
@@ -78,7 +78,7 @@ class Windows:
     async def open_first(self, agent_id: str, folder_id: str, count: int) -> None:
         """Opens the first files of an attached folder, by name, as far as they can be read.
 
-        Fewer are opened if the prompt of the agent has no room for all.
+        Fewer are opened if the prompt of the agent has no space for all.
 
         Args:
             agent_id: The agent.
@@ -92,7 +92,7 @@ class Windows:
         while names:
             try:
                 await self._open_some(agent_id, names, known)
-            except NoRoomError as error:
+            except NoSpaceError as error:
                 names = names[: min(error.fitting, len(names) - 1)]
             else:
                 return
@@ -109,7 +109,7 @@ class Windows:
             return plan_opening(command, files, windows, self._clock.now())
 
         def check(use: PromptUse, opened: Opening) -> None:
-            check_room(use, opened, opening.max_bytes)
+            check_space(use, opened, opening.max_bytes)
 
         await self._change(agent_id, names, _NO_RECEIPT, decide, (opening.limits, check))
 

@@ -1,7 +1,7 @@
 """The schema of core memory."""
 
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
-MIGRATIONS = RoomMigrations(
-    room="core_memory", package="strata.core_memory.migrations", schema="core_memory"
+MIGRATIONS = ServiceMigrations(
+    service="core_memory", package="strata.core_memory.migrations", schema="core_memory"
 )

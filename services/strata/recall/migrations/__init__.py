@@ -1,5 +1,7 @@
-"""Schema of the recall room."""
+"""Schema of the recall service."""
 
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
-MIGRATIONS = RoomMigrations(room="recall", package="strata.recall.migrations", schema="recall")
+MIGRATIONS = ServiceMigrations(
+    service="recall", package="strata.recall.migrations", schema="recall"
+)

@@ -29,7 +29,7 @@ class MessageContents:
     """Messages in the order in which a rebuild takes them.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role.
     """
 

@@ -55,7 +55,7 @@ class PendingMessages:
     """The indexer's view of the messages.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role, which sees ids and states of every project.
         settled_after: How long a write to the index can take at most.
     """

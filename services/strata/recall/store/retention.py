@@ -176,7 +176,7 @@ class PostgresOldMessages:
     """Implements `OldMessages`.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role, which sees which projects forget.
     """
 
@@ -251,7 +251,7 @@ class ForgottenMessages:
     """Deleted messages that the index may still know, over all projects.
 
     Args:
-        worker: Connects as the room's worker role.
+        worker: Connects as the service's worker role.
         settled_after: How long a write to the index can take at most.
     """
 

@@ -145,7 +145,7 @@ class MemoryTools:
         return Output(response.message, memory_edits=edits)
 
     async def _conflict(self, error: StrataError, agent_id: str, label: str) -> Exception:
-        """Returns the refusal with the whole text, which no status message has room for."""
+        """Returns the refusal with the whole text, which no status message has space for."""
         try:
             found = await self._blocks.GetBlock(pb.GetBlockRequest(agent_id=agent_id, label=label))
         except StrataError:

@@ -67,11 +67,11 @@ def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str
     alone = len(response.messages) == 1
     shown: list[dict[str, Any]] = []
     following = response.next_sequence
-    room = PAGE_CHARS
+    space = PAGE_CHARS
     for message in response.messages:
         result = _result(message, timezone, PAGE_CHARS if alone else _MESSAGE_CHARS)
-        room -= len(json.dumps(result, ensure_ascii=False, indent=2))
-        if shown and room < 0:
+        space -= len(json.dumps(result, ensure_ascii=False, indent=2))
+        if shown and space < 0:
             following = message.sequence
             break
         shown.append(result)

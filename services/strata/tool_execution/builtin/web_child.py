@@ -1,7 +1,7 @@
 """What the processes that read one page have in common.
 
 Standard input is the page, standard output one JSON object: ``title`` and ``text``, or
-``refusal`` in words for the model. Nothing of the room's is in the environment, and before such
+``refusal`` in words for the model. Nothing of the service's is in the environment, and before such
 a process looks at the page it gives up what it does not need.
 """
 
@@ -31,7 +31,7 @@ def serve(read: Read, arguments: Sequence[str]) -> int:
 
     Args:
         read: How.
-        arguments: Process id of the room, seconds of processor time, bytes of address space,
+        arguments: Process id of the service, seconds of processor time, bytes of address space,
             and the encoding or an empty text.
     """
     parent, cpu_seconds, memory_bytes, charset = arguments

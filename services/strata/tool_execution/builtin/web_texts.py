@@ -1,4 +1,4 @@
-"""What the room and the process that reads pages both do to text; imports nothing large."""
+"""What the service and the process that reads pages both do to text; imports nothing large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the network of tools: for the room, and for a runner in its place."""
+"""Settings of the network of tools: for the service, and for a runner in its place."""
 
 from __future__ import annotations
 

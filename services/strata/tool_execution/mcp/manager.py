@@ -250,13 +250,13 @@ class McpManager:
                 if connection is not None and not connection.ended and server_id not in away:
                     continue
             # A session that is open is asked again; it takes no further place.
-            if connection is None and not self._has_room(len(self._contacts)):
+            if connection is None and not self._has_space(len(self._contacts)):
                 continue
             task = asyncio.create_task(self._contact(key))
             self._contacts[key] = task
             task.add_done_callback(partial(self._contacted, key))
 
-    def _has_room(self, opening: int) -> bool:
+    def _has_space(self, opening: int) -> bool:
         held = Counter(key[0] for key, each in self._entries.items() if each.connection is not None)
         most = share_of(self._limits.connections)
         return (
@@ -354,7 +354,7 @@ class McpManager:
         secrets: Mapping[str, str] = {}
         try:
             secrets = self._secrets(found, name)
-            await self._make_room(entry)
+            await self._make_space(entry)
             # On a thread: it takes a second the first time, and others must not wait for it.
             module = await asyncio.to_thread(importlib.import_module, _CONNECTION)
             connection: Connection = await module.Connection.open(
@@ -388,7 +388,7 @@ class McpManager:
         connection.digests = {each.name: each.digest for each in reported if not each.problem}
         return synced
 
-    async def _make_room(self, entry: _Entry) -> None:
+    async def _make_space(self, entry: _Entry) -> None:
         project, most = current_project(), share_of(self._limits.connections)
         held = Counter(key[0] for key, each in self._entries.items() if each.connection is not None)
         full = held[project] >= most

@@ -1,7 +1,7 @@
-"""Schema of the tool-execution room."""
+"""Schema of the tool-execution service."""
 
-from strata.shared.migrate import RoomMigrations
+from strata.shared.migrate import ServiceMigrations
 
-MIGRATIONS = RoomMigrations(
-    room="tool_execution", package="strata.tool_execution.migrations", schema="tool_execution"
+MIGRATIONS = ServiceMigrations(
+    service="tool_execution", package="strata.tool_execution.migrations", schema="tool_execution"
 )

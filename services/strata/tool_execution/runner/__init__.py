@@ -1,1 +1,1 @@
-"""The sandbox as a process of its own, beside the room and without its secrets."""
+"""The sandbox as a process of its own, beside the service and without its secrets."""

@@ -94,4 +94,4 @@ class RemoteSandbox:
         return result
 
     async def close(self) -> None:
-        """Nothing is kept here: calls end with their streams, the channel is the room's."""
+        """Nothing is kept here: calls end with their streams, the channel is the service's."""

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as sandbox_pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.logs import get_logger
-from strata.shared.room import Room, Service, Wiring
-from strata.shared.server import run_room
+from strata.shared.server import run_service
+from strata.shared.service import GrpcService, Service, Wiring
 from strata.tool_execution.egress.wiring import ca_file, open_proxies
 from strata.tool_execution.runner.servicer import SandboxServicer
 from strata.tool_execution.runner.settings import ToolRunnerSettings
@@ -27,7 +27,7 @@ _CHECK_S = 5.0
 _log = get_logger(__name__)
 
 
-async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the runner. It opens no database, knows no secret, and calls nobody.
 
     Args:
@@ -46,10 +46,10 @@ async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitSt
     )
     stack.push_async_callback(sandbox.close)
     _log.info("sandbox started", isolation=sandbox.probe.words())
-    return Room(
+    return Service(
         name=NAME,
         services=[
-            Service(
+            GrpcService(
                 _SERVICE,
                 sandbox_grpc.add_SandboxServiceServicer_to_server,
                 SandboxServicer(sandbox),
@@ -75,9 +75,9 @@ def main() -> None:
     settings = ToolRunnerSettings()
     if sys.argv[1:] == ["check"]:
         sys.exit(0 if asyncio.run(is_serving(settings.host)) else 1)
-    # Whoever is in its group may open the socket; the room has another user.
+    # Whoever is in its group may open the socket; the service has another user.
     os.umask(0o007)
-    run_room(NAME, build, settings)
+    run_service(NAME, build, settings)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,20 @@ from typing import Literal
 
 from pydantic import Field
 
-from strata.shared.settings import RoomSettings, room_config
+from strata.shared.settings import ServiceSettings, settings_config
 from strata.tool_execution.domain.sandbox import Isolation
 from strata.tool_execution.egress.fields import EgressFields
 
 
-class ToolRunnerSettings(EgressFields, RoomSettings):
+class ToolRunnerSettings(EgressFields, ServiceSettings):
     """What the runner of sandboxed code can be told from outside."""
 
-    model_config = room_config("tool_runner")
+    model_config = settings_config("tool_runner")
 
     packages_path: Path | None = Field(
         default=None,
-        description="Folder in which the tool-execution room keeps the packages of tools, under the"
-        " same path as there; it is only read. Unset means that tools have none.",
+        description="Folder in which the tool-execution service keeps the packages of tools, under"
+        " the same path as there; it is only read. Unset means that tools have none.",
     )
     minimum_isolation: Literal["landlock", "namespaces"] = Field(
         default="landlock", description="The least isolation with which calls are run at all."

@@ -1,4 +1,4 @@
-"""Where the room's code runs: in a sandbox of this process, or in a runner beside it."""
+"""Where the service's code runs: in a sandbox of this process, or in a runner beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
-from strata.shared.room import Wiring
+from strata.shared.service import Wiring
 from strata.tool_execution.domain.sandbox import Sandbox
 from strata.tool_execution.egress.wiring import ca_file, open_proxies
 from strata.tool_execution.runner.client import RemoteSandbox
@@ -29,7 +29,7 @@ def sandbox_starter(
     With a runner among the targets there is no other way: if it is not there, nothing runs.
 
     Args:
-        settings: Of the room.
+        settings: Of the service.
         wiring: Has the channel to the runner.
         environments: Folder with the packages of tools; None for none.
         stack: Closes what the sandbox of this process needs.

@@ -207,7 +207,7 @@ class ForkServer:
             os.set_blocking(output, False)
             os.set_blocking(errors, False)
             connection.setblocking(False)
-            # Past the fork server, like all that follows; the socket is empty and has room.
+            # Past the fork server, like all that follows; the socket is empty and has space.
             connection.sendall(frames.framed(shape.as_message(folder)))
             child = Child(
                 next(self._numbers), self, connection, output, errors,

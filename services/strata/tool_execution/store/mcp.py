@@ -140,9 +140,9 @@ class PostgresMcpStore:
                 raise server_missing(server_id)
             rows = (await connection.execute(sql.ALL_TOOLS, bound)).all()
             known = {row.name: _to_mcp_tool(row) for row in rows}
-            room = MAX_KNOWN_TOOLS - len(known)
+            space = MAX_KNOWN_TOOLS - len(known)
             new = [each for each in reported if each.name not in known]
-            left_out = {each.name for each in new[max(0, room) :]}
+            left_out = {each.name for each in new[max(0, space) :]}
             heard = [each for each in reported if each.name not in left_out]
             heard = await _without_taken(connection, server_id, heard)
             after = reconcile(known, heard)

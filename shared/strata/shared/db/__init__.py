@@ -1,4 +1,4 @@
-"""PostgreSQL for every room: tenant-bound transactions, page tokens, row-level security."""
+"""PostgreSQL for every service: tenant-bound transactions, page tokens, row-level security."""
 
 from strata.shared.db.database import Database
 from strata.shared.db.errors import MissingTenantError

@@ -66,7 +66,7 @@ def _driver(connection: AsyncConnection) -> asyncpg.Connection[Any]:
 
 
 class Database:
-    """A pool of connections to one room's PostgreSQL schema, as one role.
+    """A pool of connections to one service's PostgreSQL schema, as one role.
 
     Args:
         url: `postgresql://user:password@host:port/database`.

@@ -111,6 +111,6 @@ def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataE
     if isinstance(cause, asyncpg.QueryCanceledError):
         return DeadlineExceededError("a database statement took too long")
     if isinstance(cause, _UNSTORABLE):
-        # Rooms name the field where they check it; this is for those they do not check.
+        # Services name the field where they check it; this is for those they do not check.
         return InvalidArgumentError("a text of the request holds the character NUL")
     return None

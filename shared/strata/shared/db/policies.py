@@ -35,17 +35,17 @@ def tenant_policy_sql(table: str) -> str:
     )
 
 
-def worker_policy_sql(table: str, room: str, *, using: str = "true") -> str:
-    """Returns a policy that lets the room's worker role reach rows of every tenant.
+def worker_policy_sql(table: str, service: str, *, using: str = "true") -> str:
+    """Returns a policy that lets the service's worker role reach rows of every tenant.
 
     A policy opens rows; columns and verbs come from `grant_sql` or `grant_columns_sql`.
 
     Args:
         table: The table, with or without its schema.
-        room: The room whose worker role is meant.
+        service: The service whose worker role is meant.
         using: Which rows, as an SQL condition.
     """
-    role = f"strata_{_checked(room)}_worker"
+    role = f"strata_{_checked(service)}_worker"
     return (
         f"CREATE POLICY worker ON {_checked(table)} TO {role} USING ({using}) WITH CHECK ({using});"
     )

@@ -14,12 +14,12 @@ _PAUSE = timedelta(hours=1)
 
 
 class RequestLog:
-    """The requests of all projects that a room keeps, as the worker role may reach them.
+    """The requests of all projects that a service keeps, as the worker role may reach them.
 
     Args:
         database: Connects as the worker role.
         keep: For how long a repetition is recognised.
-        schema: That of the room; its table ``requests`` has project_id, request_id and
+        schema: That of the service; its table ``requests`` has project_id, request_id and
             create_time.
     """
 

@@ -20,7 +20,7 @@ class CachingEmbedder:
 
     def __init__(self, inner: Embedder, max_entries: int = 4096) -> None:
         if max_entries < 1:
-            raise ValueError("the cache needs room for at least one vector")
+            raise ValueError("the cache needs space for at least one vector")
         self._inner = inner
         self._max_entries = max_entries
         self._vectors: OrderedDict[_Key, array[float]] = OrderedDict()

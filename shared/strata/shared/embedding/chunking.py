@@ -42,7 +42,7 @@ def chunk_text(
     markers = count_tokens("")
     budget = max_tokens - markers
     if budget < 1 or not 0 <= overlap <= budget // 2:
-        raise ValueError("chunks need room for one token and twice the overlap")
+        raise ValueError("chunks need space for one token and twice the overlap")
     if count_tokens(text) <= max_tokens:
         return [text]
     pieces = _pieces(text, lambda part: count_tokens(part) - markers, budget)

@@ -37,7 +37,7 @@ class MiniLmEmbedder:
     """The default embedder: English, 384 components, unit length, 256 tokens.
 
     Runs in one thread of its own (ONNX Runtime releases the GIL), so that embedding never
-    takes more than one core from the rooms beside it. Make it with `load`.
+    takes more than one core from the services beside it. Make it with `load`.
     """
 
     def __init__(self, session: ort.InferenceSession, executor: ThreadPoolExecutor) -> None:

@@ -1,7 +1,7 @@
-"""Schema, roles and migrations of one room, made by `strata migrate` and checked at start."""
+"""Schema, roles and migrations of one service, made by `strata migrate` and checked at start."""
 
 from strata.shared.migrate.passwords import scram_verifier
-from strata.shared.migrate.roles import RolePasswords, RoomRoles
-from strata.shared.migrate.room import RoomMigrations
+from strata.shared.migrate.roles import RolePasswords, ServiceRoles
+from strata.shared.migrate.service import ServiceMigrations
 
-__all__ = ["RolePasswords", "RoomMigrations", "RoomRoles", "scram_verifier"]
+__all__ = ["RolePasswords", "ServiceMigrations", "ServiceRoles", "scram_verifier"]

@@ -1,4 +1,4 @@
-"""The three roles of a room, its schema, and the extensions all rooms share."""
+"""The three roles of a service, its schema, and the extensions all services share."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class RoomRoles:
-    """The names of a room's roles.
+class ServiceRoles:
+    """The names of a service's roles.
 
     Attributes:
         owner: Owns schema and tables, cannot log in; migrations run as it.
-        service: What the room logs in as: reads and writes rows of the tenant it has set.
-        worker: What the room's background work logs in as: what its migrations grant, no more.
+        service: What the service logs in as: reads and writes rows of the tenant it has set.
+        worker: What the service's background work logs in as: what its migrations grant, no more.
     """
 
     owner: str
@@ -35,9 +35,9 @@ class RoomRoles:
     worker: str
 
     @classmethod
-    def of(cls, room: str) -> RoomRoles:
-        """Returns the roles of a room."""
-        return cls(f"strata_{room}_owner", f"strata_{room}", f"strata_{room}_worker")
+    def of(cls, service: str) -> ServiceRoles:
+        """Returns the roles of a service."""
+        return cls(f"strata_{service}_owner", f"strata_{service}", f"strata_{service}_worker")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RolePasswords:
 
 
 async def ensure_roles(
-    admin: AsyncConnection, roles: RoomRoles, passwords: RolePasswords | None
+    admin: AsyncConnection, roles: ServiceRoles, passwords: RolePasswords | None
 ) -> None:
     """Makes the roles that are missing and sets the passwords, if any are given.
 
@@ -99,7 +99,7 @@ async def _plain(connection: AsyncConnection, statement: str) -> None:
     await connection.exec_driver_sql(statement)
 
 
-async def _check_roles(admin: AsyncConnection, roles: RoomRoles) -> None:
+async def _check_roles(admin: AsyncConnection, roles: ServiceRoles) -> None:
     names = (roles.owner, roles.service, roles.worker)
     found = await admin.execute(
         text(
@@ -130,7 +130,7 @@ async def _scalar(connection: AsyncConnection, statement: str) -> object:
 
 
 async def ensure_extensions(admin: AsyncConnection) -> None:
-    """Makes the extensions all rooms share, in `public`.
+    """Makes the extensions all services share, in `public`.
 
     Raises:
         FailedPreconditionError: A required one is not installed with the server.
@@ -152,7 +152,7 @@ async def ensure_extensions(admin: AsyncConnection) -> None:
             await admin.execute(text(f"CREATE EXTENSION IF NOT EXISTS {name} WITH SCHEMA public"))
 
 
-async def ensure_schema(admin: AsyncConnection, schema: str, roles: RoomRoles) -> None:
+async def ensure_schema(admin: AsyncConnection, schema: str, roles: ServiceRoles) -> None:
     """Makes the schema, and what each role may do in it now and with tables to come."""
     await admin.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {roles.owner}"))
     owner = await _scalar(
@@ -164,7 +164,7 @@ async def ensure_schema(admin: AsyncConnection, schema: str, roles: RoomRoles) -
         await admin.execute(text(statement))
 
 
-def _schema_grants(schema: str, roles: RoomRoles) -> Sequence[str]:
+def _schema_grants(schema: str, roles: ServiceRoles) -> Sequence[str]:
     defaults = f"ALTER DEFAULT PRIVILEGES FOR ROLE {roles.owner} IN SCHEMA {schema}"
     return (
         f"GRANT USAGE ON SCHEMA {schema} TO {roles.service}, {roles.worker}",

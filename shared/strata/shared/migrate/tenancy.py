@@ -44,7 +44,7 @@ async def check_tenancy(admin: AsyncConnection, schema: str, untenanted: Collect
 
     Args:
         admin: A connection of any role that may read the catalogue.
-        schema: The room's schema.
+        schema: The service's schema.
         untenanted: Tables that hold no tenant's data.
 
     Raises:

@@ -124,12 +124,12 @@ class CrossEncoder:
     def _score_batch(self, query: str, texts: Sequence[str]) -> list[float]:
         # One pair per run: on one thread padding costs more than batching saves, and where
         # weights are quantized a score would depend on what else is in the batch.
-        room = self._max_tokens - _MARKERS
-        question = self._tokenizer.tokenize(query, room)
+        service = self._max_tokens - _MARKERS
+        question = self._tokenizer.tokenize(query, service)
         scores = []
         for text in texts:
             tokens = self._tokenizer.tokenize(text, _LONGEST_TEXT)
-            pair = self._tokenizer.join(*fitting(question, tokens, room, self._text_tokens))
+            pair = self._tokenizer.join(*fitting(question, tokens, service, self._text_tokens))
             scores.append(float(self._run(*pair).item()))
         return scores
 

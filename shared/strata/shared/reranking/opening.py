@@ -1,4 +1,4 @@
-"""Settings of a room whose search has a reranker, and what opens it."""
+"""Settings of a service whose search has a reranker, and what opens it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from strata.shared.commons import Commons
 from strata.shared.reranking.base import TEXT_TOKENS, Reranker
 from strata.shared.reranking.ordering import Reranking
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.searching import SearchingRoomSettings
+from strata.shared.vectors.searching import SearchingServiceSettings
 
 _MS = 1000
 
 
-class RerankingRoomSettings(SearchingRoomSettings):
-    """Fields of the rooms whose search can have a reranker."""
+class RerankingServiceSettings(SearchingServiceSettings):
+    """Fields of the services whose search can have a reranker."""
 
     reranker_path: Path | None = Field(
         default=None,
@@ -52,7 +52,7 @@ class RerankingRoomSettings(SearchingRoomSettings):
 
 
 async def open_reranking(
-    settings: RerankingRoomSettings,
+    settings: RerankingServiceSettings,
     commons: Commons,
     telemetry: Telemetry,
     stack: AsyncExitStack,
@@ -60,8 +60,8 @@ async def open_reranking(
     """Returns the reranking that the settings ask for; one that changes nothing by default.
 
     Args:
-        settings: The room's settings.
-        commons: What the rooms of the process share: one model for all.
+        settings: The service's settings.
+        commons: What the services of the process share: one model for all.
         telemetry: Where is told how it goes.
         stack: Gives the model back.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def fitting(
-    question: Sequence[int], text: Sequence[int], room: int, most: int
+    question: Sequence[int], text: Sequence[int], service: int, most: int
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Returns what of a question and of a text is read, as tokens.
 
@@ -16,13 +16,13 @@ def fitting(
     read: the one that has most of the question, by tokens that its other parts lack.
 
     Args:
-        question: Its tokens. What lies beyond half of the room is cut off, if the text needs it.
+        question: Its tokens. What lies beyond half of the space is cut off, if the text needs it.
         text: Its tokens.
-        room: Most tokens of both.
+        service: Most tokens of both.
         most: Most tokens of the text.
     """
-    asked = question[: max(room - min(len(text), most), room // 2)]
-    return asked, _best_part(asked, text, min(most, room - len(asked)))
+    asked = question[: max(service - min(len(text), most), service // 2)]
+    return asked, _best_part(asked, text, min(most, service - len(asked)))
 
 
 def _best_part(question: Sequence[int], text: Sequence[int], size: int) -> Sequence[int]:

@@ -13,19 +13,19 @@ from strata.shared.embedding.courtesy import QuestionsFirst
 from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.index import VectorIndex
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.searching import EmbeddingEndpoint, SearchingRoomSettings
+from strata.shared.vectors.searching import EmbeddingEndpoint, SearchingServiceSettings
 
 
 async def open_models(
-    settings: SearchingRoomSettings, commons: Commons, stack: AsyncExitStack
+    settings: SearchingServiceSettings, commons: Commons, stack: AsyncExitStack
 ) -> EmbeddingModels:
     """Returns the models of the settings; the default one is opened.
 
     Each has a cache in front, and the local one serves searches first.
 
     Args:
-        settings: The room's settings.
-        commons: What the rooms of the process share.
+        settings: The service's settings.
+        commons: What the services of the process share.
         stack: Gives the models back.
 
     Raises:
@@ -43,7 +43,7 @@ async def open_models(
 
 
 async def open_embedder(
-    settings: SearchingRoomSettings, commons: Commons, stack: AsyncExitStack
+    settings: SearchingServiceSettings, commons: Commons, stack: AsyncExitStack
 ) -> Embedder:
     """Returns the default model alone; see `open_models`."""
     models = await open_models(settings, commons, stack)
@@ -51,13 +51,13 @@ async def open_embedder(
 
 
 async def open_vectors(
-    settings: SearchingRoomSettings, commons: Commons, stack: AsyncExitStack
+    settings: SearchingServiceSettings, commons: Commons, stack: AsyncExitStack
 ) -> VectorIndex:
     """Returns the vector index; nothing is connected before the first call.
 
     Args:
-        settings: The room's settings.
-        commons: What the rooms of the process share.
+        settings: The service's settings.
+        commons: What the services of the process share.
         stack: Gives the index back.
     """
     address = (
@@ -77,7 +77,7 @@ async def open_vectors(
     return await commons.share(("vectors", *address), make, stack)
 
 
-def _endpoints(settings: SearchingRoomSettings) -> list[EmbeddingEndpoint]:
+def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:
     found = list(settings.embedding_models)
     if settings.embedding_provider != "minilm":
         found.append(
@@ -92,7 +92,7 @@ def _endpoints(settings: SearchingRoomSettings) -> list[EmbeddingEndpoint]:
 
 
 async def _local(
-    settings: SearchingRoomSettings, commons: Commons, stack: AsyncExitStack
+    settings: SearchingServiceSettings, commons: Commons, stack: AsyncExitStack
 ) -> Embedder:
     async def make(closing: AsyncExitStack) -> Embedder:
         from strata.shared.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
@@ -108,7 +108,7 @@ async def _local(
 
 async def _remote(
     endpoint: EmbeddingEndpoint,
-    settings: SearchingRoomSettings,
+    settings: SearchingServiceSettings,
     commons: Commons,
     stack: AsyncExitStack,
 ) -> Embedder:

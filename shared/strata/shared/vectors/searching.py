@@ -1,4 +1,4 @@
-"""Settings of a room that searches: the vector index and the embedding models."""
+"""Settings of a service that searches: the vector index and the embedding models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from strata.shared.embedding.base import LOCAL_MODEL
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 from strata.shared.vectors.fusion import FLOOR
 from strata.shared.vectors.reindex.state import ReindexConfig
 
@@ -40,10 +40,10 @@ class EmbeddingEndpoint(BaseModel):
     )
 
 
-class SearchingRoomSettings(RoomSettings):
-    """Fields of the rooms that search by meaning.
+class SearchingServiceSettings(ServiceSettings):
+    """Fields of the services that search by meaning.
 
-    Rooms of one process whose values are equal share one model and one client.
+    Services of one process whose values are equal share one model and one client.
     """
 
     qdrant_url: str = Field(

@@ -31,7 +31,7 @@ from strata.shared.vectors.stop_words import without_stop_words
 CHUNK_TOKENS = 128
 """Tokens of a chunk of people's texts: a vector of more of them says too little of each fact.
 
-On seven long chats 128 found more than 256 and as much as 64, which takes twice the room.
+On seven long chats 128 found more than 256 and as much as 64, which takes twice the space.
 """
 
 

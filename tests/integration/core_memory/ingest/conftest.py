@@ -26,14 +26,14 @@ from strata.core_memory.settings import CoreMemorySettings
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.room import BackgroundTasks
+from strata.shared.service import BackgroundTasks
 
 MIB = 1024 * 1024
 
 
 @dataclass
-class Rooms:
-    """Starts the rooms of one process, one after another as a test wants it."""
+class Services:
+    """Starts the services of one process, one after another as a test wants it."""
 
     core_urls: Any
     archival_urls: Any
@@ -63,9 +63,9 @@ class Rooms:
 
     async def start_core_memory(self, **more: Any) -> None:
         settings = self.core_settings(**more)
-        room = await build_core_memory(settings, self.network, self.stack)
-        self.network.register(room, settings)
-        await self.stack.enter_async_context(BackgroundTasks(room))
+        service = await build_core_memory(settings, self.network, self.stack)
+        self.network.register(service, settings)
+        await self.stack.enter_async_context(BackgroundTasks(service))
 
     def archival_settings(self, **more: Any) -> ArchivalSettings:
         return ArchivalSettings(
@@ -81,9 +81,9 @@ class Rooms:
 
     async def start_archival(self) -> None:
         settings = self.archival_settings()
-        room = await build_archival(settings, self.network, self.stack)
-        self.network.register(room, settings)
-        await self.stack.enter_async_context(BackgroundTasks(room))
+        service = await build_archival(settings, self.network, self.stack)
+        self.network.register(service, settings)
+        await self.stack.enter_async_context(BackgroundTasks(service))
 
     async def start(self, **more: Any) -> None:
         await self.start_archival()
@@ -160,12 +160,12 @@ async def own_urls(databases: Any) -> tuple[Any, Any]:
 
 
 @pytest.fixture
-async def rooms(
+async def services(
     own_urls: tuple[Any, Any], vectors: EmbeddedVectors, keys: Keys
-) -> AsyncIterator[Rooms]:
+) -> AsyncIterator[Services]:
     core_urls, archival_urls = own_urls
     async with AsyncExitStack() as stack:
-        yield Rooms(core_urls, archival_urls, vectors, keys, stack)
+        yield Services(core_urls, archival_urls, vectors, keys, stack)
 
 
 @pytest.fixture

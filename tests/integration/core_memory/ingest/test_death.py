@@ -22,7 +22,7 @@ import pytest
 import file_samples as samples
 import strata
 from gates import gate
-from integration.core_memory.ingest.conftest import MIB, Admin, Rooms
+from integration.core_memory.ingest.conftest import MIB, Admin, Services
 from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
@@ -61,20 +61,20 @@ class Stores:
 
 
 @pytest.fixture
-async def stores(rooms: Rooms) -> AsyncIterator[Stores]:
+async def stores(services: Services) -> AsyncIterator[Stores]:
     async with AsyncExitStack() as stack:
-        database = Database(rooms.core_urls.service_url, pool_size=6)
+        database = Database(services.core_urls.service_url, pool_size=6)
         stack.push_async_callback(database.close)
-        worker = Database(rooms.core_urls.worker_url, pool_size=6)
+        worker = Database(services.core_urls.worker_url, pool_size=6)
         stack.push_async_callback(worker.close)
         yield Stores(database, worker)
 
 
 @pytest.fixture
-async def quiet(rooms: Rooms) -> Rooms:
-    """The rooms, without anybody who prepares files."""
-    await rooms.start_core_memory(worker_database_url="")
-    return rooms
+async def quiet(services: Services) -> Services:
+    """The services, without anybody who prepares files."""
+    await services.start_core_memory(worker_database_url="")
+    return services
 
 
 def page(number: int) -> TextPage:
@@ -82,7 +82,7 @@ def page(number: int) -> TextPage:
 
 
 async def test_who_lost_his_lease_writes_nothing(
-    quiet: Rooms, stores: Stores, admin: Admin
+    quiet: Services, stores: Stores, admin: Admin
 ) -> None:
     data = b"line 1\nline 2"
     file = await quiet.upload(await quiet.folder(), "a.txt", data)
@@ -112,7 +112,7 @@ async def test_who_lost_his_lease_writes_nothing(
     assert (read.state, read.line_count) == (pb.FILE_STATE_INDEXING, 2)
 
 
-async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Rooms, stores: Stores) -> None:
+async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Services, stores: Stores) -> None:
     await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
     reading = asyncio.create_task(stores.reading().read_next())
     async with asyncio.timeout(30):
@@ -133,7 +133,7 @@ def _is_reading(process: psutil.Process) -> bool:
         return False
 
 
-async def test_replicas_read_every_file_once(quiet: Rooms, stores: Stores, admin: Admin) -> None:
+async def test_replicas_read_every_file_once(quiet: Services, stores: Stores, admin: Admin) -> None:
     folder = await quiet.folder()
     files = [await quiet.upload(folder, f"{n}.txt", f"file {n}".encode()) for n in range(60)]
     replicas = [asyncio.create_task(stores.replica().run()) for _ in range(3)]
@@ -146,7 +146,9 @@ async def test_replicas_read_every_file_once(quiet: Rooms, stores: Stores, admin
     assert await admin.value("SELECT count(*) FROM core_memory.content_pages") == 60
 
 
-async def test_a_file_that_became_another_one_is_sent_again(quiet: Rooms, stores: Stores) -> None:
+async def test_a_file_that_became_another_one_is_sent_again(
+    quiet: Services, stores: Stores
+) -> None:
     folder = await quiet.folder()
     file = await quiet.upload(folder, "a.txt", b"old")
     assert await stores.reading().read_next()
@@ -164,7 +166,7 @@ async def test_a_file_that_became_another_one_is_sent_again(quiet: Rooms, stores
     assert (now.file_id, now.content) == (file.id, hashlib.sha256(b"new").hexdigest())
 
 
-async def test_progress_of_an_earlier_text_is_not_taken(quiet: Rooms, stores: Stores) -> None:
+async def test_progress_of_an_earlier_text_is_not_taken(quiet: Services, stores: Stores) -> None:
     folder = await quiet.folder()
     file = await quiet.upload(folder, "a.txt", b"text")
     assert await stores.reading().read_next()
@@ -184,7 +186,7 @@ async def test_progress_of_an_earlier_text_is_not_taken(quiet: Rooms, stores: St
 
 
 async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
-    quiet: Rooms, stores: Stores, admin: Admin
+    quiet: Services, stores: Stores, admin: Admin
 ) -> None:
     file = await quiet.upload(await quiet.folder(), "a.txt", b"text")
     assert await stores.reading().read_next()
@@ -205,7 +207,9 @@ async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
     assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
 
 
-async def test_parts_of_an_abandoned_upload_go(quiet: Rooms, stores: Stores, admin: Admin) -> None:
+async def test_parts_of_an_abandoned_upload_go(
+    quiet: Services, stores: Stores, admin: Admin
+) -> None:
     file = await quiet.upload(await quiet.folder(), "a.txt", b"kept")
     put = (
         "INSERT INTO core_memory.content_parts (project_id, content_hash, part, data, create_time)"
@@ -220,7 +224,7 @@ async def test_parts_of_an_abandoned_upload_go(quiet: Rooms, stores: Stores, adm
 
 
 async def test_fifty_megabytes_in_one_line_are_read_without_being_held(
-    quiet: Rooms, stores: Stores, admin: Admin
+    quiet: Services, stores: Stores, admin: Admin
 ) -> None:
     data = b"x" * (50 * MIB)
     await quiet.upload(await quiet.folder(), "a.txt", data)
@@ -258,20 +262,20 @@ async def test_work_ends_when_its_lease_is_lost() -> None:
 
 @contextmanager
 def core_memory_process(
-    rooms: Rooms, port: int, archival: str, *, lease: float = 60.0
+    services: Services, port: int, archival: str, *, lease: float = 60.0
 ) -> Iterator[int]:
     """Core memory as a process of its own; yields its pid.
 
-    What it holds when it is killed is free after `lease` seconds; a room that is to come to an
+    What it holds when it is killed is free after `lease` seconds; a service that is to come to an
     end needs a longer one, for a slow machine.
     """
     values = {
         "PORT": str(port),
         "REUSE_PORT": "true",
-        "DATABASE_URL": rooms.core_urls.service_url,
-        "WORKER_DATABASE_URL": rooms.core_urls.worker_url,
-        "TOKEN_PUBLIC_KEYS": rooms.keys.public,
-        "WORKER_TOKEN_KEY": rooms.worker_keys[0],
+        "DATABASE_URL": services.core_urls.service_url,
+        "WORKER_DATABASE_URL": services.core_urls.worker_url,
+        "TOKEN_PUBLIC_KEYS": services.keys.public,
+        "WORKER_TOKEN_KEY": services.worker_keys[0],
         "TARGETS__ARCHIVAL": archival,
         "FILE_POLL_S": "0.1",
         "FILE_LEASE_S": str(lease),
@@ -300,14 +304,14 @@ async def until_up(files: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", ["reading", "converting"])
-async def test_a_killed_room_takes_its_work_up_again(
-    rooms: Rooms, admin: Admin, moment: str
+async def test_a_killed_service_takes_its_work_up_again(
+    services: Services, admin: Admin, moment: str
 ) -> None:
     data = {
         "reading": BIG_TEXT,
         "converting": samples.pdf(*[[f"page {p} line {n}" for n in range(30)] for p in range(400)]),
     }[moment]
-    # The room gets no further than that: some pages are stored, or none.
+    # The service gets no further than that: some pages are stored, or none.
     page = {"reading": 100, "converting": 0}[moment]
     async with AsyncExitStack() as stack:
         # Ours all the time, also while nobody listens.
@@ -315,22 +319,25 @@ async def test_a_killed_room_takes_its_work_up_again(
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
         channel = factory.channel(f"127.0.0.1:{port}", services_of("core_memory"))
-        rooms.files = pb_grpc.FileServiceStub(channel)
+        services.files = pb_grpc.FileServiceStub(channel)
         async with gate(
-            rooms.core_urls.admin_url, "core_memory.content_pages", "INSERT", f"NEW.page >= {page}"
+            services.core_urls.admin_url,
+            "core_memory.content_pages",
+            "INSERT",
+            f"NEW.page >= {page}",
         ):
-            with core_memory_process(rooms, port, "127.0.0.1:1", lease=1.0) as pid:
-                await until_up(rooms.files)
-                folder = await rooms.folder()
+            with core_memory_process(services, port, "127.0.0.1:1", lease=1.0) as pid:
+                await until_up(services.files)
+                folder = await services.folder()
                 name = "a.pdf" if moment == "converting" else "a.txt"
-                file = await rooms.upload(folder, name, data)
+                file = await services.upload(folder, name, data)
                 await until_busy(admin, moment)
                 os.kill(pid, signal.SIGKILL)
         assert await admin.value("SELECT state FROM core_memory.files") == "parsing"
 
-        with core_memory_process(rooms, port, "127.0.0.1:1"):
-            await until_up(rooms.files)
-            read = await rooms.until(file.id, lambda file: file.state == pb.FILE_STATE_INDEXING)
+        with core_memory_process(services, port, "127.0.0.1:1"):
+            await until_up(services.files)
+            read = await services.until(file.id, lambda file: file.state == pb.FILE_STATE_INDEXING)
         lines = await admin.text(data)
         assert lines is not None
         assert len(lines) == read.line_count
@@ -341,7 +348,7 @@ async def test_a_killed_room_takes_its_work_up_again(
 
 
 async def until_busy(admin: Admin, moment: str) -> None:
-    """Waits until the room is in the middle of it."""
+    """Waits until the service is in the middle of it."""
     busy = {
         "reading": "SELECT count(*) FROM core_memory.content_pages",
         "converting": "SELECT attempts FROM core_memory.contents",
@@ -351,8 +358,8 @@ async def until_busy(admin: Admin, moment: str) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_room_that_is_killed_while_it_sends_pieces_sends_them_all_again(
-    rooms: Rooms, admin: Admin
+async def test_a_service_that_is_killed_while_it_sends_pieces_sends_them_all_again(
+    services: Services, admin: Admin
 ) -> None:
     data = BIG_TEXT[: BIG_TEXT.index(b"\n", 3_000_000) + 1]
     chunker = Chunker()
@@ -362,35 +369,35 @@ async def test_a_room_that_is_killed_while_it_sends_pieces_sends_them_all_again(
         # Ours all the time, also while nobody listens.
         port = stack.enter_context(ReservedPort()).number
         archival = await stack.enter_async_context(
-            serving(build_archival, rooms.archival_settings(port=0, drain_s=0, grace_s=0.1))
+            serving(build_archival, services.archival_settings(port=0, drain_s=0, grace_s=0.1))
         )
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
         channel = factory.channel(f"127.0.0.1:{port}", services_of("core_memory"))
-        rooms.files = pb_grpc.FileServiceStub(channel)
-        rooms.index = index_grpc.FileIndexServiceStub(
+        services.files = pb_grpc.FileServiceStub(channel)
+        services.index = index_grpc.FileIndexServiceStub(
             factory.channel(archival.address, services_of("archival"))
         )
         # Archival takes some of the pieces, and not the rest.
         stored = "SELECT count(*) FROM archival.file_chunks"
         async with gate(
-            rooms.archival_urls.admin_url,
+            services.archival_urls.admin_url,
             "archival.file_chunks",
             "INSERT",
             "NEW.ordinal >= 1000",
         ) as connection:
-            with core_memory_process(rooms, port, archival.address, lease=1.0) as pid:
-                await until_up(rooms.files)
-                file = await rooms.upload(await rooms.folder(), "a.txt", data)
+            with core_memory_process(services, port, archival.address, lease=1.0) as pid:
+                await until_up(services.files)
+                file = await services.upload(await services.folder(), "a.txt", data)
                 async with asyncio.timeout(60):
                     while not await connection.fetchval(stored):
                         await asyncio.sleep(0.005)
                 os.kill(pid, signal.SIGKILL)
         assert await admin.value("SELECT chunk_count FROM core_memory.files") == 0
-        with core_memory_process(rooms, port, archival.address):
-            await until_up(rooms.files)
-            await rooms.until(file.id, lambda file: file.index_progress > 0)
-        found = await rooms.progress(file.id)
+        with core_memory_process(services, port, archival.address):
+            await until_up(services.files)
+            await services.until(file.id, lambda file: file.index_progress > 0)
+        found = await services.progress(file.id)
         assert found is not None
         assert found[0] == len(chunks)
         assert await admin.value("SELECT chunk_count FROM core_memory.files") == len(chunks)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 import file_samples as samples
-from integration.core_memory.ingest.conftest import Admin, Rooms
+from integration.core_memory.ingest.conftest import Admin, Services
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.core_memory.files.indexing import NOT_SET_UP
 from strata.shared.auth import TokenSigner, generate_key_pair
@@ -19,12 +19,12 @@ CHILD = "strata.core_memory.files.reading.child"
 LONG_TEXT = "".join(f"Line {n} tells of lighthouse number {n}.\n" for n in range(40_000)).encode()
 
 
-async def test_a_text_becomes_ready(rooms: Rooms, admin: Admin) -> None:
-    await rooms.start()
-    folder = await rooms.folder()
+async def test_a_text_becomes_ready(services: Services, admin: Admin) -> None:
+    await services.start()
+    folder = await services.folder()
     data = b"# Lighthouses\n\nThe keeper of the lighthouse\r\n\thas a dog.\n"
-    uploaded = await rooms.upload(folder, "keeper.md", data)
-    file = await rooms.ended(uploaded.id)
+    uploaded = await services.upload(folder, "keeper.md", data)
+    file = await services.ended(uploaded.id)
     assert (file.state, file.error) == (pb.FILE_STATE_READY, "")
     assert (file.line_count, file.index_progress) == (4, 1.0)
     assert await admin.text(data) == [
@@ -33,8 +33,8 @@ async def test_a_text_becomes_ready(rooms: Rooms, admin: Admin) -> None:
         "The keeper of the lighthouse",
         "\thas a dog.",
     ]
-    assert await rooms.progress(file.id) == (1, 1)
-    assert await rooms.pieces(folder, "who owns an animal?") == [
+    assert await services.progress(file.id) == (1, 1)
+    assert await services.pieces(folder, "who owns an animal?") == [
         "# Lighthouses\n\nThe keeper of the lighthouse\n\thas a dog."
     ]
 
@@ -49,144 +49,146 @@ async def test_a_text_becomes_ready(rooms: Rooms, admin: Admin) -> None:
         ("a.txt", "The ship sails at noon.\nIt comes back at night.".encode("utf-16")),
     ],
 )
-async def test_every_kind_becomes_ready(rooms: Rooms, name: str, data: bytes) -> None:
-    await rooms.start()
-    folder = await rooms.folder()
-    file = await rooms.ended((await rooms.upload(folder, name, data)).id)
+async def test_every_kind_becomes_ready(services: Services, name: str, data: bytes) -> None:
+    await services.start()
+    folder = await services.folder()
+    file = await services.ended((await services.upload(folder, name, data)).id)
     assert (file.state, file.error) == (pb.FILE_STATE_READY, "")
-    (piece,) = await rooms.pieces(folder, "ship")
+    (piece,) = await services.pieces(folder, "ship")
     assert "at noon." in piece
     assert "at night." in piece
 
 
-async def test_a_long_text_is_sent_whole(rooms: Rooms, admin: Admin) -> None:
-    await rooms.start_core_memory()
-    await rooms.start_archival()
-    folder = await rooms.folder()
-    uploaded = await rooms.upload(folder, "long.txt", LONG_TEXT)
-    sent = await rooms.until(uploaded.id, lambda file: file.index_progress > 0)
+async def test_a_long_text_is_sent_whole(services: Services, admin: Admin) -> None:
+    await services.start_core_memory()
+    await services.start_archival()
+    folder = await services.folder()
+    uploaded = await services.upload(folder, "long.txt", LONG_TEXT)
+    sent = await services.until(uploaded.id, lambda file: file.index_progress > 0)
     assert sent.state == pb.FILE_STATE_INDEXING
     assert await admin.text(LONG_TEXT) == LONG_TEXT.decode().splitlines()
-    found = await rooms.progress(uploaded.id)
+    found = await services.progress(uploaded.id)
     assert found is not None
     chunks = await admin.value("SELECT chunk_count FROM core_memory.files")
     assert found[0] == chunks > 1000
 
 
-async def test_empty_and_blank_files_are_ready_without_pieces(rooms: Rooms) -> None:
-    await rooms.start()
-    folder = await rooms.folder()
+async def test_empty_and_blank_files_are_ready_without_pieces(services: Services) -> None:
+    await services.start()
+    folder = await services.folder()
     for name, data, lines in (("empty.txt", b"", 0), ("blank.txt", b"\n \n\t\n", 3)):
-        file = await rooms.ended((await rooms.upload(folder, name, data)).id)
+        file = await services.ended((await services.upload(folder, name, data)).id)
         assert (file.state, file.line_count) == (pb.FILE_STATE_READY, lines)
         assert file.index_progress == 1.0
 
 
 async def test_the_same_text_in_two_folders_is_read_once_and_found_in_both(
-    rooms: Rooms, admin: Admin
+    services: Services, admin: Admin
 ) -> None:
     # A lease that a slow machine does not let run out: the other reader would begin anew.
-    await rooms.start(file_lease_s=60.0)
-    one, two = await rooms.folder("one"), await rooms.folder("two")
+    await services.start(file_lease_s=60.0)
+    one, two = await services.folder("one"), await services.folder("two")
     data = b"The lighthouse keeper has a dog."
     for folder in (one, two):
-        await rooms.ended((await rooms.upload(folder, "keeper.txt", data)).id)
-        assert await rooms.pieces(folder, "dog") == [data.decode()]
+        await services.ended((await services.upload(folder, "keeper.txt", data)).id)
+        assert await services.pieces(folder, "dog") == [data.decode()]
     assert await admin.value("SELECT count(*) FROM core_memory.contents") == 1
     assert await admin.value("SELECT attempts FROM core_memory.contents") == 1
 
 
-async def test_a_replaced_file_is_found_as_it_is_now(rooms: Rooms) -> None:
-    await rooms.start()
-    folder = await rooms.folder()
-    first = await rooms.upload(folder, "a.txt", LONG_TEXT)
-    await rooms.until(first.id, lambda file: file.state == pb.FILE_STATE_INDEXING)
+async def test_a_replaced_file_is_found_as_it_is_now(services: Services) -> None:
+    await services.start()
+    folder = await services.folder()
+    first = await services.upload(folder, "a.txt", LONG_TEXT)
+    await services.until(first.id, lambda file: file.state == pb.FILE_STATE_INDEXING)
     # In the middle of sending, or of indexing, the old one.
-    second = await rooms.upload(folder, "a.txt", b"Only a dog is left.", replace=True)
+    second = await services.upload(folder, "a.txt", b"Only a dog is left.", replace=True)
     assert second.id == first.id
-    file = await rooms.ended(second.id)
+    file = await services.ended(second.id)
     assert file.state == pb.FILE_STATE_READY
-    assert await rooms.progress(file.id) == (1, 1)
-    assert await rooms.pieces(folder, "lighthouse or dog") == ["Only a dog is left."]
+    assert await services.progress(file.id) == (1, 1)
+    assert await services.pieces(folder, "lighthouse or dog") == ["Only a dog is left."]
 
 
-async def test_a_deleted_file_is_forgotten_by_the_index(rooms: Rooms, admin: Admin) -> None:
-    await rooms.start()
-    folder = await rooms.folder()
-    kept = await rooms.upload(folder, "kept.txt", b"The cat stays.")
-    gone = await rooms.upload(folder, "gone.txt", b"The dog leaves.")
+async def test_a_deleted_file_is_forgotten_by_the_index(services: Services, admin: Admin) -> None:
+    await services.start()
+    folder = await services.folder()
+    kept = await services.upload(folder, "kept.txt", b"The cat stays.")
+    gone = await services.upload(folder, "gone.txt", b"The dog leaves.")
     for file in (kept, gone):
-        await rooms.ended(file.id)
-    await rooms.files.DeleteFile(pb.DeleteFileRequest(file_id=gone.id))
+        await services.ended(file.id)
+    await services.files.DeleteFile(pb.DeleteFileRequest(file_id=gone.id))
     async with asyncio.timeout(30):
-        while await rooms.progress(gone.id) is not None:
+        while await services.progress(gone.id) is not None:
             await asyncio.sleep(0.02)
         while await admin.value("SELECT count(*) FROM core_memory.dropped_files"):
             await asyncio.sleep(0.02)
-    assert await rooms.pieces(folder, "dog") == ["The cat stays."]
-    await rooms.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=folder))
+    assert await services.pieces(folder, "dog") == ["The cat stays."]
+    await services.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=folder))
     async with asyncio.timeout(30):
-        while await rooms.progress(kept.id) is not None:
+        while await services.progress(kept.id) is not None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_file_deleted_while_it_is_read_leaves_nothing(rooms: Rooms, admin: Admin) -> None:
-    await rooms.start()
-    folder = await rooms.folder()
+async def test_a_file_deleted_while_it_is_read_leaves_nothing(
+    services: Services, admin: Admin
+) -> None:
+    await services.start()
+    folder = await services.folder()
     for _ in range(3):
-        file = await rooms.upload(folder, "a.txt", LONG_TEXT)
-        await rooms.files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
-    after = await rooms.upload(folder, "after.txt", b"The next one.")
-    assert (await rooms.ended(after.id)).state == pb.FILE_STATE_READY
+        file = await services.upload(folder, "a.txt", LONG_TEXT)
+        await services.files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
+    after = await services.upload(folder, "after.txt", b"The next one.")
+    assert (await services.ended(after.id)).state == pb.FILE_STATE_READY
     async with asyncio.timeout(30):
         while await admin.value("SELECT count(*) FROM core_memory.dropped_files"):
             await asyncio.sleep(0.02)
     assert await admin.value("SELECT count(*) FROM core_memory.contents") == 1
     assert await admin.value("SELECT count(*) FROM core_memory.content_parts") == 1
     assert await admin.value("SELECT count(*) FROM core_memory.content_pages") == 1
-    assert await rooms.pieces(folder, "lighthouse") == ["The next one."]
+    assert await services.pieces(folder, "lighthouse") == ["The next one."]
 
 
-async def test_what_archival_misses_while_it_is_down_is_sent_later(rooms: Rooms) -> None:
-    await rooms.start_core_memory()
-    folder = await rooms.folder()
-    file = await rooms.upload(folder, "a.txt", b"The lighthouse keeper has a dog.")
-    gone = await rooms.upload(folder, "b.txt", b"The lighthouse has a cat.")
+async def test_what_archival_misses_while_it_is_down_is_sent_later(services: Services) -> None:
+    await services.start_core_memory()
+    folder = await services.folder()
+    file = await services.upload(folder, "a.txt", b"The lighthouse keeper has a dog.")
+    gone = await services.upload(folder, "b.txt", b"The lighthouse has a cat.")
     for each in (file, gone):
-        read = await rooms.until(each.id, lambda f: f.state == pb.FILE_STATE_INDEXING)
+        read = await services.until(each.id, lambda f: f.state == pb.FILE_STATE_INDEXING)
         assert (read.line_count, read.error) == (1, "")
-    await rooms.files.DeleteFile(pb.DeleteFileRequest(file_id=gone.id))
+    await services.files.DeleteFile(pb.DeleteFileRequest(file_id=gone.id))
     await asyncio.sleep(0.5)
-    await rooms.start_archival()
-    assert (await rooms.ended(file.id)).state == pb.FILE_STATE_READY
-    assert await rooms.pieces(folder, "lighthouse") == ["The lighthouse keeper has a dog."]
+    await services.start_archival()
+    assert (await services.ended(file.id)).state == pb.FILE_STATE_READY
+    assert await services.pieces(folder, "lighthouse") == ["The lighthouse keeper has a dog."]
 
 
 async def test_without_a_key_files_are_readable_and_say_why_they_are_not_indexed(
-    rooms: Rooms,
+    services: Services,
 ) -> None:
-    await rooms.start(worker_token_key="")
-    folder = await rooms.folder()
-    uploaded = await rooms.upload(folder, "a.txt", b"one\ntwo\n")
-    file = await rooms.until(uploaded.id, lambda file: bool(file.error))
+    await services.start(worker_token_key="")
+    folder = await services.folder()
+    uploaded = await services.upload(folder, "a.txt", b"one\ntwo\n")
+    file = await services.until(uploaded.id, lambda file: bool(file.error))
     assert (file.state, file.line_count) == (pb.FILE_STATE_INDEXING, 2)
     assert file.error == NOT_SET_UP
 
 
-async def test_a_key_that_archival_does_not_trust_is_told(rooms: Rooms) -> None:
-    await rooms.start(worker_token_key=generate_key_pair()[0])
-    uploaded = await rooms.upload(await rooms.folder(), "a.txt", b"one\ntwo\n")
-    file = await rooms.until(uploaded.id, lambda file: bool(file.error))
+async def test_a_key_that_archival_does_not_trust_is_told(services: Services) -> None:
+    await services.start(worker_token_key=generate_key_pair()[0])
+    uploaded = await services.upload(await services.folder(), "a.txt", b"one\ntwo\n")
+    file = await services.until(uploaded.id, lambda file: bool(file.error))
     assert file.state == pb.FILE_STATE_INDEXING
     assert file.error.startswith("Semantic search does not take the file: ")
 
 
-async def test_the_key_may_come_from_a_file(rooms: Rooms, tmp_path: Path) -> None:
+async def test_the_key_may_come_from_a_file(services: Services, tmp_path: Path) -> None:
     path = tmp_path / "worker.pem"
-    path.write_text(rooms.worker_keys[0], encoding="ascii")
-    settings = rooms.core_settings(worker_token_key="", worker_token_key_file=path)
+    path.write_text(services.worker_keys[0], encoding="ascii")
+    settings = services.core_settings(worker_token_key="", worker_token_key_file=path)
     assert TokenSigner(settings.worker_key()).mint("", "p", "x", [])
-    assert rooms.worker_keys[0] not in repr(rooms.core_settings())
+    assert services.worker_keys[0] not in repr(services.core_settings())
 
 
 @pytest.mark.parametrize(
@@ -199,48 +201,48 @@ async def test_the_key_may_come_from_a_file(rooms: Rooms, tmp_path: Path) -> Non
     ],
 )
 async def test_a_hostile_file_fails_in_words_and_holds_up_nobody(
-    rooms: Rooms, admin: Admin, name: str, data: bytes, words: str, seconds: float
+    services: Services, admin: Admin, name: str, data: bytes, words: str, seconds: float
 ) -> None:
     # On a slow machine the child alone may take some seconds to start.
-    await rooms.start(file_reading_timeout_s=seconds, file_lease_s=60.0)
-    folder = await rooms.folder()
-    hostile = await rooms.upload(folder, name, data)
-    good = await rooms.upload(folder, "good.txt", b"The lighthouse keeper has a dog.")
-    file = await rooms.ended(hostile.id)
+    await services.start(file_reading_timeout_s=seconds, file_lease_s=60.0)
+    folder = await services.folder()
+    hostile = await services.upload(folder, name, data)
+    good = await services.upload(folder, "good.txt", b"The lighthouse keeper has a dog.")
+    file = await services.ended(hostile.id)
     assert file.state == pb.FILE_STATE_FAILED
     assert words in file.error
     assert await admin.text(data) is None
-    assert (await rooms.ended(good.id)).state == pb.FILE_STATE_READY
+    assert (await services.ended(good.id)).state == pb.FILE_STATE_READY
 
 
 async def test_a_file_whose_child_always_dies_fails_after_three_attempts(
-    rooms: Rooms, admin: Admin
+    services: Services, admin: Admin
 ) -> None:
     # A lease that a slow machine does not let run out: an attempt ends with its child.
-    await rooms.start(file_lease_s=60.0)
-    file = await rooms.upload(await rooms.folder(), "a.pdf", samples.endless_pdf())
+    await services.start(file_lease_s=60.0)
+    file = await services.upload(await services.folder(), "a.pdf", samples.endless_pdf())
     killed = set()
     async with asyncio.timeout(60):
-        while (await rooms.file(file.id)).state == pb.FILE_STATE_PARSING:
+        while (await services.file(file.id)).state == pb.FILE_STATE_PARSING:
             for process in psutil.Process().children():
                 if process.pid not in killed and CHILD in process.cmdline():
                     process.kill()
                     killed.add(process.pid)
             await asyncio.sleep(0.02)
     assert len(killed) == 3
-    failed = await rooms.file(file.id)
+    failed = await services.file(file.id)
     assert failed.state == pb.FILE_STATE_FAILED
     assert failed.error == "Reading the file broke off 3 times; it may be damaged."
     assert await admin.value("SELECT count(*) FROM core_memory.content_pages") == 0
 
 
 async def test_the_folder_changes_when_its_files_become_readable(
-    rooms: Rooms, admin: Admin
+    services: Services, admin: Admin
 ) -> None:
-    await rooms.start()
-    folder = await rooms.folder()
-    file = await rooms.upload(folder, "a.txt", b"one")
-    ready = await rooms.ended(file.id)
+    await services.start()
+    folder = await services.folder()
+    file = await services.upload(folder, "a.txt", b"one")
+    ready = await services.ended(file.id)
     assert ready.state == pb.FILE_STATE_READY
     # Made, uploaded, read. That it is indexed, too, no prompt shows.
     assert await admin.value("SELECT revision FROM core_memory.folders") == 3

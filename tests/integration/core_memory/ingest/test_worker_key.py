@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
-from integration.core_memory.ingest.conftest import Rooms
+from integration.core_memory.ingest.conftest import Services
 from strata.api.archival.v1 import (
     agent_archive_service_pb2,
     archive_service_pb2,
@@ -51,13 +51,15 @@ async def status(channel: Any, method: MethodDescriptor, token: str) -> grpc.Sta
     return grpc.StatusCode.OK
 
 
-async def test_archival_accepts_the_workers_key_for_the_index_of_files_only(rooms: Rooms) -> None:
-    await rooms.start_archival()
-    channel = rooms.network.raw_channel("archival")
-    worker = TokenSigner(rooms.worker_keys[0]).mint(
+async def test_archival_accepts_the_workers_key_for_the_index_of_files_only(
+    services: Services,
+) -> None:
+    await services.start_archival()
+    channel = services.network.raw_channel("archival")
+    worker = TokenSigner(services.worker_keys[0]).mint(
         "", new_id("project"), "core-memory-worker", ["files", "read", "write", "admin"]
     )
-    gateway = rooms.keys.signer.mint("org", new_id("project"), "key-1", ["read", "write"])
+    gateway = services.keys.signer.mint("org", new_id("project"), "key-1", ["read", "write"])
     accepted = set()
     with use(RequestContext()):
         for service in SERVICES:

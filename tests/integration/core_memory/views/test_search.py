@@ -1,4 +1,4 @@
-"""Searching by meaning: names, limits and words. The index is the archival room's own affair."""
+"""Searching by meaning: names, limits and words. The index is the archival service's own affair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of the room get: statuses, words for the model, and the compiled prompt."""
+"""What clients of the service get: statuses, words for the model, and the compiled prompt."""
 
 from __future__ import annotations
 

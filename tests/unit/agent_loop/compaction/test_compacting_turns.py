@@ -117,7 +117,7 @@ async def test_a_second_summary_takes_in_the_first() -> None:
     assert (part.first_sequence, part.first_message_id) == (1, gone[0].id)
 
 
-async def test_a_plain_turn_with_room_asks_for_nothing_more() -> None:
+async def test_a_plain_turn_with_space_asks_for_nothing_more() -> None:
     world = await filled(3)
     assert world.recall.swaps == []
     assert world.model.summarised == []
@@ -206,7 +206,7 @@ async def test_pinned_messages_survive_any_number_of_compactions() -> None:
     assert world.recall.messages[2].id == pinned[0], "pinned ones stand after the summary"
 
 
-async def test_memory_that_leaves_no_room_costs_no_summary_each_turn() -> None:
+async def test_memory_that_leaves_no_space_costs_no_summary_each_turn() -> None:
     world = await filled(6)
     assert world.recall.swaps == []
     usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
@@ -221,10 +221,10 @@ async def test_memory_that_leaves_no_room_costs_no_summary_each_turn() -> None:
     world.memory.text = "<memory_blocks>\nsmall\n</memory_blocks>"
     for number in range(8):
         await world.run(world.request(f"Now {number} " + "q" * 400), reply("a" * 400))
-    assert world.recall.swaps != [], "once there is room, the window is compacted"
+    assert world.recall.swaps != [], "once there is space, the window is compacted"
 
 
-async def test_pinned_messages_that_fill_the_room_cost_no_summary_each_turn() -> None:
+async def test_pinned_messages_that_fill_the_space_cost_no_summary_each_turn() -> None:
     world = await filled(10)
     before = len(world.recall.swaps)
     for position, message in enumerate(world.recall.messages[1:], start=1):
@@ -238,7 +238,7 @@ async def test_pinned_messages_that_fill_the_room_cost_no_summary_each_turn() ->
     assert len(world.recall.swaps) <= before + 1
 
 
-async def test_open_files_are_closed_before_they_take_the_room_of_the_messages() -> None:
+async def test_open_files_are_closed_before_they_take_the_space_of_the_messages() -> None:
     world = await filled(4)
     told = "Question 0 "
     usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes

@@ -57,10 +57,10 @@ def with_summary(window: list[Message], planned: Plan) -> list[Message]:
 
 @settings(deadline=None, max_examples=200)
 @given(histories(), MODES, st.floats(-2_000, 80_000))
-def test_whatever_the_history_and_the_room(
-    window: list[Message], chosen: CompactionSettings, room: float
+def test_whatever_the_history_and_the_space(
+    window: list[Message], chosen: CompactionSettings, space: float
 ) -> None:
-    planned = plan(window, VIEW, room, chosen)
+    planned = plan(window, VIEW, space, chosen)
     body = [m for m in window[1:] if m.role is not MessageRole.SUMMARY]
     if planned is None:
         return
@@ -82,9 +82,9 @@ def test_whatever_the_history_and_the_room(
 
     system = VIEW.size(window[:1])
     after = with_summary(window, planned)
-    fitted = build_request(after, Offer(ToolSet(())), VIEW, max_bytes=system + room)
-    removable = plan(after, VIEW, room, chosen)
-    assert fitted.whole_size <= system + room or removable is None, "it fits or nothing can go"
+    fitted = build_request(after, Offer(ToolSet(())), VIEW, max_bytes=system + space)
+    removable = plan(after, VIEW, space, chosen)
+    assert fitted.whole_size <= system + space or removable is None, "it fits or nothing can go"
 
 
 SHAPES: dict[str, Callable[[list[Message]], bool]] = {
@@ -120,8 +120,8 @@ def test_the_random_histories_have_every_shape() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(histories().map(unpinned), st.integers(0, 40_000))
-def test_no_reply_is_kept_whose_question_is_gone(window: list[Message], room: int) -> None:
-    planned = plan(window, VIEW, room, SLIDING)
+def test_no_reply_is_kept_whose_question_is_gone(window: list[Message], space: int) -> None:
+    planned = plan(window, VIEW, space, SLIDING)
     if planned is None:
         return
     kept = set(ids(planned.kept))
@@ -147,16 +147,16 @@ def exchanges(messages: list[Message]) -> list[list[Message]]:
 
 def test_sliding_window_frees_the_share_that_the_settings_name() -> None:
     window = talk(40, 500)
-    room = VIEW.size(window[1:]) - 1
+    space = VIEW.size(window[1:]) - 1
     for share in (0.2, 0.5, 0.8):
         chosen = CompactionSettings(sliding_window_percentage=share, clip_chars=300)
-        planned = plan(window, VIEW, room, chosen)
+        planned = plan(window, VIEW, space, chosen)
         assert planned is not None
-        left = VIEW.size(planned.kept) / room
+        left = VIEW.size(planned.kept) / space
         assert 1 - share - 0.06 <= left <= 1 - share
 
 
-def test_a_window_with_room_to_spare_is_left_alone() -> None:
+def test_a_window_with_space_to_spare_is_left_alone() -> None:
     window = talk(3)
     assert plan(window, VIEW, 10_000, SLIDING) is None
 
@@ -195,8 +195,8 @@ def test_the_summary_may_take_what_is_free_and_always_something() -> None:
     assert tight.summary_bytes == MIN_SUMMARY_BYTES
 
 
-@pytest.mark.parametrize("room", [-5_000.0, 0.0])
-def test_no_room_at_all_leaves_the_newest(room: float) -> None:
-    planned = plan([*talk(4), said(MessageRole.USER, "now", 9)], VIEW, room, SLIDING)
+@pytest.mark.parametrize("space", [-5_000.0, 0.0])
+def test_no_space_at_all_leaves_the_newest(space: float) -> None:
+    planned = plan([*talk(4), said(MessageRole.USER, "now", 9)], VIEW, space, SLIDING)
     assert planned is not None
     assert ids(planned.kept) == ["m9"]

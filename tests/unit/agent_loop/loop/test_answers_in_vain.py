@@ -187,7 +187,7 @@ async def test_a_run_that_is_over_cannot_begin_its_calls_any_more() -> None:
     assert told(world)[0].startswith("The call was not started:")
 
 
-async def test_a_room_that_is_down_leaves_the_answer_to_the_retry() -> None:
+async def test_a_service_that_is_down_leaves_the_answer_to_the_retry() -> None:
     world = gated_world("acts")
     await world.run(None, world.calls("acts"))
     run = with_answer(world, yes(asked(world)))

@@ -178,7 +178,7 @@ async def test_code_before_a_gated_call_is_expected_to_read_what_strangers_wrote
         (InvalidArgumentError("bad"), "could not be run: bad", ToolStatus.FAILED),
     ],
 )
-async def test_a_room_that_fails_a_call_of_code_fails_that_call_alone(
+async def test_a_service_that_fails_a_call_of_code_fails_that_call_alone(
     error: Exception, words: str, status: ToolStatus
 ) -> None:
     world, coding = coding_world()

@@ -30,7 +30,7 @@ from strata.agent_loop.loop.packaging import (
 from strata.agent_loop.loop.requests import (
     BLIND_MODEL,
     MIN_PIECE_BYTES,
-    NO_ROOM_FOR_IMAGE,
+    NO_SPACE_FOR_IMAGE,
     TOO_MANY_IMAGES,
     FittedRequest,
     Offer,
@@ -243,7 +243,7 @@ def test_image_that_does_not_fit_becomes_a_text_and_not_an_error() -> None:
     window = pictures(1, pixels=8000)[:-1]
     fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=500)
     assert shown_ids(fitted) == []
-    assert NO_ROOM_FOR_IMAGE in fitted.request.messages[-1].text
+    assert NO_SPACE_FOR_IMAGE in fitted.request.messages[-1].text
     assert fitted.size <= 500
 
 

@@ -308,7 +308,7 @@ async def test_system_prompt_larger_than_the_window_never_reaches_the_model() ->
     assert world.model.requests == []
 
 
-async def test_definite_refusal_of_a_room_ends_the_run_with_the_message_stored() -> None:
+async def test_definite_refusal_of_a_service_ends_the_run_with_the_message_stored() -> None:
     world = LoopWorld()
 
     async def refuse(names: Sequence[str], *, skip_missing: bool = False, run_id: str = "") -> None:
@@ -323,7 +323,7 @@ async def test_definite_refusal_of_a_room_ends_the_run_with_the_message_stored()
     assert roles(world) == ["system", "user"]
 
 
-async def test_room_that_cannot_be_reached_leaves_the_run_open() -> None:
+async def test_service_that_cannot_be_reached_leaves_the_run_open() -> None:
     world = LoopWorld()
 
     async def away(*_: object, **__: object) -> ToolSet:

@@ -305,7 +305,7 @@ def test_which_models_take_a_thinking_budget() -> None:
     assert not any(anthropic_wire.takes_thinking_budget(name) for name in new)
 
 
-def test_the_reply_has_room_beside_the_thinking() -> None:
+def test_the_reply_has_space_beside_the_thinking() -> None:
     asked = ModelRequest([ChatMessage.user("u")], max_tokens=100)
     body = anthropic_wire.build(asked, settings("anthropic", 2000))
     assert body["max_tokens"] == 2100

@@ -160,7 +160,7 @@ async def test_who_leaves_after_the_first_page_leaves_no_child() -> None:
 
 
 async def test_the_child_knows_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-room")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-service")
     reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
     environment = (await child()).environ()
     reading.cancel()
@@ -170,7 +170,7 @@ async def test_the_child_knows_nothing_of_our_environment(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
-async def test_the_child_dies_with_its_room(tmp_path: Path) -> None:
+async def test_the_child_dies_with_its_service(tmp_path: Path) -> None:
     (tmp_path / "endless.pdf").write_bytes(samples.endless_pdf())
     program = (
         "import asyncio, sys\n"
@@ -180,15 +180,15 @@ async def test_the_child_dies_with_its_room(tmp_path: Path) -> None:
         "        async for page in FileReader().pages(file, Format.PDF): pass\n"
         "asyncio.run(main())\n"
     )
-    room = subprocess.Popen(
+    service = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path / "endless.pdf")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     try:
         found = await child()
     finally:
-        room.kill()
-        room.wait()
+        service.kill()
+        service.wait()
     psutil.wait_procs([found], timeout=20)
     assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
 

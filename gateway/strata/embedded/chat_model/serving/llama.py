@@ -95,7 +95,7 @@ class LlamaEngine:
         yield None
 
     def _piece(self, token: int) -> bytes:
-        # The bindings' own function has room for 32 bytes and drops longer tokens (indentation).
+        # The bindings' own function has space for 32 bytes and drops longer tokens (indentation).
         buffer = (ctypes.c_char * _LONGEST_PIECE_BYTES)()
         size = self._bindings.llama_token_to_piece(
             self._vocabulary, token, buffer, _LONGEST_PIECE_BYTES, 0, False

@@ -130,7 +130,7 @@ class ChatService:
         self._turnstile = Turnstile(waiting)
 
     def prepare(self, request: ChatRequest) -> tuple[list[int], Reply]:
-        """Makes the prompt. Raises ApiError if it leaves no room for a reply."""
+        """Makes the prompt. Raises ApiError if it leaves no space for a reply."""
         tokens = self.engine.encode(request.segments)
         if len(tokens) >= self.engine.context_tokens:
             message = (
@@ -166,8 +166,8 @@ class ChatService:
         reply: Reply,
         heartbeat: Callable[[], None],
     ) -> Iterator[str]:
-        room = self.engine.context_tokens - reply.prompt_tokens
-        limit = min(request.max_tokens, room)
+        space = self.engine.context_tokens - reply.prompt_tokens
+        limit = min(request.max_tokens, space)
         text = TextAssembler(request.stops)
         for piece in pieces:
             heartbeat()

@@ -23,7 +23,7 @@ ORGANIZATION = "organization_id = NULLIF(current_setting('strata.organization_id
 
 
 def upgrade() -> None:
-    """Creates the tables of the room."""
+    """Creates the tables of the service."""
     _organizations()
     _projects()
     _api_keys()
@@ -222,6 +222,6 @@ def _organization_policy(table: str) -> None:
 
 
 def downgrade() -> None:
-    """Drops the tables of the room."""
+    """Drops the tables of the service."""
     for table in (*TABLES, "organizations"):
         op.execute(f"DROP TABLE gateway.{table}")

@@ -22,7 +22,7 @@ WORKER = "strata_agent_loop_worker"
 
 
 def upgrade() -> None:
-    """Creates the tables of the room."""
+    """Creates the tables of the service."""
     op.execute(
         """
         CREATE TABLE agents (
@@ -152,6 +152,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the tables of the room."""
+    """Drops the tables of the service."""
     for table in reversed(TABLES):
         op.execute(f"DROP TABLE {table}")

@@ -8,10 +8,10 @@ from pydantic import AliasChoices, Field, create_model
 
 from strata.agent_loop.models.presets.base import AddressOption, Preset
 from strata.agent_loop.models.presets.table import PRESETS
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 
 
-def settings_of_presets() -> type[RoomSettings]:
+def settings_of_presets() -> type[ServiceSettings]:
     """Returns the settings of a service with fields for the key and the address of each preset."""
     fields: dict[str, Any] = {}
     for preset in PRESETS.values():
@@ -19,7 +19,7 @@ def settings_of_presets() -> type[RoomSettings]:
         fields[preset.base_url_field] = (str, _base_url(preset))
         for option in preset.address_options:
             fields[preset.option_field(option)] = (str, _option(preset, option))
-    return create_model("PresetSettings", __base__=RoomSettings, **fields)
+    return create_model("PresetSettings", __base__=ServiceSettings, **fields)
 
 
 def _key(preset: Preset) -> Any:

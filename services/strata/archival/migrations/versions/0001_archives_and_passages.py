@@ -17,7 +17,7 @@ WORKER = "strata_archival_worker"
 
 
 def upgrade() -> None:
-    """Creates the tables of the room."""
+    """Creates the tables of the service."""
     # The agents that there are, as the agent loop has told: nothing is stored for another one,
     # and nothing any more for one that was deleted.
     op.execute(
@@ -153,6 +153,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the tables of the room."""
+    """Drops the tables of the service."""
     for table in reversed(TABLES):
         op.execute(f"DROP TABLE {table}")

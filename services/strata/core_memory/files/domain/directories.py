@@ -56,7 +56,7 @@ def render_directories(
             much of it as the limit allows to show.
         labels: Labels of the agent's blocks, which are tags of the prompt too.
         limits: How much is shown.
-        closed: Names of files that were closed because the prompt had no room for them.
+        closed: Names of files that were closed because the prompt had no space for them.
     """
     if not folders:
         return ""
@@ -106,7 +106,7 @@ def _closed_note(closed: Sequence[str], labels: Sequence[str]) -> str:
         return ""
     names = escape(", ".join(map(one_line, closed)), labels)
     return (
-        "- warning=these files were closed because the context window has no room for them: "
+        "- warning=these files were closed because the context window has no space for them: "
         f"{names}. Open fewer files at once, or fewer lines of them with offset and length.\n"
     )
 

@@ -101,8 +101,8 @@ def plan_opening(
         (window for window in windows if window.file.id not in asked),
         key=lambda window: (window.last_access_time, window.file.id),
     )
-    room = 0 if command.close_all_others else max(0, command.max_open - len(opened))
-    kept = others[len(others) - room :] if room < len(others) else others
+    space = 0 if command.close_all_others else max(0, command.max_open - len(opened))
+    kept = others[len(others) - space :] if space < len(others) else others
     closed = [window for window in others if window not in kept]
     cause = "{} least recently used file(s) due to open file limit"
     if command.close_all_others:
@@ -115,18 +115,18 @@ def plan_opening(
     )
 
 
-class NoRoomError(FailedPreconditionError):
-    """Opening files would leave no room for the conversation.
+class NoSpaceError(FailedPreconditionError):
+    """Opening files would leave no space for the conversation.
 
     Attributes:
-        fitting: How many of the requested files, from the first, there would be room for.
+        fitting: How many of the requested files, from the first, there would be space for.
     """
 
     fitting = 0
 
 
-def check_room(use: PromptUse, opening: Opening, max_bytes: int) -> None:
-    """Refuses windows that leave no room for messages in the agent's prompt.
+def check_space(use: PromptUse, opening: Opening, max_bytes: int) -> None:
+    """Refuses windows that leave no space for messages in the agent's prompt.
 
     Args:
         use: What memory takes with the windows.
@@ -134,7 +134,7 @@ def check_room(use: PromptUse, opening: Opening, max_bytes: int) -> None:
         max_bytes: What blocks and folders may take together; 0 for the limit of the blocks.
 
     Raises:
-        NoRoomError: They take more (``CONTEXT_WINDOW_EXCEEDED``). The message is for the model:
+        NoSpaceError: They take more (``CONTEXT_WINDOW_EXCEEDED``). The message is for the model:
             it names what is open and what to do.
     """
     limit = max_bytes or use.limit
@@ -151,7 +151,7 @@ def check_room(use: PromptUse, opening: Opening, max_bytes: int) -> None:
             break
         fitting += 1
     message = (
-        f"Cannot open {_sizes(opening.opened, use)}: there is room for {free} bytes of files, so "
+        f"Cannot open {_sizes(opening.opened, use)}: there is space for {free} bytes of files, so "
         "that enough of the context window is left for the conversation. Nothing was changed."
     )
     if others:
@@ -165,7 +165,7 @@ def check_room(use: PromptUse, opening: Opening, max_bytes: int) -> None:
         " with offset and length, for example offset=0 and length=100; grep_files and "
         "semantic_search_files read files without opening them."
     )
-    error = NoRoomError(
+    error = NoSpaceError(
         message,
         reason=Reason.CONTEXT_WINDOW_EXCEEDED,
         metadata={"size": total, "limit": limit, "fitting_files": fitting},

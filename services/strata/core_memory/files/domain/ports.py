@@ -1,4 +1,4 @@
-"""What folders and files need of a database and of the archival room."""
+"""What folders and files need of a database and of the archival service."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class ChunkFindings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many pieces of a file there are in the index's room, and how many are indexed."""
+    """How many pieces of a file there are in the index's service, and how many are indexed."""
 
     chunk_count: int
     indexed_count: int
 
 
 class FileIndex(Protocol):
-    """The archival room's index of files.
+    """The archival service's index of files.
 
     Every method but `search` is background work: it signs in by itself for the project.
 
     Raises (every method):
-        UnavailableError: The room cannot be reached.
+        UnavailableError: The service cannot be reached.
     """
 
     async def index(

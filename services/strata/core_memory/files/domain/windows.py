@@ -176,7 +176,7 @@ class PromptUse:
 
 
 CheckUse: TypeAlias = Callable[[PromptUse, Opening], None]
-"""Refuses windows for which a prompt has no room, by raising."""
+"""Refuses windows for which a prompt has no space, by raising."""
 
 ChooseWindows: TypeAlias = Callable[[Sequence[Window], Mapping[str, int]], Sequence[Window]]
 """Chooses windows to close, given those that are open and their bytes by id of file."""
@@ -186,7 +186,7 @@ class WindowStore(Protocol):
     """The windows of agents of the calling project."""
 
     async def prompt_limit(self, agent_id: str) -> PromptLimit:
-        """Returns what the prompt of an agent has room for, as far as it is known."""
+        """Returns what the prompt of an agent has space for, as far as it is known."""
         ...
 
     async def change(

@@ -2,7 +2,7 @@
 
 The file is its standard input, frames of pages its standard output. It limits itself
 before it looks at the file: processor time, memory, no files written, no network, no
-processes of its own. It dies with the room that started it.
+processes of its own. It dies with the service that started it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from strata.shared import confinement
 _RESERVE_BYTES = 64 * 1024 * 1024
 
 
-def main(file_format: Format, room: int, cpu_seconds: int, memory_bytes: int) -> int:
+def main(file_format: Format, service: int, cpu_seconds: int, memory_bytes: int) -> int:
     """Converts standard input; returns the exit code.
 
     Args:
         file_format: How.
-        room: Process id of the room.
+        service: Process id of the service.
         cpu_seconds: Processor time that it may take.
         memory_bytes: Address space that it may take.
     """
     pipe = confinement.take_output()
-    confinement.die_with(room)
+    confinement.die_with(service)
     confinement.limit(cpu_seconds, memory_bytes, reserve_bytes=_RESERVE_BYTES)
     convert = converter_of(file_format)
     confinement.forbid_effects()

@@ -1,7 +1,7 @@
 """PDF, DOCX and HTML to Markdown, by the converters of markitdown.
 
 Runs in the child process only: hostile files make these libraries slow, greedy or
-crash. Importing markitdown takes a second and 80 MB, which no room should have to carry.
+crash. Importing markitdown takes a second and 80 MB, which no service should have to carry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the child process says to its room: frames on a pipe.
+"""What the child process says to its service: frames on a pipe.
 
 A frame is its kind (one byte), the length of its body (four bytes, big endian) and the body.
 """
@@ -22,7 +22,7 @@ _PLACE = struct.Struct(">III")
 
 
 def send(pipe: BinaryIO, kind: bytes, body: bytes = b"") -> None:
-    """Writes a frame, and waits until there is room for it."""
+    """Writes a frame, and waits until there is space for it."""
     pipe.write(HEADER.pack(kind, len(body)) + body)
     pipe.flush()
 

@@ -126,7 +126,7 @@ class ContentStore:
     """Contents of any project, for the worker that reads them.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
     """
 
     def __init__(self, database: Database) -> None:

@@ -232,7 +232,7 @@ class FileQueue:
     """The work that files make.
 
     Args:
-        database: Connects as the room's service role.
+        database: Connects as the service's service role.
         worker: Connects as its worker role, which sees of every project what there is to do.
     """
 

@@ -86,7 +86,7 @@ _CHANGE = text(
         last_access_time = excluded.last_access_time
     """
 )
-# What the agent has beside files, and what its prompt has room for.
+# What the agent has beside files, and what its prompt has space for.
 _PROMPT = text(
     """
     SELECT a.prompt_limit_bytes, CAST(coalesce(
@@ -187,7 +187,7 @@ class PostgresWindowStore:
         return await once(self._database, receipt, work)
 
     async def prompt_limit(self, agent_id: str) -> PromptLimit:
-        """Returns what the prompt of an agent has room for, as far as it is known."""
+        """Returns what the prompt of an agent has space for, as far as it is known."""
         rows = await self._read(_PROMPT_LIMIT, agent=agent_id)
         return PromptLimit(*rows[0]) if rows else NO_LIMIT
 

@@ -22,7 +22,7 @@ WORKER = "strata_core_memory_worker"
 
 
 def upgrade() -> None:
-    """Creates the tables of the room."""
+    """Creates the tables of the service."""
     op.execute(
         """
         CREATE TABLE blocks (
@@ -130,6 +130,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the tables of the room."""
+    """Drops the tables of the service."""
     for table in ("requests", "block_versions", "attachments", "prepared_agents", "blocks"):
         op.execute(f"DROP TABLE {table}")

@@ -84,7 +84,7 @@ def _add_functions() -> None:
         """
     )
     # Refuses what makes the memory of an agent larger than its limit. Several statements of one
-    # transaction may first make room and then use it, so what an agent has become smaller by
+    # transaction may first make space and then use it, so what an agent has become smaller by
     # is remembered until the transaction ends. Agents are locked in order, and always after
     # blocks and attachments; the sizes are read in a statement of their own, which sees what
     # was committed while the lock was waited for.

@@ -1,4 +1,4 @@
-"""Which files of an agent were closed because its prompt had no room for them.
+"""Which files of an agent were closed because its prompt had no space for them.
 
 Revision ID: 0007
 """

@@ -1,4 +1,4 @@
-"""What an agent's context window has room for when a person opens files.
+"""What an agent's context window has space for when a person opens files.
 
 Revision ID: 0008
 """

@@ -16,7 +16,7 @@ TABLES = ("messages", "windows", "turns")
 
 
 def upgrade() -> None:
-    """Creates the tables of the room."""
+    """Creates the tables of the service."""
     op.execute(
         """
         CREATE TABLE messages (
@@ -96,6 +96,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the tables of the room."""
+    """Drops the tables of the service."""
     for table in TABLES:
         op.execute(f"DROP TABLE {table}")

@@ -40,7 +40,7 @@ def pass_listener(connection: socket.socket, namespaces: bool) -> None:
         with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
             file.write(_BUFFERS)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
-        # struct ifreq: the name, the flags, and room for what others need.
+        # struct ifreq: the name, the flags, and space for what others need.
         fcntl.ioctl(listener, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
         listener.bind((_HOST, PORT))
         listener.listen(_BACKLOG)

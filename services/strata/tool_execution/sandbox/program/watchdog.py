@@ -98,7 +98,7 @@ def _memory_of_threads(pid: int) -> int:
 def largest_socket() -> int:
     """Returns the most bytes that the kernel holds for one socket of default size.
 
-    Twice the size: a message may be begun as long as there is any room.
+    Twice the size: a message may be begun as long as there is any space.
     """
     ends = socket.socketpair()
     try:

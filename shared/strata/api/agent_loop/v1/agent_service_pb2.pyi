@@ -184,7 +184,7 @@ class CompactionSettings(_message.Message):
     way goes.
     """
     sliding_window_percentage: _builtins.float
-    """Share of the room for messages that a compaction frees; 0 means 0.3."""
+    """Share of the space for messages that a compaction frees; 0 means 0.3."""
     clip_chars: _builtins.int
     """Most characters of a summary; 0 means 2000."""
     prompt_acknowledgement: _builtins.bool
@@ -540,11 +540,11 @@ class CreateAgentRequest(_message.Message):
     """
     max_files_open: _builtins.int
     """Files that may be open at once; 0 lets the context window decide, see Agent. A
-    number for which the context window has no room is refused.
+    number for which the context window has no space is refused.
     """
     per_file_view_window_char_limit: _builtins.int
     """Characters of a file that are shown at most; 0 lets the context window decide,
-    see Agent. A number for which the context window has no room is refused.
+    see Agent. A number for which the context window has no space is refused.
     """
     system_prompt_key: _builtins.str
     """Key of a prompt that ListPrompts shows, whose text becomes the base system prompt: it is
@@ -1378,7 +1378,7 @@ class GetContextWindowResponse(_message.Message):
     @_builtins.property
     def files_to_close(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Files, "folder/name", that the next turn closes before it asks the model, because
-        they leave messages too little room. The parts still hold them.
+        they leave messages too little space. The parts still hold them.
         """
 
     def __init__(

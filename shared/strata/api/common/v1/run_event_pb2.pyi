@@ -33,7 +33,7 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     STOP_REASON_END_TURN: _StopReason.ValueType  # 1
     """(end_turn) The model gave its reply."""
     STOP_REASON_ERROR: _StopReason.ValueType  # 2
-    """(error) A defect or a failed room."""
+    """(error) A defect or a failed service."""
     STOP_REASON_LLM_API_ERROR: _StopReason.ValueType  # 3
     """(llm_api_error) The model provider failed or refused."""
     STOP_REASON_INVALID_LLM_RESPONSE: _StopReason.ValueType  # 4
@@ -70,7 +70,7 @@ STOP_REASON_UNSPECIFIED: StopReason.ValueType  # 0
 STOP_REASON_END_TURN: StopReason.ValueType  # 1
 """(end_turn) The model gave its reply."""
 STOP_REASON_ERROR: StopReason.ValueType  # 2
-"""(error) A defect or a failed room."""
+"""(error) A defect or a failed service."""
 STOP_REASON_LLM_API_ERROR: StopReason.ValueType  # 3
 """(llm_api_error) The model provider failed or refused."""
 STOP_REASON_INVALID_LLM_RESPONSE: StopReason.ValueType  # 4

@@ -66,7 +66,7 @@ class _LintRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LintRule.Val
     LINT_RULE_LONG_LINE: _LintRule.ValueType  # 4
     """A line that is too long to be edited well."""
     LINT_RULE_NEARLY_FULL: _LintRule.ValueType  # 5
-    """The block has little room left."""
+    """The block has little space left."""
 
 class LintRule(_LintRule, metaclass=_LintRuleEnumTypeWrapper):
     """What a finding is about."""
@@ -82,7 +82,7 @@ LINT_RULE_CONTRADICTION: LintRule.ValueType  # 3
 LINT_RULE_LONG_LINE: LintRule.ValueType  # 4
 """A line that is too long to be edited well."""
 LINT_RULE_NEARLY_FULL: LintRule.ValueType  # 5
-"""The block has little room left."""
+"""The block has little space left."""
 Global___LintRule: _TypeAlias = LintRule  # noqa: Y015
 
 @_typing.final

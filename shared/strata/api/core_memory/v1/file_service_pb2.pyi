@@ -889,7 +889,7 @@ class OpenFilesRequest(_message.Message):
     """
     max_memory_bytes: _builtins.int
     """UTF-8 bytes that memory blocks and open files may take together in the prompt of
-    the agent; 0 means what its prompt has room for, if that is known.
+    the agent; 0 means what its prompt has space for, if that is known.
     """
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileWindow]:

@@ -158,7 +158,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
     """RESOURCE_EXHAUSTED: a quota of the project is used up. Metadata: "quota"."""
     ERROR_REASON_DEPENDENCY_UNAVAILABLE: _ErrorReason.ValueType  # 90
-    """UNAVAILABLE: a room or engine behind this one cannot be reached."""
+    """UNAVAILABLE: a service or engine behind this one cannot be reached."""
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 91
     """UNAVAILABLE: the server is shutting down; retry on another replica."""
     ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 92
@@ -352,7 +352,7 @@ ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81
 """RESOURCE_EXHAUSTED: a quota of the project is used up. Metadata: "quota"."""
 ERROR_REASON_DEPENDENCY_UNAVAILABLE: ErrorReason.ValueType  # 90
-"""UNAVAILABLE: a room or engine behind this one cannot be reached."""
+"""UNAVAILABLE: a service or engine behind this one cannot be reached."""
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 91
 """UNAVAILABLE: the server is shutting down; retry on another replica."""
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 92

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SandboxServiceStub:
-    """Runs code that nobody trusts, for the room of the tools beside it. Internal: served on a
+    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
     socket that only the two of them can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
@@ -57,7 +57,7 @@ class SandboxServiceStub:
 
 
 class SandboxServiceServicer:
-    """Runs code that nobody trusts, for the room of the tools beside it. Internal: served on a
+    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
     socket that only the two of them can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
@@ -116,7 +116,7 @@ def add_SandboxServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SandboxService:
-    """Runs code that nobody trusts, for the room of the tools beside it. Internal: served on a
+    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
     socket that only the two of them can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),

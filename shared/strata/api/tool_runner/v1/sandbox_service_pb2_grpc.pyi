@@ -12,7 +12,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SandboxServiceStub:
-    """Runs code that nobody trusts, for the room of the tools beside it. Internal: served on a
+    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
     socket that only the two of them can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
@@ -34,7 +34,7 @@ class SandboxServiceStub:
     """
 
 class SandboxServiceServicer:
-    """Runs code that nobody trusts, for the room of the tools beside it. Internal: served on a
+    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
     socket that only the two of them can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),

@@ -1,4 +1,4 @@
-"""What operators ask of the indexes of a room, and what they are answered."""
+"""What operators ask of the indexes of a service, and what they are answered."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ _ACTIVE = "('building', 'checking', 'switched')"
 
 
 class Ledger:
-    """The tables of one room; see `schema`.
+    """The tables of one service; see `schema`.
 
     Args:
-        worker: Connects as the room's worker role.
-        schema: The room's schema.
+        worker: Connects as the service's worker role.
+        schema: The service's schema.
     """
 
     def __init__(self, worker: Database, schema: str) -> None:
@@ -275,7 +275,7 @@ def no_reindex(slot: str) -> NotFoundError:
 
 
 class _Statements:
-    """The statements of one room. Open ones go through partial indexes."""
+    """The statements of one service. Open ones go through partial indexes."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema

@@ -1,4 +1,4 @@
-"""The tables of indexes and their rebuilds, in the schema of each room that searches."""
+"""The tables of indexes and their rebuilds, in the schema of each service that searches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata.shared.db import grant_sql, tenant_policy_sql, worker_policy_sql
 TABLES = ("serving_indexes", "reindexes")
 
 
-def create_sql(room: str) -> Iterator[str]:
+def create_sql(service: str) -> Iterator[str]:
     """Yields the statements that make the tables.
 
     Rows of whole collections belong to no project: the worker writes them, and of these a
@@ -61,10 +61,10 @@ def create_sql(room: str) -> Iterator[str]:
         """
     yield "CREATE INDEX reindexes_latest ON reindexes (project_id, slot, archive_id, create_time)"
     yield "CREATE INDEX reindexes_queue ON reindexes (phase_time) WHERE NOT cleaned"
-    worker = f"strata_{room}_worker"
+    worker = f"strata_{service}_worker"
     for table in TABLES:
         yield tenant_policy_sql(table)
-        yield worker_policy_sql(table, room)
+        yield worker_policy_sql(table, service)
         yield grant_sql("SELECT, INSERT, UPDATE", table, worker)
     # Which model serves is no secret, and no tenant's.
     yield "CREATE POLICY shared ON serving_indexes FOR SELECT USING (project_id = '')"

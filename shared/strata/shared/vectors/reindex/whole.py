@@ -1,4 +1,4 @@
-"""A whole collection as something to rebuild; the rooms say what is in it."""
+"""A whole collection as something to rebuild; the services say what is in it."""
 
 from __future__ import annotations
 

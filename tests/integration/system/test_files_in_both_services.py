@@ -1,4 +1,4 @@
-"""The life of a file across rooms: stored by core memory, found by meaning in archival, dropped."""
+"""The life of a file across services: core memory stores it, archival indexes and drops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background tasks of a room."""
+"""Background tasks of a service."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from strata.shared import room as module
-from strata.shared.room import BackgroundTasks, Room
+from strata.shared import service as module
+from strata.shared.service import BackgroundTasks, Service
 
 
 async def test_a_failing_task_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ async def test_a_failing_task_is_started_again(monkeypatch: pytest.MonkeyPatch) 
         recovered.set()
         await asyncio.sleep(60)
 
-    async with BackgroundTasks(Room("recall", [], background=[flaky])):
+    async with BackgroundTasks(Service("recall", [], background=[flaky])):
         await asyncio.wait_for(recovered.wait(), 30)
     assert runs == 3
 
@@ -41,7 +41,7 @@ async def test_tasks_are_cancelled_and_awaited_at_the_end() -> None:
             await asyncio.sleep(0.01)
             cleaned = True
 
-    async with BackgroundTasks(Room("recall", [], background=[endless])):
+    async with BackgroundTasks(Service("recall", [], background=[endless])):
         await started.wait()
     assert cleaned
 
@@ -64,7 +64,7 @@ async def test_a_group_of_tasks_that_fails_while_it_is_cancelled_ends() -> None:
             tasks.create_task(fragile())
 
     async with asyncio.timeout(30):
-        async with BackgroundTasks(Room("recall", [], background=[group])):
+        async with BackgroundTasks(Service("recall", [], background=[group])):
             await started.wait()
     assert runs == 1
 
@@ -76,6 +76,6 @@ async def test_a_task_that_returns_is_done() -> None:
         nonlocal runs
         runs += 1
 
-    async with BackgroundTasks(Room("recall", [], background=[once])):
+    async with BackgroundTasks(Service("recall", [], background=[once])):
         await asyncio.sleep(0.05)
     assert runs == 1

@@ -1,4 +1,4 @@
-"""The real recall room on embedded engines, filled with chats."""
+"""The real recall service on embedded engines, filled with chats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from strata.shared.embedding import Embedder
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.migrate import RolePasswords
-from strata.shared.room import BackgroundTasks
+from strata.shared.service import BackgroundTasks
 from strata.shared.vectors import VectorIndex, Where
 from strata.shared.vectors.opening import open_embedder, open_vectors
 
@@ -42,7 +42,7 @@ _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 
 @dataclass
 class Reranked:
-    """A second room over the same messages, with a reranker.
+    """A second service over the same messages, with a reranker.
 
     Attributes:
         outcomes: How often it went how, by name.
@@ -61,14 +61,14 @@ class Reranked:
 
 @dataclass
 class Recall:
-    """The room and what is in it.
+    """The service and what is in it.
 
     Attributes:
         agents: The agent of each chat, by the chat's name.
         keys: The key of each turn, by the id of its message.
         project: The tenant that all of them belong to.
         without_floor: A second service over the same messages, whose searches have no floor.
-        reranked: The room with a reranker, if one is measured.
+        reranked: The service with a reranker, if one is measured.
     """
 
     messages: message_grpc.MessageServiceStub
@@ -196,11 +196,11 @@ def _wire(turn: Turn) -> common.Message:
 
 @asynccontextmanager
 async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterator[Recall]:
-    """Opens the room over a folder; what a former run stored there is used again.
+    """Opens the service over a folder; what a former run stored there is used again.
 
     Args:
         folder: Where everything is.
-        reranker: Opens a second room over the same, with this cross-encoder.
+        reranker: Opens a second service over the same, with this cross-encoder.
     """
     async with AsyncExitStack() as stack:
         postgres = EmbeddedPostgres(folder / "postgres")
@@ -222,16 +222,16 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
         )
         verifier = TokenVerifier(public)
         network = await stack.enter_async_context(InProcessNetwork(verifier))
-        room = await build(settings, network, stack)
-        network.register(room, settings)
-        await stack.enter_async_context(BackgroundTasks(room))
+        service = await build(settings, network, stack)
+        network.register(service, settings)
+        await stack.enter_async_context(BackgroundTasks(service))
         reranked = None
         if reranker is not None:
             chosen = settings.model_copy(update={"reranker_path": reranker})
             reranked = Reranked(await _open_second(chosen, verifier, stack))
         without_floor = settings.model_copy(update={"search_floor": 0.0})
-        service, worker = Database(settings.database_url), Database(settings.worker_database_url)
-        stack.push_async_callback(service.close)
+        database, worker = Database(settings.database_url), Database(settings.worker_database_url)
+        stack.push_async_callback(database.close)
         stack.push_async_callback(worker.close)
         file = folder / "known.json"
         known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -244,7 +244,7 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
             message_grpc.MessageServiceStub(network.channel("recall")),
             await _open_second(without_floor, verifier, stack),
             window_grpc.WindowServiceStub(network.channel("recall")),
-            PendingMessages(service, worker),
+            PendingMessages(database, worker),
             await open_vectors(settings, network.commons, stack),
             await open_embedder(settings, network.commons, stack),
             folder,

@@ -1,8 +1,8 @@
-"""What a room is, to whoever serves it.
+"""What a service is, to whoever serves it.
 
-Each room's ``main`` has ``async def build(settings, wiring, stack) -> Room``: it
+Each service's ``main`` has ``async def build(settings, wiring, stack) -> Service``: it
 opens stores and clients (their closing goes on the stack), and returns what is to
-be served. Nothing in it knows whether the other rooms are in this process.
+be served. Nothing in it knows whether the other services are in this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strata.shared.clock import Clock
 from strata.shared.commons import Commons
 from strata.shared.interceptors.auth import Authenticator
 from strata.shared.logs import get_logger
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 from strata.shared.telemetry import Telemetry
 
 _FIRST_PAUSE_S = 0.5
@@ -35,8 +35,8 @@ BackgroundTask = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """One gRPC service of a room.
+class GrpcService:
+    """One gRPC service that a service serves.
 
     Attributes:
         full_name: ``strata.api.recall.v1.MessageService``; take it from the descriptor.
@@ -52,8 +52,8 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """A built room.
+class Service:
+    """A built service.
 
     Attributes:
         name: The folder name, ``core_memory``.
@@ -63,13 +63,13 @@ class Room:
     """
 
     name: str
-    services: Sequence[Service]
+    services: Sequence[GrpcService]
     background: Sequence[BackgroundTask] = ()
     authenticator: Authenticator | None = None
 
 
 class Wiring(Protocol):
-    """What a room gets from the process it is built in."""
+    """What a service gets from the process it is built in."""
 
     @property
     def verifier(self) -> TokenVerifier:
@@ -88,42 +88,42 @@ class Wiring(Protocol):
 
     @property
     def commons(self) -> Commons:
-        """What the rooms of the process share."""
+        """What the services of the process share."""
         ...
 
-    def channel(self, room: str) -> grpc.aio.Channel:
-        """Returns the channel to another room; works before that room is up."""
+    def channel(self, service: str) -> grpc.aio.Channel:
+        """Returns the channel to another service; works before that service is up."""
         ...
 
 
-SettingsT_contra = TypeVar("SettingsT_contra", bound=RoomSettings, contravariant=True)
+SettingsT_contra = TypeVar("SettingsT_contra", bound=ServiceSettings, contravariant=True)
 
 
 class Build(Protocol[SettingsT_contra]):
-    """The ``build`` of a room."""
+    """The ``build`` of a service."""
 
     def __call__(
         self, settings: SettingsT_contra, wiring: Wiring, stack: AsyncExitStack, /
-    ) -> Awaitable[Room]:
-        """Builds the room; what it opens is closed by the stack."""
+    ) -> Awaitable[Service]:
+        """Builds the service; what it opens is closed by the stack."""
         ...
 
 
 class BackgroundTasks:
-    """Runs the background tasks of a room while the block lasts.
+    """Runs the background tasks of a service while the block lasts.
 
     A task that fails is logged and started again after a growing pause (0.5 s to
-    30 s): a reconciler that cannot reach its engine must not take the room down.
+    30 s): a reconciler that cannot reach its engine must not take the service down.
     A task that returns is done.
     """
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        for make in self._room.background:
-            name = f"{self._room.name}.{getattr(make, '__name__', 'background')}"
+        for make in self._service.background:
+            name = f"{self._service.name}.{getattr(make, '__name__', 'background')}"
             self._tasks.append(asyncio.create_task(self._supervise(make, name), name=name))
         return self
 

@@ -1,4 +1,4 @@
-"""What the manifests say of a room equals what the code says of it."""
+"""What the manifests say of a service equals what the code says of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import TokenSigner, TokenVerifier
 from strata.shared.errors import UnauthenticatedError
 from strata.shared.secrets import read_master_keys
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import ServiceSettings
 from strata.tool_execution.runner.settings import ToolRunnerSettings
 from strata.tool_execution.settings import ToolExecutionSettings
 from unit.k8s.manifests import (
@@ -22,7 +22,7 @@ from unit.k8s.manifests import (
     REPOSITORY,
     RUNNER,
     Object,
-    RoomFacts,
+    ServiceFacts,
     container_of,
     containers_of,
     environment_of,
@@ -30,21 +30,23 @@ from unit.k8s.manifests import (
     load,
     of_kind,
     pod_of,
-    rooms,
+    services,
 )
 from unit.k8s.secrets_script import secret_objects
 
 OBJECTS = load(BASE)
 DEPLOYMENTS = of_kind(OBJECTS, "Deployment")
 MIGRATE = of_kind(OBJECTS, "Job")["migrate"]
-EVERY_ROOM = pytest.mark.parametrize("room", rooms().values(), ids=lambda room: room.name)
+EVERY_SERVICE = pytest.mark.parametrize(
+    "service", services().values(), ids=lambda service: service.name
+)
 
 
-def settings_of(room: RoomFacts, monkeypatch: pytest.MonkeyPatch) -> RoomSettings:
-    """The settings that the room's process would see in the cluster."""
-    for name, value in environment_of(OBJECTS, DEPLOYMENTS[room.app]).items():
+def settings_of(service: ServiceFacts, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
+    """The settings that the service's process would see in the cluster."""
+    for name, value in environment_of(OBJECTS, DEPLOYMENTS[service.app]).items():
         monkeypatch.setenv(name, value)
-    return room.settings()
+    return service.settings()
 
 
 def runner() -> Object:
@@ -60,9 +62,9 @@ def runner_settings(monkeypatch: pytest.MonkeyPatch) -> ToolRunnerSettings:
     return ToolRunnerSettings()
 
 
-def test_there_is_one_deployment_per_room() -> None:
-    assert set(DEPLOYMENTS) == {room.app for room in rooms().values()}
-    assert len(rooms()) == 6
+def test_there_is_one_deployment_per_service() -> None:
+    assert set(DEPLOYMENTS) == {service.app for service in services().values()}
+    assert len(services()) == 6
 
 
 def test_the_image_has_the_version_of_the_release() -> None:
@@ -71,85 +73,87 @@ def test_the_image_has_the_version_of_the_release() -> None:
     assert image == {"name": "strata", "newTag": project["version"]}
 
 
-@EVERY_ROOM
-def test_a_room_is_run_by_its_own_script(room: RoomFacts) -> None:
+@EVERY_SERVICE
+def test_a_service_is_run_by_its_own_script(service: ServiceFacts) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    container = container_of(DEPLOYMENTS[room.app])
+    container = container_of(DEPLOYMENTS[service.app])
     (command,) = container["command"]
-    assert project["scripts"][command] == f"strata.{room.name}.main:main"
+    assert project["scripts"][command] == f"strata.{service.name}.main:main"
     assert container["image"] == "strata"
 
 
-@EVERY_ROOM
-def test_a_room_is_reached_where_it_listens(
-    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+@EVERY_SERVICE
+def test_a_service_is_reached_where_it_listens(
+    service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(room, monkeypatch)
+    settings = settings_of(service, monkeypatch)
     assert settings.host == "0.0.0.0"
-    (port,) = container_of(DEPLOYMENTS[room.app])["ports"]
-    assert port["containerPort"] == settings.port == room.port
-    (exposed,) = of_kind(OBJECTS, "Service")[room.app]["spec"]["ports"]
-    assert exposed["port"] == room.port
+    (port,) = container_of(DEPLOYMENTS[service.app])["ports"]
+    assert port["containerPort"] == settings.port == service.port
+    (exposed,) = of_kind(OBJECTS, "Service")[service.app]["spec"]["ports"]
+    assert exposed["port"] == service.port
     assert exposed["targetPort"] == port["name"]
     assert exposed["appProtocol"] == "grpc"
 
 
-@EVERY_ROOM
-def test_services_are_headless_so_that_clients_balance(room: RoomFacts) -> None:
-    assert of_kind(OBJECTS, "Service")[room.app]["spec"]["clusterIP"] == "None"
+@EVERY_SERVICE
+def test_services_are_headless_so_that_clients_balance(service: ServiceFacts) -> None:
+    assert of_kind(OBJECTS, "Service")[service.app]["spec"]["clusterIP"] == "None"
 
 
-@EVERY_ROOM
-def test_every_variable_is_a_setting_of_the_room(room: RoomFacts) -> None:
-    prefix = f"STRATA_{room.name.upper()}_"
-    for name in environment_of(OBJECTS, DEPLOYMENTS[room.app]):
+@EVERY_SERVICE
+def test_every_variable_is_a_setting_of_the_service(service: ServiceFacts) -> None:
+    prefix = f"STRATA_{service.name.upper()}_"
+    for name in environment_of(OBJECTS, DEPLOYMENTS[service.app]):
         assert name.startswith(prefix), name
         field = name.removeprefix(prefix).lower().partition("__")[0]
-        assert field in room.settings.model_fields, name
+        assert field in service.settings.model_fields, name
 
 
-@EVERY_ROOM
-def test_a_room_is_told_where_the_rooms_are_that_it_calls(
-    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+@EVERY_SERVICE
+def test_a_service_is_told_where_the_services_are_that_it_calls(
+    service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = {name: f"dns:///{rooms()[name].app}:{rooms()[name].port}" for name in room.callees}
-    if room.name == "tool_execution":
+    expected = {
+        name: f"dns:///{services()[name].app}:{services()[name].port}" for name in service.callees
+    }
+    if service.name == "tool_execution":
         expected["tool_runner"] = runner_settings(monkeypatch).host
-    assert settings_of(room, monkeypatch).targets == expected
+    assert settings_of(service, monkeypatch).targets == expected
 
 
-@EVERY_ROOM
-def test_a_room_gets_the_databases_it_opens_and_no_others(
-    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+@EVERY_SERVICE
+def test_a_service_gets_the_databases_it_opens_and_no_others(
+    service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(room, monkeypatch)
-    secret = f"strata-{room.app}-database"
+    settings = settings_of(service, monkeypatch)
+    secret = f"strata-{service.app}-database"
     urls = {"database_url": f"{secret}/url", "worker_database_url": f"{secret}/worker-url"}
     for field, url in urls.items():
-        assert getattr(settings, field) == (url if field in room.databases else "")
+        assert getattr(settings, field) == (url if field in service.databases else "")
 
 
-@EVERY_ROOM
-def test_only_the_gateway_can_sign_for_everybody(room: RoomFacts) -> None:
-    environment = environment_of(OBJECTS, DEPLOYMENTS[room.app])
-    (keys,) = [v for v in pod_of(DEPLOYMENTS[room.app])["volumes"] if v["name"] == "keys"]
+@EVERY_SERVICE
+def test_only_the_gateway_can_sign_for_everybody(service: ServiceFacts) -> None:
+    environment = environment_of(OBJECTS, DEPLOYMENTS[service.app])
+    (keys,) = [v for v in pod_of(DEPLOYMENTS[service.app])["volumes"] if v["name"] == "keys"]
     (mount,) = [
         each
-        for each in container_of(DEPLOYMENTS[room.app])["volumeMounts"]
+        for each in container_of(DEPLOYMENTS[service.app])["volumeMounts"]
         if each["name"] == "keys"
     ]
     files = {value for name, value in environment.items() if name.endswith("_FILE")}
-    if room.name == "gateway":
+    if service.name == "gateway":
         assert keys["secret"]["secretName"] == "strata-gateway-keys"
         secrets = ("private.pem", "pepper", "master.keys")
         assert files == {f"{mount['mountPath']}/{name}" for name in secrets}
-    elif room.name == "core_memory":
+    elif service.name == "core_memory":
         assert keys["secret"]["secretName"] == "strata-core-memory-keys"
         assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/worker.pem"}
-    elif room.name in {"agent_loop", "tool_execution"}:
-        assert keys["secret"]["secretName"] == f"strata-{room.app}-keys"
+    elif service.name in {"agent_loop", "tool_execution"}:
+        assert keys["secret"]["secretName"] == f"strata-{service.app}-keys"
         assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/master.keys"}
-    elif room.name == "archival":
+    elif service.name == "archival":
         assert keys["secret"]["secretName"] == "strata-archival-keys"
         assert files == {
             f"{mount['mountPath']}/public.pem",
@@ -161,12 +165,12 @@ def test_only_the_gateway_can_sign_for_everybody(room: RoomFacts) -> None:
     assert mount["readOnly"] is True
 
 
-def test_code_of_tools_runs_beside_the_room_and_without_its_secrets(
+def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = runner_settings(monkeypatch)
-    room = settings_of(rooms()["tool_execution"], monkeypatch)
-    assert isinstance(room, ToolExecutionSettings)
+    service = settings_of(services()["tool_execution"], monkeypatch)
+    assert isinstance(service, ToolExecutionSettings)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (command,) = runner()["command"]
     assert project["scripts"][command] == "strata.tool_execution.runner.main:main"
@@ -187,11 +191,11 @@ def test_code_of_tools_runs_beside_the_room_and_without_its_secrets(
     pod = pod_of(DEPLOYMENTS["tool-execution"])["securityContext"]
     assert runner()["securityContext"]["runAsUser"] != pod["runAsUser"]
     assert runner()["securityContext"]["runAsGroup"] == pod["fsGroup"]
-    assert settings.packages_path == room.packages_path
-    assert settings.grace_s >= room.grace_s
+    assert settings.packages_path == service.packages_path
+    assert settings.grace_s >= service.grace_s
 
 
-def test_both_see_the_socket_and_only_the_room_writes_packages() -> None:
+def test_both_see_the_socket_and_only_the_service_writes_packages() -> None:
     containers = containers_of(DEPLOYMENTS["tool-execution"])
     mounts = {
         name: {each["name"]: each for each in container["volumeMounts"]}
@@ -206,33 +210,33 @@ def test_both_see_the_socket_and_only_the_room_writes_packages() -> None:
 
 
 def probes() -> Iterator[Any]:
-    for room in rooms().values():
+    for service in services().values():
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
-            yield pytest.param(room, kind, id=f"{room.name}-{kind}")
+            yield pytest.param(service, kind, id=f"{service.name}-{kind}")
 
 
-@pytest.mark.parametrize(("room", "kind"), list(probes()))
-def test_a_probe_asks_for_a_service_that_the_room_has(room: RoomFacts, kind: str) -> None:
-    probe = container_of(DEPLOYMENTS[room.app])[kind]["grpc"]
-    assert probe["port"] == room.port
-    assert probe["service"] in {service.full_name for service in room.services}
+@pytest.mark.parametrize(("service", "kind"), list(probes()))
+def test_a_probe_asks_for_a_service_that_the_service_has(service: ServiceFacts, kind: str) -> None:
+    probe = container_of(DEPLOYMENTS[service.app])[kind]["grpc"]
+    assert probe["port"] == service.port
+    assert probe["service"] in {grpc_service.full_name for grpc_service in service.services}
 
 
-@EVERY_ROOM
-def test_a_stopping_room_gets_the_time_it_takes(
-    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+@EVERY_SERVICE
+def test_a_stopping_service_gets_the_time_it_takes(
+    service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(room, monkeypatch)
-    allowed = pod_of(DEPLOYMENTS[room.app])["terminationGracePeriodSeconds"]
+    settings = settings_of(service, monkeypatch)
+    allowed = pod_of(DEPLOYMENTS[service.app])["terminationGracePeriodSeconds"]
     assert allowed >= settings.drain_s + settings.grace_s + 10
     # Kubelets look every five seconds: longer than it takes to leave the rotation once.
     assert settings.drain_s >= 5
 
 
 def test_grace_covers_the_longest_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    gateway = settings_of(rooms()["gateway"], monkeypatch)
-    agent_loop = settings_of(rooms()["agent_loop"], monkeypatch)
-    tools = settings_of(rooms()["tool_execution"], monkeypatch)
+    gateway = settings_of(services()["gateway"], monkeypatch)
+    agent_loop = settings_of(services()["agent_loop"], monkeypatch)
+    tools = settings_of(services()["tool_execution"], monkeypatch)
     assert isinstance(gateway, GatewaySettings)
     assert isinstance(agent_loop, AgentLoopSettings)
     assert isinstance(tools, ToolExecutionSettings)
@@ -246,10 +250,10 @@ def test_the_migration_knows_every_database() -> None:
     prefix = CliSettings.model_config["env_prefix"]
     assert "database_admin_url" in CliSettings.model_fields
     expected = {f"{prefix}DATABASE_ADMIN_URL": "strata-migrate/admin-url"}
-    for room in rooms().values():
-        if room.databases:
-            secret = f"strata-{room.app}-database"
-            name = f"STRATA_{room.name.upper()}"
+    for service in services().values():
+        if service.databases:
+            secret = f"strata-{service.app}-database"
+            name = f"STRATA_{service.name.upper()}"
             expected[f"{name}_DATABASE_URL"] = f"{secret}/url"
             expected[f"{name}_WORKER_DATABASE_URL"] = f"{secret}/worker-url"
     assert environment == expected
@@ -285,7 +289,8 @@ def test_the_secrets_script_makes_what_the_pods_want() -> None:
     assert made["strata-agent-loop-keys"].keys() == {"public.pem", "master.keys"}
     assert made["strata-tool-execution-keys"].keys() == {"public.pem", "master.keys"}
     masters = [
-        made[f"strata-{room}-keys"]["master.keys"] for room in ("agent-loop", "tool-execution")
+        made[f"strata-{service}-keys"]["master.keys"]
+        for service in ("agent-loop", "tool-execution")
     ]
     assert masters[0] != masters[1]
     for master in masters:
@@ -295,7 +300,7 @@ def test_the_secrets_script_makes_what_the_pods_want() -> None:
 def test_prompts_of_an_operator_are_a_config_map_in_the_folder_of_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = settings_of(rooms()["agent_loop"], monkeypatch)
+    settings = settings_of(services()["agent_loop"], monkeypatch)
     assert isinstance(settings, AgentLoopSettings)
     deployment = DEPLOYMENTS["agent-loop"]
     [volume] = [each for each in pod_of(deployment)["volumes"] if each["name"] == "prompts"]

@@ -1,4 +1,4 @@
-"""The tool-execution room alone, on an embedded PostgreSQL, behind a real socket."""
+"""The tool-execution service alone, on an embedded PostgreSQL, behind a real socket."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
-# A trivial tool asks no other room for anything.
+# A trivial tool asks no other service for anything.
 _NOBODY = dict.fromkeys(("gateway", "core_memory", "recall", "archival"), "dns:///127.0.0.1:9")
 
 
 @dataclass(frozen=True, slots=True)
-class ToolsRoom:
-    """The room through its services."""
+class ToolsService:
+    """The service through its services."""
 
     tools: tool_grpc.ToolServiceStub
     execution: execution_grpc.ExecutionServiceStub
@@ -78,8 +78,8 @@ def _folder(stack: AsyncExitStack) -> Path:
 
 
 @asynccontextmanager
-async def open_tools_room() -> AsyncIterator[ToolsRoom]:
-    """Opens the room over an empty database."""
+async def open_tools_service() -> AsyncIterator[ToolsService]:
+    """Opens the service over an empty database."""
     async with AsyncExitStack() as stack:
         folder = _folder(stack)
         postgres = EmbeddedPostgres(folder / "postgres")
@@ -108,7 +108,7 @@ async def open_tools_room() -> AsyncIterator[ToolsRoom]:
             return use(RequestContext(caller=verifier.verify(token)))
 
         stack.enter_context(sign_in())
-        yield ToolsRoom(
+        yield ToolsService(
             tool_grpc.ToolServiceStub(channel),
             execution_grpc.ExecutionServiceStub(channel),
             new_id("agent"),

@@ -1,4 +1,4 @@
-"""A small room for tests, run as a process: ``room_process.py KEY_FILE MODE``.
+"""A small service for tests, run as a process: ``service_process.py KEY_FILE MODE``.
 
 Its method answers after the milliseconds it is sent; to ``waiting`` with how many calls do that;
 to ``objects`` with how many objects are set aside and how many are not, and ``load`` makes some
@@ -17,12 +17,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from strata.shared.room import Room, Service, Wiring
-from strata.shared.server import run_room
-from strata.shared.settings import RoomSettings
+from strata.shared.server import run_service
+from strata.shared.service import GrpcService, Service, Wiring
+from strata.shared.settings import ServiceSettings
 
 
-class ProcessSettings(RoomSettings):
+class ProcessSettings(ServiceSettings):
     mode: str = "plain"
 
 
@@ -53,7 +53,7 @@ def add(servicer: Any, server: Any) -> None:
     )
 
 
-async def build(settings: ProcessSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+async def build(settings: ProcessSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     stack.callback(print, "closed store", flush=True)
     stack.callback(print, "closed client", flush=True)
     if settings.mode == "stuck":
@@ -70,11 +70,13 @@ async def build(settings: ProcessSettings, wiring: Wiring, stack: AsyncExitStack
             sys.stdout.write("background ended\n")
             sys.stdout.flush()
 
-    return Room("waiting", [Service("strata.testing.Wait", add, wait)], background=[background])
+    return Service(
+        "waiting", [GrpcService("strata.testing.Wait", add, wait)], background=[background]
+    )
 
 
 if __name__ == "__main__":
-    run_room(
+    run_service(
         "waiting",
         build,
         ProcessSettings(

@@ -1,4 +1,4 @@
-"""Migrations of one room: Alembic, run from code, over the room's own schema and roles."""
+"""Migrations of one service: Alembic, run from code, over the service's own schema and roles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from strata.shared.db.errors import as_strata_error, driver_error, unavailable
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.migrate.roles import (
     RolePasswords,
-    RoomRoles,
+    ServiceRoles,
     ensure_extensions,
     ensure_roles,
     ensure_schema,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 VERSION_TABLE = "schema_version"
 _REVISION_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.py")
-# One lock for all rooms: they share extensions and, in one cluster, the table of roles.
+# One lock for all services: they share extensions and, in one cluster, the table of roles.
 _SEVERAL_STATEMENTS = re.compile(r";\s*\S")
 _ALEMBIC = threading.Lock()
 _LOCK = "hashtext('strata.migrate')"
@@ -46,8 +46,8 @@ _Steps = Callable[["ScriptDirectory", Any], object]
 
 
 @dataclass(frozen=True)
-class RoomMigrations:
-    """What is needed to build a room's schema, and to know whether it is built.
+class ServiceMigrations:
+    """What is needed to build a service's schema, and to know whether it is built.
 
     The package holds `versions/NNNN_name.py`, each with `revision = "NNNN"`, its predecessor in
     `down_revision`, and `upgrade()`. They run as the schema's owner with the schema first in
@@ -56,26 +56,26 @@ class RoomMigrations:
     migration's own (see `strata.shared.db.policies`).
 
     Attributes:
-        room: Name of the room: `recall`.
+        service: Name of the service: `recall`.
         package: The package with the migrations: `strata.recall.migrations`.
-        schema: The schema the room owns.
+        schema: The schema the service owns.
         untenanted: Tables without tenant data, exempt from row-level security.
     """
 
-    room: str
+    service: str
     package: str
     schema: str
     untenanted: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in (self.room, self.schema):
+        for name in (self.service, self.schema):
             if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
                 raise ValueError(f"{name!r} is not a plain name")
 
     @property
-    def roles(self) -> RoomRoles:
-        """The room's roles."""
-        return RoomRoles.of(self.room)
+    def roles(self) -> ServiceRoles:
+        """The service's roles."""
+        return ServiceRoles.of(self.service)
 
     @cached_property
     def head(self) -> str:
@@ -121,7 +121,7 @@ class RoomMigrations:
     async def downgrade(self, admin_url: str, revision: str | None = None) -> None:
         """Takes the newest migrations back, and with them the rows of the tables that they made.
 
-        Nothing of the room may run meanwhile. Roles, schema and extensions stay.
+        Nothing of the service may run meanwhile. Roles, schema and extensions stay.
 
         Args:
             admin_url: As for `upgrade`.
@@ -148,12 +148,12 @@ class RoomMigrations:
                 await self._migrate(connection, down)
 
     async def version(self, url: str) -> str | None:
-        """Returns the revision of the database, None if the room was never migrated."""
+        """Returns the revision of the database, None if the service was never migrated."""
         async with _connect(url) as connection:
             return await self._version(connection)
 
     async def check(self, url: str) -> None:
-        """Makes sure that the database is at `head`; one query, by any role of the room.
+        """Makes sure that the database is at `head`; one query, by any role of the service.
 
         Raises:
             FailedPreconditionError: It is behind or ahead (``SCHEMA_OUTDATED``); the metadata
@@ -187,7 +187,7 @@ class RoomMigrations:
         return script._upgrade_revs(self.head, current)  # noqa: SLF001
 
     def _run_alembic(self, connection: Connection, script: ScriptDirectory, steps: _Steps) -> None:
-        # Alembic is needed here only, and would cost every room that merely starts 10 MB.
+        # Alembic is needed here only, and would cost every service that merely starts 10 MB.
         from alembic.config import Config  # noqa: PLC0415
         from alembic.runtime.environment import EnvironmentContext  # noqa: PLC0415
 
@@ -230,14 +230,14 @@ class RoomMigrations:
     def _outdated(self, present: str | None) -> FailedPreconditionError:
         what = "was never migrated" if present is None else f"is at revision {present}"
         return FailedPreconditionError(
-            f"the database of {self.room} {what}, this release needs {self.head}: "
+            f"the database of {self.service} {what}, this release needs {self.head}: "
             + (
                 "a newer release has migrated it"
                 if present is not None and present > self.head
                 else "run `strata migrate`"
             ),
             reason=Reason.SCHEMA_OUTDATED,
-            metadata={"room": self.room, "found": present or "", "needed": self.head},
+            metadata={"service": self.service, "found": present or "", "needed": self.head},
         )
 
 
@@ -265,7 +265,7 @@ async def _connect(url: str, *, autocommit: bool = True) -> AsyncIterator[AsyncC
         poolclass=NullPool,
         connect_args={
             "server_settings": {"application_name": "strata-migrate"},
-            # Rooms check their schema through whatever pooler they are given.
+            # Services check their schema through whatever pooler they are given.
             "statement_cache_size": 0,
             "prepared_statement_cache_size": 0,
             "prepared_statement_name_func": unique_statement_name,

@@ -1,4 +1,4 @@
-"""The archival and the recall room on embedded engines, durable as in use, in this process."""
+"""The archival and the recall service on embedded engines, durable as in use, in this process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from strata.shared.db import Database
 from strata.shared.embedding import Embedder
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.migrate import RolePasswords, RoomMigrations
-from strata.shared.room import BackgroundTasks
+from strata.shared.migrate import RolePasswords, ServiceMigrations
+from strata.shared.service import BackgroundTasks
 from strata.shared.vectors import VectorIndex
 from strata.shared.vectors.opening import open_embedder, open_vectors
 
@@ -46,12 +46,12 @@ _PATIENCE_S = 60
 
 
 @dataclass
-class Rooms:
-    """The rooms through their services, and what lies below them.
+class Services:
+    """The services through their services, and what lies below them.
 
     Attributes:
         project: The tenant that everything belongs to.
-        pending: The recall room's queue; nothing indexes it unless the benchmark does.
+        pending: The recall service's queue; nothing indexes it unless the benchmark does.
         folder: Where the engines keep their data.
         context: As whom they are called; it is in force from when they are opened.
     """
@@ -102,8 +102,8 @@ class Rooms:
 
 
 @asynccontextmanager
-async def open_rooms(folder: Path, pid: int) -> AsyncIterator[Rooms]:
-    """Opens the rooms over an empty folder.
+async def open_services(folder: Path, pid: int) -> AsyncIterator[Services]:
+    """Opens the services over an empty folder.
 
     Args:
         folder: Other users must be able to pass through it.
@@ -120,7 +120,7 @@ async def open_rooms(folder: Path, pid: int) -> AsyncIterator[Rooms]:
         verifier = TokenVerifier(public)
         network = await stack.enter_async_context(InProcessNetwork(verifier))
 
-        async def common(migrations: RoomMigrations) -> dict[str, str]:
+        async def common(migrations: ServiceMigrations) -> dict[str, str]:
             await migrations.upgrade(postgres.url(), _PASSWORDS)
             roles = migrations.roles
             return {
@@ -155,7 +155,7 @@ async def open_rooms(folder: Path, pid: int) -> AsyncIterator[Rooms]:
         project = new_id("project")
         client = _client(private, verifier, project)
         stack.enter_context(use(client))
-        yield Rooms(
+        yield Services(
             archive_grpc.ArchiveServiceStub(network.channel("archival")),
             agent_grpc.AgentArchiveServiceStub(network.channel("archival")),
             passage_grpc.PassageServiceStub(network.channel("archival")),

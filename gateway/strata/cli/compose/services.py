@@ -1,4 +1,4 @@
-"""The six rooms, as whoever composes them sees them."""
+"""The six services, as whoever composes them sees them."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from strata.gateway.settings import GatewaySettings
 from strata.recall import main as recall
 from strata.recall.migrations import MIGRATIONS as RECALL_MIGRATIONS
 from strata.recall.settings import RecallSettings
-from strata.shared.migrate import RoomMigrations
-from strata.shared.room import Room, Wiring
-from strata.shared.settings import RoomSettings
+from strata.shared.migrate import ServiceMigrations
+from strata.shared.service import Service, Wiring
+from strata.shared.settings import ServiceSettings
 from strata.tool_execution import main as tool_execution
 from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION_MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
 
 
 @dataclass(frozen=True, slots=True)
-class RoomSpec:
-    """How to build one room.
+class ServiceSpec:
+    """How to build one service.
 
     Attributes:
-        name: The folder name of the room.
+        name: The folder name of the service.
         build: Its ``build``.
         settings: Its settings class.
         migrations: Its schema.
     """
 
     name: str
-    build: Callable[[Any, Wiring, AsyncExitStack], Awaitable[Room]]
-    settings: type[RoomSettings]
-    migrations: RoomMigrations
+    build: Callable[[Any, Wiring, AsyncExitStack], Awaitable[Service]]
+    settings: type[ServiceSettings]
+    migrations: ServiceMigrations
 
     @property
     def module(self) -> str:
-        """What ``python -m`` runs for the room in a process of its own."""
+        """What ``python -m`` runs for the service in a process of its own."""
         return f"strata.{self.name}.main"
 
 
 # The gateway is last: it takes calls once everything behind it does.
-ROOMS = (
-    RoomSpec("core_memory", core_memory.build, CoreMemorySettings, CORE_MEMORY_MIGRATIONS),
-    RoomSpec("recall", recall.build, RecallSettings, RECALL_MIGRATIONS),
-    RoomSpec("archival", archival.build, ArchivalSettings, ARCHIVAL_MIGRATIONS),
-    RoomSpec(
+SERVICES = (
+    ServiceSpec("core_memory", core_memory.build, CoreMemorySettings, CORE_MEMORY_MIGRATIONS),
+    ServiceSpec("recall", recall.build, RecallSettings, RECALL_MIGRATIONS),
+    ServiceSpec("archival", archival.build, ArchivalSettings, ARCHIVAL_MIGRATIONS),
+    ServiceSpec(
         "tool_execution", tool_execution.build, ToolExecutionSettings, TOOL_EXECUTION_MIGRATIONS
     ),
-    RoomSpec("agent_loop", agent_loop.build, AgentLoopSettings, AGENT_LOOP_MIGRATIONS),
-    RoomSpec("gateway", gateway.build, GatewaySettings, GATEWAY_MIGRATIONS),
+    ServiceSpec("agent_loop", agent_loop.build, AgentLoopSettings, AGENT_LOOP_MIGRATIONS),
+    ServiceSpec("gateway", gateway.build, GatewaySettings, GATEWAY_MIGRATIONS),
 )
-INNER_ROOMS = ROOMS[:-1]
-GATEWAY = ROOMS[-1]
+INNER_SERVICES = SERVICES[:-1]
+GATEWAY = SERVICES[-1]

@@ -1,1 +1,0 @@
-"""Migrations of a room that exists for these tests only."""

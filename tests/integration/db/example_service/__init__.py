@@ -1,0 +1,1 @@
+"""Migrations of a service that exists for these tests only."""
