@@ -20,9 +20,9 @@ class Bm25:
 
     def __init__(self, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> None:
         counts = [Counter(_stems(text)) for text in texts]
-        lengths = [sum(each.values()) for each in counts]
+        lengths = [sum(count.values()) for count in counts]
         mean = sum(lengths) / max(len(lengths), 1) or 1.0
-        holders = Counter(word for each in counts for word in each)
+        holders = Counter(word for count in counts for word in count)
         self._size = len(texts)
         self._weights: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for place, (words, length) in enumerate(zip(counts, lengths, strict=True)):

@@ -267,7 +267,7 @@ class Turn:
     @property
     def finished(self) -> run_event_pb2.RunFinished:
         """The terminal event; there must be exactly one, the last."""
-        kinds = [each.WhichOneof("event") for each in self.events]
+        kinds = [event.WhichOneof("event") for event in self.events]
         assert kinds.count("run_finished") == 1, kinds
         assert kinds[-1] == "run_finished", kinds
         return self.events[-1].run_finished
@@ -285,7 +285,7 @@ class Turn:
     @property
     def brief(self) -> list[tuple[int, str]]:
         """Sequence and kind of the events, for the message of an assertion."""
-        return [(each.sequence, each.WhichOneof("event") or "") for each in self.events]
+        return [(event.sequence, event.WhichOneof("event") or "") for event in self.events]
 
     @property
     def reply(self) -> str:

@@ -267,18 +267,18 @@ class Load:
     @property
     def counts(self) -> list[int]:
         """How many writes of each writer were acknowledged."""
-        return [len(each.kept) for each in self.archivists] + [
-            len(each.facts) for each in self.talkers
+        return [len(archivist.kept) for archivist in self.archivists] + [
+            len(talker.facts) for talker in self.talkers
         ]
 
     @property
     def unanswered(self) -> int:
         """How many turns ended so that the client was told to try again."""
-        return sum(len(each.unanswered) for each in self.talkers)
+        return sum(len(talker.unanswered) for talker in self.talkers)
 
     async def filled(self) -> None:
         """Waits until the windows are full, so that deaths come amid compactions."""
-        await self._until(lambda: min(len(each.facts) for each in self.talkers) >= _FILLS_IT)
+        await self._until(lambda: min(len(talker.facts) for talker in self.talkers) >= _FILLS_IT)
 
     async def further(self) -> None:
         """Waits until every writer was answered once more."""
@@ -317,12 +317,14 @@ class Load:
         await _all(self._find_message(text, agent, text) for agent, text in said)
 
     def _passages(self) -> list[tuple[str, str]]:
-        by_hand = [(each.agent_id, text) for each in self.archivists for text in each.kept]
-        by_tool = [(each.agent_id, text) for each in self.talkers for text in each.kept]
+        by_hand = [
+            (archivist.agent_id, text) for archivist in self.archivists for text in archivist.kept
+        ]
+        by_tool = [(talker.agent_id, text) for talker in self.talkers for text in talker.kept]
         return by_hand + by_tool
 
     def _messages(self) -> list[tuple[str, str]]:
-        return [(each.agent_id, text) for each in self.talkers for text in each.facts]
+        return [(talker.agent_id, text) for talker in self.talkers for text in talker.facts]
 
     async def _assert_passages_are_listed(self) -> None:
         for archivist in self.archivists:
@@ -342,7 +344,7 @@ class Load:
             page = await until_answered(
                 lambda r=request: self.client.passages.ListPassages(r, **self.client.call)  # type: ignore[misc]
             )
-            found.update(each.text for each in page.passages)
+            found.update(passage.text for passage in page.passages)
             token = page.next_page_token
             if not token:
                 return found

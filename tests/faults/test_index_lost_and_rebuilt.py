@@ -103,8 +103,8 @@ async def filled(client: Client) -> str:
     requests = upload_requests(made.folder.id, "travel.txt", FILED[0].encode())
 
     async def stream() -> AsyncIterator[file_pb.UploadFileRequest]:
-        for each in requests:
-            yield each
+        for request in requests:
+            yield request
 
     await client.files.UploadFile(stream(), **client.call)
     attach = file_pb.AttachFolderRequest(agent_id=agent, folder_id=made.folder.id)

@@ -356,8 +356,8 @@ class Worker:
             requests = upload_requests(self.folder_id, name, data, request_id=tag)
 
             async def stream() -> AsyncIterator[file_pb.UploadFileRequest]:
-                for each in requests:
-                    yield each
+                for request in requests:
+                    yield request
 
             return (await client.files.UploadFile(stream(), **client.call)).file
 
@@ -570,7 +570,7 @@ async def _add_tools(client: Client, folder: Path) -> None:
     channel: Any = client.channel
     request = mcp_pb.AddMcpServerRequest(server=server)
     added = (await mcp_grpc.McpServiceStub(channel).AddMcpServer(request, **client.call)).server
-    assert [each.name for each in added.tools] == [_RECORD], added.error
+    assert [tool.name for tool in added.tools] == [_RECORD], added.error
     parameters = {"type": "object", "properties": {"place": {"type": "string"}}}
     shows = registry_pb.UpsertToolRequest(
         type=tool_pb2.TOOL_TYPE_CLIENT,

@@ -178,8 +178,8 @@ def write_model(
         nodes,
         "cross-encoder",
         [
-            helper.make_tensor_value_info(each, TensorProto.INT64, ["batch", length])
-            for each in inputs
+            helper.make_tensor_value_info(input_, TensorProto.INT64, ["batch", length])
+            for input_ in inputs
         ],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "scores"])],
         constants,

@@ -58,9 +58,9 @@ def pdf_of(streams: Sequence[bytes], forms: Sequence[bytes] = (), encrypted: boo
 def _assembled(objects: Sequence[bytes], encrypted: bool) -> bytes:
     made = bytearray(b"%PDF-1.4\n")
     places = []
-    for number, each in enumerate(objects, 1):
+    for number, object_ in enumerate(objects, 1):
         places.append(len(made))
-        made += b"%d 0 obj\n%s\nendobj\n" % (number, each)
+        made += b"%d 0 obj\n%s\nendobj\n" % (number, object_)
     start = len(made)
     made += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
     made += b"".join(b"%010d 00000 n \n" % place for place in places)
@@ -90,7 +90,7 @@ def scanned_pdf() -> bytes:
 
 def docx(*paragraphs: str) -> bytes:
     """A Word document."""
-    body = "".join(f"<w:p><w:r><w:t>{each}</w:t></w:r></w:p>" for each in paragraphs)
+    body = "".join(f"<w:p><w:r><w:t>{paragraph}</w:t></w:r></w:p>" for paragraph in paragraphs)
     document = (
         f'<?xml version="1.0"?><w:document xmlns:w="{_WORD}"><w:body>{body}</w:body></w:document>'
     )

@@ -16,7 +16,7 @@ def png(width: int = 2, height: int = 1, shade: int = 0) -> bytes:
     rows = (b"\0" + bytes([shade]) * width) * height
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*each) for each in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
 
 
 def padded(image: bytes, size: int) -> bytes:

@@ -111,7 +111,7 @@ class Mcp:
     async def states(self, server: pb.McpServer) -> dict[str, pb.McpTool]:
         """What is known of the tools of a server."""
         found = await self.servers.ListMcpTools(pb.ListMcpToolsRequest(mcp_server_id=server.id))
-        return {each.name: each for each in found.tools}
+        return {tool.name: tool for tool in found.tools}
 
     async def refresh(self, server: pb.McpServer) -> pb.RefreshMcpServerResponse:
         """Reads the tools again."""
@@ -122,7 +122,7 @@ class Mcp:
     async def offered(self, *names: str) -> list[str]:
         """Those of the tools that an agent is offered."""
         request = execution_pb.ResolveToolsRequest(names=names, skip_missing=True)
-        return [each.name for each in (await self.execution.ResolveTools(request)).tools]
+        return [tool.name for tool in (await self.execution.ResolveTools(request)).tools]
 
     async def finish(self, name: str, /, **arguments: Any) -> execution_pb.FinishedCall:
         """Runs one call of a tool as the loop does."""
@@ -219,4 +219,4 @@ class _nothing:  # noqa: N801 - stands for a method
 
 def names(tools: Sequence[Any]) -> list[str]:
     """The names of tools."""
-    return [each.name for each in tools]
+    return [tool.name for tool in tools]

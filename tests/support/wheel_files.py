@@ -26,7 +26,7 @@ def make_wheel(
     """
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    metadata += "".join(f"Requires-Dist: {each}\n" for each in needs)
+    metadata += "".join(f"Requires-Dist: {need}\n" for need in needs)
     contents: dict[str, str | bytes] = {
         f"{name}.py": f"VERSION = {version!r}\n",
         **(files or {}),

@@ -93,7 +93,7 @@ class Filler:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             hints = typing.get_type_hints(kind)
-            fields = {each.name: fixed.get(each.name, ...) for each in dataclasses.fields(kind)}
+            fields = {field.name: fixed.get(field.name, ...) for field in dataclasses.fields(kind)}
             filled = {
                 name: self.of(hints[name]) if value is ... else value
                 for name, value in fields.items()
@@ -117,7 +117,7 @@ class Filler:
             count = self._draw(st.integers(0, 2))
             return {self.text(empty=False): self.of(arguments[1]) for _ in range(count)}
         if origin in (typing.Union, types.UnionType):
-            kinds = [each for each in arguments if each is not type(None)]
+            kinds = [argument for argument in arguments if argument is not type(None)]
             return self.of(kinds[0])
         if kind is Any:
             return self.text()
@@ -134,12 +134,12 @@ def harmless(value: Any, number: list[int] | None = None, *, keep: tuple[str, ..
         return f"w{number[0]}" if value else ""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         filled = {
-            each.name: (
-                getattr(value, each.name)
-                if each.name in keep
-                else harmless(getattr(value, each.name), number, keep=keep)
+            field.name: (
+                getattr(value, field.name)
+                if field.name in keep
+                else harmless(getattr(value, field.name), number, keep=keep)
             )
-            for each in dataclasses.fields(value)
+            for field in dataclasses.fields(value)
         }
         return type(value)(**filled)
     if isinstance(value, collections.abc.Mapping):

@@ -86,7 +86,9 @@ async def organization_id(client: Client, name_or_id: str) -> str:
         "organizations",
         _EVERYTHING,
     )
-    ids = [each.id for each in listed.organizations if each.name == name_or_id]
+    ids = [
+        organization.id for organization in listed.organizations if organization.name == name_or_id
+    ]
     if not ids:
         raise NotFoundError(
             f'There is no organisation "{name_or_id}". List them with: strata organizations list',

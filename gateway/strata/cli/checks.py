@@ -214,8 +214,10 @@ async def running(target: Target, folder: DataFolder) -> Findings:
                 )
             ]
             services = await service_states(client)
-            findings += clocks(state.skew_s, {each.service: each.skew_s for each in services})
-            silent = [each for each in services if not each.answers]
+            findings += clocks(
+                state.skew_s, {service.service: service.skew_s for service in services}
+            )
+            silent = [service for service in services if not service.answers]
             findings += [
                 Finding(f"service {each.service}", Verdict.FAIL, each.detail, "See its log.")
                 for each in silent
@@ -274,13 +276,13 @@ async def _served_models(client: Client) -> Findings:
         Finding(
             "chat model",
             Verdict.WARN,
-            f"{each.name} does not answer: {each.error}",
-            f"Is {each.base_url or each.name} reachable, and its key right?",
+            f"{endpoint.name} does not answer: {endpoint.error}",
+            f"Is {endpoint.base_url or endpoint.name} reachable, and its key right?",
         )
-        for each in listed.endpoints
-        if not each.reachable
+        for endpoint in listed.endpoints
+        if not endpoint.reachable
     ]
-    default = next((each.handle for each in listed.models if each.is_default), "")
+    default = next((model.handle for model in listed.models if model.is_default), "")
     if default:
         return [*found, Finding("chat model", Verdict.OK, f"{default}, of {len(listed.models)}")]
     return [*found, Finding("chat model", Verdict.WARN, "there is no default", listed.notice)]

@@ -84,7 +84,7 @@ def _free(window: pb.GetContextWindowResponse, filled: int, whole: int, cells: i
 
 def _shares(tokens: Sequence[int], whole: int, cells: int) -> list[int]:
     """Shares out the cells of a bar; what is there at all gets a cell as long as there is one."""
-    counts = [max(1, round(each * cells / whole)) if each else 0 for each in tokens]
+    counts = [max(1, round(token * cells / whole)) if token else 0 for token in tokens]
     while sum(counts) > cells:
         largest = max(range(len(counts)), key=counts.__getitem__)
         counts[largest] -= 1

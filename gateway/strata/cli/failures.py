@@ -29,18 +29,18 @@ def reported_error(error: BaseException) -> StrataError | None:
         return error
     if isinstance(error, BaseExceptionGroup):
         leaves = list(_leaves(error))
-        if all(isinstance(each, StrataError) for each in leaves):
+        if all(isinstance(leaf, StrataError) for leaf in leaves):
             first: StrataError = leaves[0]  # type: ignore[assignment]
             return first
     return None
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for each in group.exceptions:
-        if isinstance(each, BaseExceptionGroup):
-            yield from _leaves(each)
+    for exception in group.exceptions:
+        if isinstance(exception, BaseExceptionGroup):
+            yield from _leaves(exception)
         else:
-            yield each
+            yield exception
 
 
 def exit_code_of(error: StrataError) -> int:

@@ -26,7 +26,7 @@ def speaker_of(message: message_pb2.Message) -> str:
 
 def text_of(message: message_pb2.Message) -> str:
     """Returns the parts of a message as text."""
-    return " ".join(each for part in message.parts for each in _texts(part) if each)
+    return " ".join(text for part in message.parts for text in _texts(part) if text)
 
 
 def _texts(part: message_pb2.Part) -> Iterator[str]:

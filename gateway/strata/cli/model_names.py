@@ -19,7 +19,7 @@ async def warn_of_unchecked_model(client: Client, handle: str) -> None:
         note(f"Whether there is a model {handle} could not be checked: {error.message}")
         return
     provider = handle.partition("/")[0]
-    if any(each.name == provider and not each.reachable for each in listing.endpoints):
+    if any(endpoint.name == provider and not endpoint.reachable for endpoint in listing.endpoints):
         note(
             f"Warning: whether there is a model {handle} is not known: {provider} does not answer."
         )

@@ -125,7 +125,7 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
     ]
     parameters += _connection_parameters()
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 

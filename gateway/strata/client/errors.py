@@ -42,5 +42,5 @@ class ToolSourceError(InvalidArgumentError):
         told = "; ".join(map(str, self.problems))
         super().__init__(
             f"{function}{where} cannot be a tool: {told}",
-            violations=[FieldViolation("function", str(each)) for each in self.problems],
+            violations=[FieldViolation("function", str(problem)) for problem in self.problems],
         )

@@ -135,7 +135,10 @@ class CoreMemoryClient:
     ) -> MemorySection:
         """Returns the section of an answer, and keeps it for the next request."""
         seen = dict(response.block_revisions)
-        taint = {each.label: labels_from_proto(each.taint) for each in response.tainted_blocks}
+        taint = {
+            tainted_block.label: labels_from_proto(tainted_block.taint)
+            for tainted_block in response.tainted_blocks
+        }
         if response.not_changed and known is not None:
             return replace(
                 known[1], block_revisions=seen, has_folders=response.has_folders, taint=taint
@@ -490,8 +493,8 @@ class ToolClient:
         method = functools.partial(self._stub.ExecuteToolsWithCalls, wait_for_ready=True)
         responses = answering(method, first, answer, settles)
         async with aclosing(responses):
-            async for each in responses:
-                event = tool_event_from_proto(each.response)
+            async for response in responses:
+                event = tool_event_from_proto(response.response)
                 if event is not None:
                     yield event
 

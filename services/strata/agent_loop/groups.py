@@ -84,4 +84,4 @@ class GroupLifecycle:
 
     async def _attach(self, agent_ids: Sequence[str], block_ids: Sequence[str]) -> None:
         if block_ids:
-            await self._memory.share([each for each in agent_ids if each], block_ids)
+            await self._memory.share([agent_id for agent_id in agent_ids if agent_id], block_ids)

@@ -99,7 +99,8 @@ class PromptBudget:
         ]
         if violations:
             raise InvalidArgumentError(
-                "; ".join(f"{each.field} {each.description}" for each in violations) + ".",
+                "; ".join(f"{violation.field} {violation.description}" for violation in violations)
+                + ".",
                 violations=violations,
             )
 

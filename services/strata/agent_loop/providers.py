@@ -136,11 +136,13 @@ class ModelProvider:
             InvalidArgumentError: INVALID_FIELD; it names models that the provider has.
         """
         name, _, model = handle.partition("/")
-        endpoint = next((each for each in self._endpoints(keys) if each.name == name), None)
+        endpoint = next(
+            (endpoint for endpoint in self._endpoints(keys) if endpoint.name == name), None
+        )
         if endpoint is None or endpoint.models or handle == self._registry.default_handle:
             return
         [listed] = await self._factory.list_models([endpoint])
-        names = [each.model for each in listed.models]
+        names = [model.model for model in listed.models]
         if not names or model in names or await self._factory.has_model(endpoint, model):
             return
         near = get_close_matches(model, names, n=_MOST_NAMED, cutoff=0.3) or names[:_MOST_NAMED]
@@ -197,16 +199,18 @@ class ModelProvider:
             InvalidArgumentError: INVALID_FIELD: there is no such endpoint.
         """
         name, _, model = handle.partition("/")
-        endpoint = next((each for each in self._endpoints(keys) if each.name == name), None)
+        endpoint = next(
+            (endpoint for endpoint in self._endpoints(keys) if endpoint.name == name), None
+        )
         if endpoint is None or not model:
-            known = ", ".join(each.name for each in self._registry.endpoints) or "none"
+            known = ", ".join(endpoint.name for endpoint in self._registry.endpoints) or "none"
             problem = f"there is no model {handle!r}; model endpoints: {known}"
             raise InvalidArgumentError(
                 f"handle: {problem}.", violations=[FieldViolation("handle", problem)]
             )
         found, problems = documented(endpoint, model), []
         [listed] = await self._factory.list_models([endpoint])
-        windows = {each.model: each.context_window for each in listed.models}
+        windows = {model.model: model.context_window for model in listed.models}
         if listed.error is not None:
             problems.append(f"The list of models could not be read: {listed.error.message}")
         elif model not in windows:

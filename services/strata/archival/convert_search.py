@@ -86,8 +86,8 @@ def answer_to_proto(answer: Answer) -> pb.SearchPassagesResponse:
     """Returns the wire form of what a search gave: of the hits as many as fit into a message."""
     return pb.SearchPassagesResponse(
         hits=[_hit(found) for found in answer.hits[: rows_that_fit(answer.hits)]],
-        exclusions=[_exclusion(each) for each in answer.exclusions],
-        spoken_times=[_spoken_time(each) for each in answer.spoken_times],
+        exclusions=[_exclusion(exclusion) for exclusion in answer.exclusions],
+        spoken_times=[_spoken_time(spoken_time) for spoken_time in answer.spoken_times],
         reranking=None if answer.reranking is None else _reranking(answer.reranking),
     )
 

@@ -51,11 +51,11 @@ class Checks:
         """
         if len(self._id_errors) == 1 and not self._violations:
             raise self._id_errors[0]
-        violations = [each for error in self._id_errors for each in error.violations]
+        violations = [violation for error in self._id_errors for violation in error.violations]
         violations += self._violations
         if not violations:
             return
-        shown = "; ".join(f"{each.field} {each.description}" for each in violations)
+        shown = "; ".join(f"{violation.field} {violation.description}" for violation in violations)
         raise InvalidArgumentError(
             f"The request is wrong: {shown}.",
             reason=Reason.INVALID_FIELD if self._violations else Reason.INVALID_ID,

@@ -97,8 +97,8 @@ def answer_to_proto(answer: Answer) -> pb.SearchMessagesResponse:
     hits = answer.hits[: rows_that_fit(answer.hits)]
     return pb.SearchMessagesResponse(
         hits=[_hit(hit) for hit in hits],
-        exclusions=[_exclusion(each) for each in answer.exclusions],
-        spoken_times=[_spoken_time(each) for each in answer.spoken_times],
+        exclusions=[_exclusion(exclusion) for exclusion in answer.exclusions],
+        spoken_times=[_spoken_time(spoken_time) for spoken_time in answer.spoken_times],
         reranking=None if answer.reranking is None else _reranking(answer.reranking),
     )
 

@@ -75,7 +75,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
     allowed = found.texts("allowed_hosts", request.allowed_hosts, hosts.problem_of)
     requirements = found.texts("pip_requirements", request.pip_requirements, problem_of)
     found.unless(
-        len({package_of(each) for each in requirements}) == len(requirements),
+        len({package_of(requirement) for requirement in requirements}) == len(requirements),
         "pip_requirements",
         "names a package twice",
     )

@@ -61,7 +61,7 @@ class ServerToolNames:
         notes: dict[str, pb.ServerTools] = {}
         for name, server in wanted.items():
             tools = found.get(server) or ServerTools("", problem="there is no such MCP server")
-            fitting = [each for each in tools.names if each not in single]
+            fitting = [name for name in tools.names if name not in single]
             taken = fitting[: MAX_SERVER_TOOLS - len(chosen)]
             problem = tools.problem
             if len(taken) < len(fitting):

@@ -125,7 +125,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> StrataError:
                 reason = Reason(info.reason)
         elif _unpack(detail, bad):
             violations = tuple(
-                FieldViolation(each.field, each.description) for each in bad.field_violations
+                FieldViolation(violation.field, violation.description)
+                for violation in bad.field_violations
             )
         elif _unpack(detail, retry):
             retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9

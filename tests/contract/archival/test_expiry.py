@@ -70,7 +70,7 @@ async def test_what_has_expired_is_not_there_at_once(stores: Stores) -> None:
         with pytest.raises(NotFoundError):
             await missing
     within = Filter((young.archive_id,), show_deleted=True)
-    assert [each.id for each in (await stores.passages.page(within, 5, None)).passages] == [
+    assert [passage.id for passage in (await stores.passages.page(within, 5, None)).passages] == [
         young.id
     ]
     async with stores.passages.look("boat", within, 5) as look:
@@ -162,7 +162,7 @@ async def test_what_is_too_old_is_refused(stores: Stores) -> None:
     new = [new_passage("fine", created=ago(30)), new_passage("too old", created=ago(61))]
     with pytest.raises(InvalidArgumentError) as caught:
         await stores.passages.insert(Place(archive_id=young.archive_id), new, archive("-"), "")
-    assert [each.field for each in caught.value.violations] == ["passages[1].create_time"]
+    assert [violation.field for violation in caught.value.violations] == ["passages[1].create_time"]
 
 
 async def test_the_index_forgets_what_has_expired(finder: tuple[Finder, EmbeddedVectors]) -> None:
@@ -179,5 +179,5 @@ async def test_the_index_forgets_what_has_expired(finder: tuple[Finder, Embedded
     await world.index_all()
     within = Filter((young.archive_id,))
     hits = await world.index.search(context.current_project(), "old boat", within, 5)
-    assert [each.document_id for each in hits] == [young.id]
+    assert [hit.document_id for hit in hits] == [young.id]
     assert await world.stores.pending.load(context.current_project(), [old.id]) == []

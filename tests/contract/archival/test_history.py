@@ -31,7 +31,7 @@ async def stored(stores: Stores, words: str, tags: tuple[str, ...] = ()) -> Pass
 
 async def words_of(stores: Stores, passage: Passage) -> list[tuple[int, str, str]]:
     page = await stores.history.versions(passage.id, 50, None)
-    return [(each.revision, each.operation.value, each.text) for each in page.versions]
+    return [(version.revision, version.operation.value, version.text) for version in page.versions]
 
 
 async def rows_of(stores: Stores, table: str, passage_id: str) -> int:
@@ -76,7 +76,7 @@ async def test_versions_come_in_pages_newest_first(stores: Stores) -> None:
     cursor = None
     while True:
         page = await stores.history.versions(passage.id, 2, cursor)
-        seen += [each.text for each in page.versions]
+        seen += [version.text for version in page.versions]
         if (cursor := page.next_cursor) is None:
             break
     assert seen == ["4", "3", "2", "1", "0"]
@@ -93,7 +93,7 @@ async def test_what_is_deleted_is_hidden_and_comes_back(stores: Stores) -> None:
     assert (await stores.passages.get(passage.id, show_deleted=True)).deleted
     assert (await stores.passages.page(Filter((archive,)), 5, None)).passages == []
     shown = await stores.passages.page(Filter((archive,), show_deleted=True), 5, None)
-    assert [each.id for each in shown.passages] == [passage.id]
+    assert [passage.id for passage in shown.passages] == [passage.id]
     assert (await stores.archives.get(archive)).passage_count == 0
     assert await stores.archives.tags(archive, "") == {}
     back = await stores.history.restore(passage.id, 0, Change(), LATER)
@@ -169,7 +169,7 @@ async def test_one_change_sent_many_times_at_once_happens_once(stores: Stores) -
     answers = await asyncio.gather(
         *(stores.history.update(passage.id, change, LATER) for _ in range(6))
     )
-    assert {each.revision for each in answers} == {2}
+    assert {answer.revision for answer in answers} == {2}
 
 
 async def test_purging_leaves_no_word_behind(stores: Stores) -> None:

@@ -264,10 +264,10 @@ class Machine(RuleBasedStateMachine):
         project = context.current_project()
         while ids := (await self.pending.find(50)).get(project):
             passages = await self.pending.load(project, ids)
-            for each in passages:
-                self.index.pop(each.id, None)
-                if not each.deleted:
-                    self.index[each.id] = (each.text, each.tags)
+            for passage in passages:
+                self.index.pop(passage.id, None)
+                if not passage.deleted:
+                    self.index[passage.id] = (passage.text, passage.tags)
             await self.pending.done(project, passages)
 
     @invariant()
@@ -284,16 +284,16 @@ class Machine(RuleBasedStateMachine):
             here = {each for each in self.known if self.known[each].home == number}
             within = Filter((home,))
             page = await self.passages.page(within, 500, None)
-            assert {each.id for each in page.passages} == alive & here
+            assert {passage.id for passage in page.passages} == alive & here
             shown = await self.passages.page(Filter((home,), show_deleted=True), 500, None)
-            assert {each.id for each in shown.passages} == kept & here
+            assert {passage.id for passage in shown.passages} == kept & here
             async with self.passages.look("boat", within, 500) as look:
                 assert set(await look.by_ids(everything)) == alive & here
             by_words = await self.passages.by_words("boat", within, 500)
             assert {each.id for each, _ in by_words} == alive & here
-            for each in page.passages:
-                assert (each.text, each.tags) == self.known[each.id].versions[-1]
-                assert set(each.near_duplicate_ids) <= alive & here - {each.id}
+            for passage in page.passages:
+                assert (passage.text, passage.tags) == self.known[passage.id].versions[-1]
+                assert set(passage.near_duplicate_ids) <= alive & here - {passage.id}
             used = Counter(tag for each in alive & here for tag in self.known[each].tags)
             assert await self.archives.tags(home, "") == used
             assert (await self.archives.get(home)).passage_count == len(alive & here)

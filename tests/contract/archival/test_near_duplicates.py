@@ -19,7 +19,7 @@ async def home(stores: Stores) -> Place:
 
 async def put(stores: Stores, place: Place, *texts: str) -> list[Inserted]:
     return await stores.passages.insert(
-        place, [new_passage(each) for each in texts], archive("-"), ""
+        place, [new_passage(text) for text in texts], archive("-"), ""
     )
 
 

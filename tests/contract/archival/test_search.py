@@ -156,7 +156,7 @@ async def test_what_was_stored_when_the_question_says_comes_first(finder: World)
             assert texts(answer.hits)[0] == f"Went climbing with {name}."
             # The other one is found as well: what was stored then may tell of another time.
             assert len(answer.hits) == 2
-            assert [each.words for each in answer.spoken_times] == [words]
+            assert [spoken_time.words for spoken_time in answer.spoken_times] == [words]
             first, second = answer.hits
             assert "the index does not have it" in first.why if waits else first.vector_rank
             assert f"it was stored at the time of {words!r}" in first.why
@@ -202,7 +202,10 @@ async def test_a_search_tells_what_each_condition_left_out(finder: World) -> Non
     assert answer.hits == ()
     everything = (await ask(world, agent, asked, explain=True)).hits
     ids = {each.passage.text: each.passage.id for each in everything}
-    left_out = {each.condition: (each.count, each.best_passage_id) for each in answer.exclusions}
+    left_out = {
+        exclusion.condition: (exclusion.count, exclusion.best_passage_id)
+        for exclusion in answer.exclusions
+    }
     assert left_out == {
         "tags": (1, ids["The boat is called Nora."]),
         "end_time": (1, ids["The boat was sold."]),
@@ -211,7 +214,7 @@ async def test_a_search_tells_what_each_condition_left_out(finder: World) -> Non
     # Unasked, nothing is explained: it takes another search.
     unasked = await ask(world, agent, asked, end_time=later)
     assert unasked.exclusions == ()
-    assert [each.why for each in unasked.hits] == [""]
+    assert [hit.why for hit in unasked.hits] == [""]
 
 
 async def test_an_explanation_names_the_arms(finder: World) -> None:
@@ -369,7 +372,9 @@ async def test_a_query_that_nothing_has_to_do_with_finds_nothing(finder: World) 
         assert await find(world, agent, query) == [], query
     answer = await ask(world, agent, "tungsten", explain=True)
     assert answer.hits == ()
-    assert [(each.condition, each.count) for each in answer.exclusions] == [("relevance", 3)]
+    assert [(exclusion.condition, exclusion.count) for exclusion in answer.exclusions] == [
+        ("relevance", 3)
+    ]
 
 
 async def test_words_that_the_model_does_not_know_are_found_by_words(finder: World) -> None:

@@ -124,8 +124,8 @@ class Waiting:
                 await outer.wait()
 
             async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-                async for each in requests:
-                    yield each
+                async for request in requests:
+                    yield request
                     await outer.wait()
 
         self.servicer = Servicer()

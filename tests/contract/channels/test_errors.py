@@ -47,8 +47,8 @@ def failing(echo: Any, error: BaseException) -> Any:
                 raise error
 
         async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-            async for each in requests:
-                yield each
+            async for request in requests:
+                yield request
                 raise error
 
     return Servicer()
@@ -229,11 +229,11 @@ async def test_bytes_that_are_no_message_are_an_invalid_argument(
             yield request
 
         async def Sum(self, requests: Any, context: Any) -> Any:
-            return [each async for each in requests][-1]
+            return [request async for request in requests][-1]
 
         async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-            async for each in requests:
-                yield each
+            async for request in requests:
+                yield request
 
     served = await serve(Servicer())
     good = echo.pb.Note(text="fine").SerializeToString()
@@ -268,7 +268,7 @@ async def test_oversized_messages_are_refused_with_the_limit(
             return echo.pb.Note(data=bytes(request.number))
 
         async def Sum(self, requests: Any, context: Any) -> Any:
-            return [each async for each in requests][-1]
+            return [request async for request in requests][-1]
 
     served = await serve(Servicer(), max_message_bytes=100_000)
     with keys.signed_in():

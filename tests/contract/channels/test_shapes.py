@@ -23,11 +23,11 @@ def servicer(echo: Any) -> Any:
                 yield note(number=number)
 
         async def Sum(self, requests: AsyncIterator[Any], context: Any) -> Any:
-            return note(number=sum([each.number async for each in requests]))
+            return note(number=sum([request.number async for request in requests]))
 
         async def Chat(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-            async for each in requests:
-                yield note(text=each.text.upper())
+            async for request in requests:
+                yield note(text=request.text.upper())
 
     return Servicer()
 
@@ -156,7 +156,7 @@ async def test_many_calls_at_once_are_kept_apart(
         notes = await asyncio.gather(
             *(served.stub.Echo(echo.pb.Note(number=number)) for number in range(150))
         )
-    assert [each.number for each in notes] == list(range(150))
+    assert [note.number for note in notes] == list(range(150))
 
 
 async def test_a_slow_reader_holds_the_writer_back(serve: Any, echo: Any, keys: Any) -> None:
@@ -191,7 +191,7 @@ async def test_a_slow_server_holds_the_client_back(serve: Any, echo: Any, keys: 
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Sum(self, requests: Any, context: Any) -> Any:
             await go.wait()
-            return echo.pb.Note(number=sum([len(each.data) async for each in requests]))
+            return echo.pb.Note(number=sum([len(request.data) async for request in requests]))
 
     served = await serve(Servicer())
     sent = 0

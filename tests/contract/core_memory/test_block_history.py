@@ -144,7 +144,7 @@ async def test_a_deleted_block_is_kept_but_not_there(store: PostgresBlockStore) 
     assert await store.project_blocks("", "", 9, deleted=True) == [ended]
     assert await store.project_blocks("human", "", 9, deleted=True) == [ended]
     versions = await store.versions(block.id, 0, 9)
-    assert [(each.revision, each.value, each.deleted) for each in versions] == [
+    assert [(version.revision, version.value, version.deleted) for version in versions] == [
         (2, "text", True),
         (1, "text", False),
     ]

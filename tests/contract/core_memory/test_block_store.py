@@ -158,8 +158,8 @@ async def test_versions_keep_the_text_and_its_authorship(store: PostgresBlockSto
     assert newest.authorship == AUTHORSHIP
     assert (newest.description, newest.limit, newest.read_only) == ("About.", 20_000, False)
     assert newest.metadata == {"k": "v"}
-    assert [each.revision for each in await store.versions(block.id, 2, 10)] == [1]
-    assert [each.revision for each in await store.versions(block.id, 0, 1)] == [2]
+    assert [version.revision for version in await store.versions(block.id, 2, 10)] == [1]
+    assert [version.revision for version in await store.versions(block.id, 0, 1)] == [2]
     assert await store.values(block.id, [1, 2, 3]) == {1: "one", 2: "two"}
 
 
@@ -211,7 +211,7 @@ async def test_blocks_stand_in_the_order_of_attachment(store: PostgresBlockStore
     await attach(store, "agent-a", blocks[2], blocks[0])
     await attach(store, "agent-a", blocks[0], blocks[1])
     memory = await store.agent_memory("agent-a", "")
-    assert [each.label for each in memory.blocks] == ["b", "c", "a"]
+    assert [block.label for block in memory.blocks] == ["b", "c", "a"]
     rows = await store.agent_blocks("agent-a", "", 0, 2)
     assert [each.label for _, each in rows] == ["b", "c"]
     rest = await store.agent_blocks("agent-a", "", rows[-1][0], 2)
@@ -224,25 +224,25 @@ async def test_edits_do_not_move_blocks(store: PostgresBlockStore) -> None:
     for block in (blocks[1], blocks[0]):
         await write(store, replace(block, label=f"new_{block.label}", value="new", revision=2))
     memory = await store.agent_memory("agent-a", "")
-    assert [each.label for each in memory.blocks] == ["new_c", "new_a", "b"]
+    assert [block.label for block in memory.blocks] == ["new_c", "new_a", "b"]
 
 
 async def test_blocks_of_the_project_are_listed_by_id(store: PostgresBlockStore) -> None:
     blocks = [await insert(store, make(label)) for label in ("x", "y", "x")]
     ids = [block.id for block in blocks]
-    assert [each.id for each in await store.project_blocks("", "", 10)] == ids
-    assert [each.id for each in await store.project_blocks("", ids[0], 1)] == ids[1:2]
-    assert [each.id for each in await store.project_blocks("x", ids[0], 10)] == ids[2:]
+    assert [block.id for block in await store.project_blocks("", "", 10)] == ids
+    assert [block.id for block in await store.project_blocks("", ids[0], 1)] == ids[1:2]
+    assert [block.id for block in await store.project_blocks("x", ids[0], 10)] == ids[2:]
 
 
 async def test_a_known_memory_comes_without_values(store: PostgresBlockStore) -> None:
     block = await insert(store, make(value="text 🙂"), agent="agent-a")
     full = await store.agent_memory("agent-a", "")
-    assert [each.value for each in full.blocks] == ["text 🙂"]
+    assert [block.value for block in full.blocks] == ["text 🙂"]
     assert full.sizes == {"human": 6}
     known = await store.agent_memory("agent-a", full.fingerprint)
     assert (known.fingerprint, known.sizes) == (full.fingerprint, full.sizes)
-    assert [each.value for each in known.blocks] == [""]
+    assert [block.value for block in known.blocks] == [""]
     await write(store, replace(block, value="changed", revision=2))
     assert (await store.agent_memory("agent-a", full.fingerprint)).blocks[0].value == "changed"
 
@@ -253,9 +253,9 @@ async def test_a_snapshot_does_not_see_what_changes_meanwhile(store: PostgresBlo
         before = await snapshot.agent_memory("agent-a", "")
         await write(store, replace(block, value="new", revision=2))
         again = await snapshot.agent_memory("agent-a", "")
-    assert [each.value for each in again.blocks] == ["old"]
+    assert [block.value for block in again.blocks] == ["old"]
     assert again.fingerprint == before.fingerprint
-    assert [each.value for each in (await store.agent_memory("agent-a", "")).blocks] == ["new"]
+    assert [block.value for block in (await store.agent_memory("agent-a", "")).blocks] == ["new"]
 
 
 async def test_the_fingerprint_follows_set_and_order(store: PostgresBlockStore) -> None:
@@ -330,7 +330,7 @@ async def test_writers_of_one_block_wait_for_each_other(store: PostgresBlockStor
     stored = await store.block(block.id)
     assert stored is not None
     assert (stored.value, stored.revision) == ("20", 21)
-    assert [each.revision for each in await store.versions(block.id, 0, 50)] == list(
+    assert [version.revision for version in await store.versions(block.id, 0, 50)] == list(
         range(21, 0, -1)
     )
 
@@ -368,7 +368,10 @@ async def test_release_deletes_what_the_agent_alone_had(store: PostgresBlockStor
         {own.id, shared.id, foreign.id},
         {own.id, dropped.id},
     )
-    assert [each.id for each in await store.project_blocks("", "", 10)] == [shared.id, foreign.id]
+    assert [block.id for block in await store.project_blocks("", "", 10)] == [
+        shared.id,
+        foreign.id,
+    ]
     assert [each.label for _, each in await store.agent_blocks("agent-b", "", 0, 9)] == ["shared"]
     assert await release(store, "agent-a") == (set(), set())
 

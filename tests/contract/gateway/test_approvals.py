@@ -104,8 +104,10 @@ async def test_of_many_answers_one_is_taken(gateways: Gateways) -> None:
     answers = await asyncio.gather(
         *(store.accept(answering(approval_id)) for store in stores), return_exceptions=True
     )
-    assert sum(not isinstance(each, BaseException) for each in answers) == 1
-    reasons = {getattr(each, "reason", None) for each in answers if isinstance(each, Exception)}
+    assert sum(not isinstance(answer, BaseException) for answer in answers) == 1
+    reasons = {
+        getattr(answer, "reason", None) for answer in answers if isinstance(answer, Exception)
+    }
     assert reasons == {Reason.APPROVAL_DECIDED}
 
 

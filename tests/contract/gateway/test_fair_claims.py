@@ -135,6 +135,6 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
         ]
     assert not [line for line in plan if "Seq Scan on runs" in line], "\n".join(plan)
     reads = [re.search(r"on runs .*actual rows=(\d+).* loops=(\d+)", line) for line in plan]
-    rows = sum(int(each[1]) * int(each[2]) for each in reads if each)
+    rows = sum(int(read[1]) * int(read[2]) for read in reads if read)
     # 50 of each of 20 projects, the runs before them in their conversations, and what is taken.
     assert 0 < rows < 4_000, "\n".join(plan)

@@ -72,7 +72,7 @@ async def test_what_is_stored_while_a_run_is_dispatched_again_is_not_taken_for_a
     await run.append(RunEvent(step_started=StepStarted(step_id="step-1", step=1)))
     await run.flush()
     page = await store.events(run.project_id, run.fence.run_id, 0)
-    kinds = [RunEvent.FromString(each.payload).WhichOneof("event") for each in page.events]
+    kinds = [RunEvent.FromString(event.payload).WhichOneof("event") for event in page.events]
     assert kinds == ["run_started", "step_started"]
     run.close()
 
@@ -172,7 +172,7 @@ async def test_stored_stream_equals_the_shown_one_whatever_commits_fail(
     durable = [each for each in shown if each.sequence]
     assert [each.sequence for each in durable] == list(range(1, len(durable) + 1))
     page = await store.events(run.project_id, run.fence.run_id, 0)
-    assert [each.payload for each in page.events] == [e.SerializeToString() for e in durable]
+    assert [event.payload for event in page.events] == [e.SerializeToString() for e in durable]
     # Each delta stands behind its step and before its message.
     order = [each.WhichOneof("event") for each in shown]
     for first, second in itertools.pairwise(order):
@@ -298,7 +298,7 @@ CANCELLED = RunFinished(stop_reason=STOP_REASON_CANCELLED)
 
 async def stored_kinds(run: LiveRun) -> list[str | None]:
     page = await run._store.events(run.project_id, run.fence.run_id, 0)
-    return [RunEvent.FromString(each.payload).WhichOneof("event") for each in page.events]
+    return [RunEvent.FromString(event.payload).WhichOneof("event") for event in page.events]
 
 
 async def test_text_that_is_not_stored_when_the_run_ends_is_withdrawn_in_the_stored_log(
@@ -319,7 +319,7 @@ async def test_text_that_is_not_stored_when_the_run_ends_is_withdrawn_in_the_sto
     assert restarted.message_id == "message-1"
     page = await run._store.events(run.project_id, run.fence.run_id, 0)
     durable = [each.SerializeToString() for each in shown if each.sequence]
-    assert [each.payload for each in page.events] == durable
+    assert [event.payload for event in page.events] == durable
     assert page.last_sequence == 3
 
 
@@ -343,7 +343,7 @@ async def test_nothing_is_withdrawn_at_the_end_where_no_text_is_left_over(
     for event in events:
         await run.append(event)
     await run.finish(CANCELLED, take_next=False)
-    expected = [each.WhichOneof("event") for each in events if not each.HasField("text_delta")]
+    expected = [event.WhichOneof("event") for event in events if not event.HasField("text_delta")]
     assert await stored_kinds(run) == [*expected, "run_finished"]
 
 

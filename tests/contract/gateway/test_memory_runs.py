@@ -110,11 +110,11 @@ async def test_two_turns_that_end_at_once_queue_one_run(gateways: Gateways) -> N
     for number in range(5):
         await asyncio.gather(*(turn_elsewhere(gateways, number, last) for last in (2, 3)))
     marks = await gateways.first.memory_marks(PROJECT, AGENT)
-    assert {each.turns_counter for each in marks} == {1}
+    assert {mark.turns_counter for mark in marks} == {1}
     found = await gateways.second.claim_memory_runs(50, held={}, most=50, budget=MemoryBudget())
     # All of them are runs in one conversation of the memory agent.
     assert len(found) == 1
-    assert {each.run_count for each in marks} == {1}
+    assert {mark.run_count for mark in marks} == {1}
 
 
 async def turn_elsewhere(gateways: Gateways, number: int, sequence: int) -> None:

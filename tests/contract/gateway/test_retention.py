@@ -148,7 +148,7 @@ async def test_deliveries_that_are_over_are_deleted_and_those_that_wait_stay(
         await store.note(PROJECT, attempt, Outcome(200))
     await make_older(gateways, "webhook_deliveries", "create_time", 31)
     await worker_of(gateways, delivery_days=30).delete_old()
-    assert [each.id for each in await deliveries(store)] == [waiting.id]
+    assert [delivery.id for delivery in await deliveries(store)] == [waiting.id]
     assert len(await store.list(PROJECT, before=None, limit=10)) == 1
 
 
@@ -204,7 +204,9 @@ async def test_oldest_deliveries_of_a_project_with_too_many_are_given_up_with_th
         failed = delivery.state is DeliveryState.FAILED
         assert delivery.last_error == (BACKLOG_FULL if failed else "")
     assert by_state == {"FAILED": runs[PROJECT][:4], "PENDING": runs[PROJECT][4:]}
-    assert {each.state for each in await deliveries(store, OTHER)} == {DeliveryState.PENDING}
+    assert {delivery.state for delivery in await deliveries(store, OTHER)} == {
+        DeliveryState.PENDING
+    }
     # They can be sent again one by one.
     again = await store.deliver_again(PROJECT, (await deliveries(store))[-1].id)
     assert again.state is DeliveryState.PENDING

@@ -63,7 +63,7 @@ def fence_of(dispatch: Dispatch, owner: str) -> Fence:
 
 
 def events(*sequences: int) -> list[StoredEvent]:
-    return [StoredEvent(each, f"event {each}".encode()) for each in sequences]
+    return [StoredEvent(sequence, f"event {sequence}".encode()) for sequence in sequences]
 
 
 async def taken(store: PostgresRunStore, owner: str, conversation: str = "conversation-1") -> Fence:
@@ -209,11 +209,11 @@ async def test_events_are_read_in_order_from_any_gateway(gateways: Gateways) -> 
     await gateways.first.append(fence, events(1, 2))
     await gateways.first.append(fence, events(3))
     page = await gateways.second.events(PROJECT, fence.run_id, 1)
-    assert [each.sequence for each in page.events] == [2, 3]
+    assert [event.sequence for event in page.events] == [2, 3]
     assert page.events[0].payload == b"event 2"
     assert (page.state, page.last_sequence) == (RunState.RUNNING, 3)
     page = await gateways.second.events(PROJECT, fence.run_id, 0, limit=2)
-    assert [each.sequence for each in page.events] == [1, 2]
+    assert [event.sequence for event in page.events] == [1, 2]
 
 
 async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
@@ -338,7 +338,7 @@ async def test_two_gateways_never_claim_the_same_run(gateways: Gateways) -> None
     )
     claimed = [run_id for some in claims for _, run_id in some]
     assert len(claimed) == len(set(claimed))
-    assert set(claimed) <= {each.run_id for each in fences}
+    assert set(claimed) <= {fence.run_id for fence in fences}
 
 
 async def test_cancelling_a_queued_run_ends_it_with_its_event(gateways: Gateways) -> None:
@@ -347,7 +347,7 @@ async def test_cancelling_a_queued_run_ends_it_with_its_event(gateways: Gateways
     run = await gateways.second.cancel(PROJECT, waiting.run.id, b"cancelled")
     assert (run.state, run.stop_reason) == (RunState.CANCELLED, StopReason.CANCELLED)
     page = await gateways.first.events(PROJECT, waiting.run.id, 0)
-    assert [(each.sequence, each.payload) for each in page.events] == [(1, b"cancelled")]
+    assert [(event.sequence, event.payload) for event in page.events] == [(1, b"cancelled")]
     assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
     again = await gateways.second.cancel(PROJECT, waiting.run.id, b"cancelled")
     assert again == run

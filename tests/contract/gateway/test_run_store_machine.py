@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
                 self.do(work)
             return
         page = self.do(self.gateways[0].events(self.project, fence.run_id, 0, 500))
-        if sequence in {each.sequence for each in page.events}:
+        if sequence in {event.sequence for event in page.events}:
             work.close()
             return
         self.do(work)

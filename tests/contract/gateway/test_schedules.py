@@ -112,7 +112,7 @@ async def test_of_many_gateways_one_starts_the_run_of_a_tick(gateways: Gateways)
     run = await gateways.first.get(PROJECT, run_id)
     assert (run.state, run.kind) == (RunState.QUEUED, "BACKGROUND")
     ticks = await store_of(gateways).ticks(PROJECT, schedule.id, before=None, limit=10)
-    assert [(each.tick_time, each.outcome, each.run_id) for each in ticks] == [
+    assert [(tick.tick_time, tick.outcome, tick.run_id) for tick in ticks] == [
         (tick, TickOutcome.STARTED, run_id)
     ]
     after = await store_of(gateways).get(PROJECT, schedule.id)
@@ -157,7 +157,7 @@ async def test_after_a_standstill_the_latest_tick_runs_and_the_others_are_missed
     ticks = await store.ticks(PROJECT, schedule.id, before=None, limit=100)
     assert len(ticks) >= 12
     assert (ticks[0].run_id, ticks[0].outcome) == (run_id, TickOutcome.STARTED)
-    assert {(each.run_id, each.outcome) for each in ticks[1:]} == {("", TickOutcome.MISSED)}
+    assert {(tick.run_id, tick.outcome) for tick in ticks[1:]} == {("", TickOutcome.MISSED)}
     assert ticks[-1].tick_time == first
     assert await runs_of(gateways) == [run_id]
 
@@ -199,7 +199,7 @@ async def test_ticks_are_forgotten_after_the_time_of_the_setting(gateways: Gatew
     await set_back(gateways, schedule, 60)
     await store.fire(PROJECT, schedule.id)
     ticks = await store.ticks(PROJECT, schedule.id, before=None, limit=500)
-    assert min(each.tick_time for each in ticks) > long_ago
+    assert min(tick.tick_time for tick in ticks) > long_ago
 
 
 @pytest.mark.parametrize("on_overlap", OnOverlap)
@@ -379,9 +379,9 @@ async def test_names_and_numbers_of_schedules_are_bounded_in_a_project(gateways:
     results = await asyncio.gather(
         *(store.create(PROJECT, new_schedule(f"n{n}")) for n in range(6)), return_exceptions=True
     )
-    assert sum(isinstance(each, Schedule) for each in results) == 2
-    assert sum(isinstance(each, ResourceExhaustedError) for each in results) == 4
-    [other, _] = [each for each in results if isinstance(each, Schedule)]
+    assert sum(isinstance(result, Schedule) for result in results) == 2
+    assert sum(isinstance(result, ResourceExhaustedError) for result in results) == 4
+    [other, _] = [result for result in results if isinstance(result, Schedule)]
     with pytest.raises(AlreadyExistsError):
         await store.update(
             PROJECT, schedule.id, name=other.name, plan=schedule.plan, timing=schedule.timing

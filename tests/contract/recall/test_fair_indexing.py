@@ -101,6 +101,6 @@ async def test_a_batch_beside_a_long_backlog_reads_few_rows(databases: Any) -> N
     await database.close()
     await worker.close()
     reads = [re.search(r" on messages.*actual .*rows=(\d+).* loops=(\d+)", line) for line in plan]
-    rows = sum(int(each[1]) * int(each[2]) for each in reads if each)
+    rows = sum(int(read[1]) * int(read[2]) for read in reads if read)
     assert 64 <= rows < 200, "\n".join(plan)
     assert not [line for line in plan if "Rows Removed by Filter: 5" in line], "\n".join(plan)

@@ -62,7 +62,7 @@ def text(role: Role, words: str, **fields: Any) -> Message:
 
 def call_of(run: str, *ids: str) -> Message:
     calls = tuple(
-        {"type": "tool_call", "tool_call_id": each, "name": "f", "arguments": "{}"} for each in ids
+        {"type": "tool_call", "tool_call_id": id_, "name": "f", "arguments": "{}"} for id_ in ids
     )
     return replace(text(Role.ASSISTANT, ""), parts=calls, run_id=run, step=1)
 

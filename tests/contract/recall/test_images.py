@@ -183,7 +183,7 @@ async def test_retention_deletes_images_with_their_messages(store: Store, projec
     assert await store.count(project) == 1
     assert (await store.images.get(image_id(png(shade=1)))).data == png(shade=1)
     listed = await talk.log.page(MessageFilter(conversation_id=talk.id), 500, None)
-    shown = [each for m in listed.messages for each in m.image_ids()]
+    shown = [image_id for m in listed.messages for image_id in m.image_ids()]
     assert shown == [image_id(png(shade=1))]
 
 
@@ -206,4 +206,4 @@ async def test_turn_without_images_runs_no_statement_for_them(store: Store) -> N
         await talk.windows.get(talk.id)
         await talk.fork()
     assert statements
-    assert not [each for each in statements if "images" in each]
+    assert not [statement for statement in statements if "images" in statement]

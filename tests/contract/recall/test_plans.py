@@ -56,7 +56,7 @@ async def are_read_by_id(database: Database, statement: str) -> None:
 
 async def test_hits_are_read_by_id_in_a_table_that_has_just_grown(database: Database) -> None:
     agent, _, messages = await grown(database, 4_000)
-    ids = [each.id for each in messages[::200]]
+    ids = [message.id for message in messages[::200]]
     with database.statistics.record() as texts:
         query = SearchQuery(agent, "number", 10)
         async with PostgresSearchStore(database).look(query, []) as look:
@@ -71,5 +71,5 @@ async def test_a_window_is_read_by_id_in_a_table_that_has_just_grown(database: D
     _, conversation, messages = await grown(database, 25)
     with database.statistics.record() as texts:
         window = await PostgresWindowStore(database).get(conversation)
-    assert [each.id for each in window.messages] == [each.id for each in messages]
+    assert [message.id for message in window.messages] == [message.id for message in messages]
     await are_read_by_id(database, texts[-1])

@@ -146,7 +146,7 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
         later = await world.ids(QUESTION, start_time=said[3].create_time, roles=(Role.USER,))
         assert set(later) == {said[3].id, said[4].id}
         around = {
-            hit.message.id: [each.id for each in hit.neighbours]
+            hit.message.id: [neighbour.id for neighbour in hit.neighbours]
             for hit in (await world.ask(QUESTION, neighbours=1)).hits
         }
         assert around[said[1].id] == [said[0].id, said[2].id]

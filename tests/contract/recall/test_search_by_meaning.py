@@ -200,7 +200,7 @@ async def test_words_of_time_place_what_was_said_then_first(finder: Finder) -> N
     assert answer.hits[0].message.id == said[3].id
     assert {hit.message.id for hit in answer.hits} == {each.id for each in said.values()}
     assert "at the time of 'last March'" in answer.hits[0].why
-    assert [each.words for each in answer.spoken_times] == ["last March"]
+    assert [spoken_time.words for spoken_time in answer.spoken_times] == ["last March"]
 
 
 async def test_the_day_is_that_of_the_timezone(finder: Finder) -> None:
@@ -292,7 +292,10 @@ async def test_it_is_told_what_the_conditions_leave_out(finder: Finder) -> None:
     await finder.index_all()
     answer = await finder.ask("bees", roles=(Role.USER,), start_time=START, explain=True)
     assert [hit.message.id for hit in answer.hits] == [kept.id]
-    told = {each.condition: (each.count, each.best_message_id) for each in answer.exclusions}
+    told = {
+        exclusion.condition: (exclusion.count, exclusion.best_message_id)
+        for exclusion in answer.exclusions
+    }
     assert told == {"roles": (1, reply.id), "start_time": (1, early.id)}
     assert (await finder.ask("bees", roles=(Role.USER,))).exclusions == ()
 
@@ -303,7 +306,7 @@ async def test_neighbours_come_with_every_hit(finder: Finder) -> None:
     after = await finder.writer.say("the end")
     await finder.index_all()
     hit = next(h for h in (await finder.ask("harp", neighbours=2)).hits if h.message.id == harp.id)
-    assert [each.id for each in hit.neighbours] == [said[1].id, said[2].id, after.id]
+    assert [neighbour.id for neighbour in hit.neighbours] == [said[1].id, said[2].id, after.id]
 
 
 async def test_how_far_the_index_is_behind_is_known(finder: Finder) -> None:
@@ -328,7 +331,7 @@ async def test_a_deleted_agent_leaves_the_index(finder: Finder, project: str) ->
     agents = await PendingMessages(
         finder.pending._database, finder.pending._worker, timedelta()
     ).forgotten()
-    assert [(each.project_id, each.agent_id) for each in agents] == [(project, finder.agent)]
+    assert [(agent.project_id, agent.agent_id) for agent in agents] == [(project, finder.agent)]
     assert agents[0].settled
 
 

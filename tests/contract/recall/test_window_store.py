@@ -142,7 +142,7 @@ async def test_the_first_run_of_a_window_that_is_cleared_is_shown_its_opening(
     await pins.set(boot[1].id, pinned=True)
     start = await opened.begin(new_id("run"), "second", clear=True)
     kept = [opened.system.id, boot[0].id, boot[1].id, start.inputs[0].id]
-    assert [each.id for each in start.window.messages] == kept
+    assert [message.id for message in start.window.messages] == kept
 
 
 async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it_has_returns(

@@ -167,7 +167,7 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         raise NotFoundError("There is no such agent.", reason=Reason.AGENT_NOT_FOUND)
 
     async def ListAgents(self, request: Any, context: Any) -> Any:
-        found = [each for each in self.agents if request.name_contains in each.name]
+        found = [agent for agent in self.agents if request.name_contains in agent.name]
         return agent_service_pb2.ListAgentsResponse(agents=found)
 
     async def CreateAgent(self, request: Any, context: Any) -> Any:
@@ -181,7 +181,7 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         return agent_service_pb2.CreateAgentResponse(agent=agent)
 
     async def UpdateAgent(self, request: Any, context: Any) -> Any:
-        [agent] = [each for each in self.agents if each.id == request.agent_id]
+        [agent] = [agent for agent in self.agents if agent.id == request.agent_id]
         if request.HasField("name"):
             agent.name = request.name
         if request.HasField("model"):
@@ -299,7 +299,7 @@ class Passages(passage_service_pb2_grpc.PassageServiceServicer):
         return response
 
     async def GetPassage(self, request: Any, context: Any) -> Any:
-        [passage] = [each for each in self.passages if each.id == request.passage_id]
+        [passage] = [passage for passage in self.passages if passage.id == request.passage_id]
         return passage_service_pb2.GetPassageResponse(passage=passage)
 
     async def ListPassages(self, request: Any, context: Any) -> Any:
@@ -567,8 +567,8 @@ def play(*events: run_event_pb2.RunEvent) -> Script:
     """A script that yields these events."""
 
     async def script(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        for each in events:
-            yield each
+        for event in events:
+            yield event
 
     return script
 

@@ -23,11 +23,15 @@ class Approvals:
             yield pb.RespondToApprovalResponse(event=event)
 
     async def ListApprovals(self, request: Any, context: Any) -> Any:
-        found = [each for each in self.approvals if request.include_decided or not each.decided]
+        found = [
+            approval
+            for approval in self.approvals
+            if request.include_decided or not approval.decided
+        ]
         return pb.ListApprovalsResponse(approvals=found)
 
     async def GetApproval(self, request: Any, context: Any) -> Any:
-        for each in self.approvals:
-            if each.request.approval_id == request.approval_id:
-                return pb.GetApprovalResponse(approval=each)
+        for approval in self.approvals:
+            if approval.request.approval_id == request.approval_id:
+                return pb.GetApprovalResponse(approval=approval)
         raise NotFoundError("There is no such approval.", reason=Reason.APPROVAL_NOT_FOUND)

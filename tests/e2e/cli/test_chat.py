@@ -174,7 +174,7 @@ async def test_a_cancelled_run_is_a_failure(strata: Run, gateway: ScriptedGatewa
 async def test_events_as_json_lines(strata: Run) -> None:
     done = await strata("chat", "ann", "-m", "Hi", "--json")
     events = [json.loads(line) for line in done.out.splitlines()]
-    assert [list(each)[-1] for each in events] == [
+    assert [list(event)[-1] for event in events] == [
         "runStarted",
         "stepStarted",
         "textDelta",
@@ -232,7 +232,7 @@ async def test_an_unknown_agent_is_not_created_unasked(
     done = await strata("chat", "nobody", "-m", "Hi")
     assert done.code == 1
     assert "Make it with: strata agents create nobody" in done.err
-    assert [each.name for each in gateway.agents.agents] == ["ann"]
+    assert [agent.name for agent in gateway.agents.agents] == ["ann"]
 
 
 async def test_what_the_gateway_refuses_is_not_tried_again(

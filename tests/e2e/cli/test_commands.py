@@ -353,7 +353,7 @@ async def test_doctor_sees_a_running_gateway(
 ) -> None:
     data = str(open_folder / "data")
     done = await strata("doctor", "--data", data, "--address", gateway.address, "--json")
-    findings = {each["check"]: each for each in json.loads(done.out)}
+    findings = {finding["check"]: finding for finding in json.loads(done.out)}
     assert findings["python"]["verdict"] == "ok"
     assert findings["postgresql"]["verdict"] == "ok", findings
     assert findings["gateway"]["verdict"] == "ok", findings
@@ -398,7 +398,7 @@ async def test_doctor_tells_what_tools_run_in(
         gateway.tools.ran = tool_pb.RunToolResponse(tool_return=returned, isolation=isolation)
     data = str(open_folder / "data")
     done = await strata("doctor", "--data", data, "--address", gateway.address, "--json")
-    [found] = [each for each in json.loads(done.out) if each["check"] == "sandbox"]
+    [found] = [finding for finding in json.loads(done.out) if finding["check"] == "sandbox"]
     assert found["verdict"] == verdict
     assert said in found["text"]
     assert bool(found["remedy"]) is (verdict != "ok" and "looked" not in said)
@@ -412,7 +412,7 @@ async def test_doctor_works_while_nothing_runs(strata: Run, open_folder: Path) -
     (data / "secrets" / "api-key").write_text("none")
     (data / "secrets" / "api-key").chmod(0o644)
     done = await strata("doctor", "--data", str(data), "--json")
-    findings = {each["check"]: each for each in json.loads(done.out)}
+    findings = {finding["check"]: finding for finding in json.loads(done.out)}
     assert findings["data folder"]["verdict"] == "fail"
     assert "chmod" in findings["data folder"]["remedy"]
     assert findings["gateway"]["verdict"] == "warn"

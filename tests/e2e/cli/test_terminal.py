@@ -125,7 +125,7 @@ async def test_an_agent_is_made_if_the_person_wants_it(
         await program.shows('There is no agent "newcomer". Create it? [Y/n]')
         program.type("n\r")
         assert await program.ends() == 1
-    assert [each.name for each in gateway.agents.agents] == ["ann"]
+    assert [agent.name for agent in gateway.agents.agents] == ["ann"]
     async with on_terminal("chat", "newcomer", environment=place) as program:
         await program.shows("Create it? [Y/n]")
         program.type("\r")
@@ -133,7 +133,7 @@ async def test_an_agent_is_made_if_the_person_wants_it(
         await program.shows("you>")
         program.type(CTRL_D)
         assert await program.ends() == 0
-    assert [each.name for each in gateway.agents.agents] == ["ann", "newcomer"]
+    assert [agent.name for agent in gateway.agents.agents] == ["ann", "newcomer"]
 
 
 async def test_a_line_that_ends_in_a_backslash_goes_on_in_the_next(

@@ -151,7 +151,7 @@ async def test_errors_have_a_type_a_reason_and_the_wrong_fields(client: Client) 
     with pytest.raises(InvalidArgumentError) as wrong:
         await client.upsert_tool(bill, secret_names=["LD_PRELOAD"], tags=[""])
     assert wrong.value.reason is Reason.INVALID_FIELD
-    assert {each.field.partition("[")[0] for each in wrong.value.violations} == {
+    assert {violation.field.partition("[")[0] for violation in wrong.value.violations} == {
         "secret_names",
         "tags",
     }
@@ -164,7 +164,7 @@ async def test_errors_have_a_type_a_reason_and_the_wrong_fields(client: Client) 
     mixed = tool_api.RunToolRequest(tool_id=stored.id, function_name="bill")
     with pytest.raises(InvalidArgumentError) as both:
         await client.tools.RunTool(mixed)
-    assert [each.field for each in both.value.violations] == ["function_name"]
+    assert [violation.field for violation in both.value.violations] == ["function_name"]
     with pytest.raises(NotFoundError):
         async for _ in client.send("agent-00000000-0000-7000-8000-000000000000", "Hi"):
             pass

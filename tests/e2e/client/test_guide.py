@@ -62,7 +62,7 @@ async def test_the_program_of_the_agent_that_writes_tools_runs(
         expected = "The tool is stored as word_count." if stored else "The person does not want"
         assert returns[2].startswith(expected)
         assert lines[-1].endswith("Done.")
-        names = [each.name for each in (await client.tools.ListTools(ListToolsRequest())).tools]
+        names = [tool.name for tool in (await client.tools.ListTools(ListToolsRequest())).tools]
         assert ("word_count" in names) is stored
     finally:
         found = await client.agents.GetAgent(GetAgentRequest(name="toolsmith"))

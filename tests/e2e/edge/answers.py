@@ -56,7 +56,7 @@ class Answer:
             (
                 self.message,
                 *self.metadata.values(),
-                *(text for each in self.violations for text in each),
+                *(text for violation in self.violations for text in violation),
             )
         )
 
@@ -98,7 +98,7 @@ def _failed(error: grpc.aio.AioRpcError) -> Answer:
         info.reason,
         error.details() or "",
         dict(info.metadata),
-        [(each.field, each.description) for each in bad.field_violations],
+        [(violation.field, violation.description) for violation in bad.field_violations],
     )
 
 

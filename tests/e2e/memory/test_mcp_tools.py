@@ -90,7 +90,7 @@ async def test_edit_is_told_seen_and_kept_under_the_clients_name(
     assert block.value == value
     request = pb.BlameBlockRequest(block_id=block.id)
     lines = (await world.blocks.BlameBlock(request)).lines
-    assert [each.origin.reason for each in lines if each.revision == 2] == [BY_EDITOR]
+    assert [line.origin.reason for line in lines if line.revision == 2] == [BY_EDITOR]
 
 
 async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(world: World) -> None:
@@ -274,8 +274,8 @@ async def test_read_only_leaves_out_what_changes(world: World, ann: agent_pb.Age
     ):
         for client in (asked, barred):
             tools = (await client.list_tools()).tools
-            assert [each.name for each in tools] == [each.name for each in READING]
-            assert all(each.annotations and each.annotations.read_only_hint for each in tools)
+            assert [tool.name for tool in tools] == [tool.name for tool in READING]
+            assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
             assert await told(client, "read_memory_block", label="human")
             with pytest.raises(MCPError, match="read-only"):
                 await client.call_tool("core_memory_append", {"label": "human", "content": "x"})
@@ -288,14 +288,14 @@ async def test_every_tool_says_what_it_does_to_memory(world: World, ann: agent_p
         with pytest.raises(MCPError, match="no tool 'memory_forget'"):
             await client.call_tool("memory_forget", {})
     hints = {
-        each.name: (
-            each.annotations.read_only_hint,
-            each.annotations.destructive_hint,
-            each.annotations.idempotent_hint,
-            each.annotations.open_world_hint,
+        tool.name: (
+            tool.annotations.read_only_hint,
+            tool.annotations.destructive_hint,
+            tool.annotations.idempotent_hint,
+            tool.annotations.open_world_hint,
         )
-        for each in tools
-        if each.annotations
+        for tool in tools
+        if tool.annotations
     }
     assert {name for name, (reads, *_) in hints.items() if reads} == {e.name for e in READING}
     assert {name: hint for name, hint in hints.items() if not hint[0]} == {

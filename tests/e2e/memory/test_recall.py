@@ -171,7 +171,7 @@ async def test_a_fork_goes_on_from_a_message(
 async def test_an_export_is_one_document_a_line(strata: Run, talk: agent_pb.Agent) -> None:
     done = await strata("recall", "export", talk.name)
     documents = [json.loads(line) for line in done.out.splitlines()]
-    assert [int(each.get("sequence", 0)) for each in documents] == list(range(7))
+    assert [int(document.get("sequence", 0)) for document in documents] == list(range(7))
     assert documents[1]["parts"][0]["text"]["text"] == "My passport number is X77-231."
     assert "7 messages." in done.err
     one = await strata(

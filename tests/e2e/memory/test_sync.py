@@ -49,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def results(out: str) -> dict[str, str]:
-    return {each["file"]: each["result"] for each in json.loads(out)}
+    return {load["file"]: load["result"] for load in json.loads(out)}
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -98,7 +98,9 @@ async def test_a_dialect_and_a_service_need_an_entry_each() -> None:
         bound = await provider.bind(ModelConfig("p/m"))
         _, reply = await collect(bound.chat, request("hello"))
         await provider.check_listed("p/unlisted")
-    assert [(each.handle, each.context_window) for each in listed.models] == [("p/of-key", 12_000)]
+    assert [(model.handle, model.context_window) for model in listed.models] == [
+        ("p/of-key", 12_000)
+    ]
     assert reply.text == "m: hello"
     assert reply.usage.completion_tokens == len("m: hello")
     assert EchoConnection.opened == EchoConnection.closed == ["echo://parrot"]

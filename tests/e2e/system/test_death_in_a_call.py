@@ -55,9 +55,9 @@ def folder() -> Iterator[Path]:
 def service(strata: LiveStrata, name: str = "tool_execution") -> int:
     """The process of a service, by default of the one that runs tools."""
     (found,) = [
-        each.pid
-        for each in psutil.Process(strata.pid).children()
-        if any(name in part for part in each.cmdline())
+        child.pid
+        for child in psutil.Process(strata.pid).children()
+        if any(name in part for part in child.cmdline())
     ]
     return found
 
@@ -70,7 +70,7 @@ async def add_program(world: World, folder: Path) -> None:
     server = mcp_pb.McpServer(name="marker", transport=mcp_pb.MCP_TRANSPORT_STDIO, command=command)
     stub = mcp_grpc.McpServiceStub(world.channel)
     added = (await stub.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
-    assert [each.name for each in added.tools] == ["marker__mark"], added.error
+    assert [tool.name for tool in added.tools] == ["marker__mark"], added.error
 
 
 async def until(holds: Any) -> None:
@@ -102,7 +102,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     turn = asyncio.create_task(world.send(agent, "Mark it."))
     await until(lambda: marks.exists() and marks.read_text() == "done\n")
     before = service(either_live)
-    tree = [before, *(each.pid for each in psutil.Process(before).children(recursive=True))]
+    tree = [before, *(child.pid for child in psutil.Process(before).children(recursive=True))]
     os.kill(before, signal.SIGKILL)
     ran = await turn
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
@@ -143,7 +143,7 @@ memory_insert("human", "After.")
     told = returns_of(await world.log(agent))
     lost = told["run_code_with_tools"]
     assert lost.status == message_pb2.TOOL_STATUS_UNKNOWN
-    assert [(each.name, each.status) for each in lost.nested_calls] == [
+    assert [(nested_call.name, nested_call.status) for nested_call in lost.nested_calls] == [
         ("memory_insert", message_pb2.TOOL_STATUS_OK),
         ("marker__mark", message_pb2.TOOL_STATUS_UNKNOWN),
     ]

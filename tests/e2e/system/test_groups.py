@@ -220,7 +220,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     places = [done.stdout.index(text) for text in ("By train.", "On foot.", final)]
     assert max(places) == places[-1]
     first, last = (
-        [each for each in world.model.requests if "You are Max." in each.system][place]
+        [request for request in world.model.requests if "You are Max." in request.system][place]
         for place in (0, -1)
     )
     offered = {each["function"]["name"]: each["function"] for each in first.body["tools"]}
@@ -247,7 +247,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     )
     await world.send(max_, "Hello.")
     tools = world.model.requests[-1].body.get("tools", [])
-    assert ASK_MEMBERS not in {each["function"]["name"] for each in tools}
+    assert ASK_MEMBERS not in {tool["function"]["name"] for tool in tools}
     stored = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=max_.id))
     assert ASK_MEMBERS not in stored.agent.tools
 
@@ -288,7 +288,7 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     done = await strata("chat", group_id, "-m", "Which tent?")
     assert speakers(done.stdout) == ["Ada", "Bo"]
     assert "Take the green one." in done.stdout
-    of_ada = [each for each in world.model.requests if "You are Ada." in each.system]
+    of_ada = [request for request in world.model.requests if "You are Ada." in request.system]
     [tool] = [
         each["function"]
         for each in of_ada[0].body["tools"]
@@ -297,7 +297,7 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     assert tool["parameters"]["properties"]["agent"]["enum"] == [agents["Bo"].name]
     assert "request_heartbeat" not in tool["parameters"]["properties"]
     assert "must be one of" in str(of_ada[1].body["messages"])
-    of_bo = [each for each in world.model.requests if "You are Bo." in each.system]
+    of_bo = [request for request in world.model.requests if "You are Bo." in request.system]
     assert "She asks about tents." in str(of_bo[0].body["messages"])
     shown = (await strata("show", group_id)).stdout
     assert f"holds the conversation: {agents['Bo'].name}" in shown

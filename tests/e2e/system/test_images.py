@@ -35,7 +35,7 @@ async def add_painter(world: World, folder: Path) -> None:
     server = mcp_pb.McpServer(name="painter", transport=mcp_pb.MCP_TRANSPORT_STDIO, command=command)
     stub = mcp_grpc.McpServiceStub(world.channel)
     added = (await stub.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
-    assert [each.name for each in added.tools] == ["painter__draw"], added.error
+    assert [tool.name for tool in added.tools] == ["painter__draw"], added.error
 
 
 async def send(world: World, agent: agent_pb.Agent, message: message_pb2.MessageInput) -> Ran:
@@ -65,7 +65,7 @@ async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
             assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
             assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
             both = [("image/png", SENT), ("image/png", DRAWN)]
-            assert [each.images for each in model.requests] == [both[:1], both]
+            assert [request.images for request in model.requests] == [both[:1], both]
             (told,) = model.requests[1].answered
             assert json.loads(told)["message"] == "Drawn.\n[image 1: image/png, 5 x 4]"
             (returned,) = [

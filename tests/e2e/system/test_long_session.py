@@ -121,7 +121,7 @@ def tokens_of(call: ModelCall) -> int:
     size = 0
     for message in call.body["messages"]:
         calls = message.get("tool_calls") or ()
-        told = [message.get("content") or "", *(each["function"]["arguments"] for each in calls)]
+        told = [message.get("content") or "", *(call["function"]["arguments"] for call in calls)]
         size += sum(len(each.encode()) for each in told) + 16
     return size // 4 + len(json.dumps(call.body.get("tools", []))) // 4
 
@@ -205,8 +205,8 @@ def returns_of(ran: Ran) -> list[Any]:
     """What the tools of a turn told."""
     (told,) = [message for message in ran.messages if message.role == message_pb2.ROLE_TOOL]
     returns = [json.loads(part.tool_return.content) for part in told.parts]
-    assert [each["status"] for each in returns] == ["OK"] * len(returns), returns
-    return [each["message"] for each in returns]
+    assert [tool_return["status"] for tool_return in returns] == ["OK"] * len(returns), returns
+    return [tool_return["message"] for tool_return in returns]
 
 
 def assert_alternates(log: Sequence[message_pb2.Message], turns: int) -> None:

@@ -100,7 +100,7 @@ async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(world: Wor
     versions = await world.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=(await world.block(agent, "human")).id)
     )
-    assert [each.operation for each in versions.versions][:2] == ["insert", "string_replace"]
+    assert [version.operation for version in versions.versions][:2] == ["insert", "string_replace"]
 
 
 async def test_with_memory_full_to_the_brim_an_agent_still_talks(world: World) -> None:

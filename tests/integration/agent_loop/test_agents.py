@@ -275,7 +275,9 @@ async def test_a_type_that_always_clears_its_window_cannot_be_told_otherwise(
     changed = pb.UpdateAgentRequest(agent_id=agent.id, message_buffer_autoclear=False)
     with pytest.raises(InvalidArgumentError) as raised:
         await world.agents.UpdateAgent(changed)
-    assert [each.field for each in raised.value.violations] == ["message_buffer_autoclear"]
+    assert [violation.field for violation in raised.value.violations] == [
+        "message_buffer_autoclear"
+    ]
     unchanged = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
     assert unchanged.message_buffer_autoclear
 
@@ -383,7 +385,7 @@ async def test_a_model_that_its_provider_does_not_have_is_refused(world: World) 
     name = new_id("agent")
     with pytest.raises(InvalidArgumentError) as refused:
         await create(world, name=name, model={"handle": "listing/nope"})
-    assert [each.field for each in refused.value.violations] == ["model.handle"]
+    assert [violation.field for violation in refused.value.violations] == ["model.handle"]
     assert "listing/test-model" in refused.value.message
     made = await create(world, name=name, model={"handle": "listing/test-model"})
     request = pb.UpdateAgentRequest(
@@ -487,14 +489,14 @@ async def test_models_are_listed_with_endpoints_and_default(world: World) -> Non
     ]
     assert [model.handle for model in listed.models] == handles
     assert [model.is_default for model in listed.models] == [*[False] * 5, True]
-    assert [each.name for each in listed.endpoints] == [
+    assert [endpoint.name for endpoint in listed.endpoints] == [
         "test",
         "claude",
         "blind",
         "listing",
         "studio",
     ]
-    assert all(each.reachable for each in listed.endpoints)
+    assert all(endpoint.reachable for endpoint in listed.endpoints)
     assert listed.notice == ""
     windows = {m.provider: (m.context_window, m.context_window_source) for m in listed.models}
     # The double lists no windows: one that nobody has named is unknown.
@@ -513,5 +515,5 @@ async def test_refused_block_of_a_new_agent_is_named_as_in_the_request(world: Wo
     blocks = [block_pb.NewBlock(label="human"), block_pb.NewBlock(label="no label")]
     with pytest.raises(InvalidArgumentError) as refused:
         await create(world, blocks=blocks)
-    assert [each.field for each in refused.value.violations] == ["blocks[1].label"]
+    assert [violation.field for violation in refused.value.violations] == ["blocks[1].label"]
     assert "new_blocks" not in refused.value.message

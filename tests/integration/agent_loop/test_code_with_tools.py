@@ -140,9 +140,9 @@ total
     assert told.nested_calls[0].tool_call_id == f"{told.tool_call_id}/1"
     assert json.loads(told.nested_calls[0].arguments) == {"item": "tea", "count": 2}
     listed = await world.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
-    assert {each.text for each in listed.passages} == {"tea costs 6", "milk costs 4"}
+    assert {passage.text for passage in listed.passages} == {"tea costs 6", "milk costs 4"}
     # As what a call of the model's writes: its message is the origin, and memory is shown anew.
-    assert {each.origin.message_id for each in listed.passages} == {ran.stored[0].id}
+    assert {passage.origin.message_id for passage in listed.passages} == {ran.stored[0].id}
     assert "Spends 10" in world.model.requests[1].system
     window = (await world.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool", "assistant"]
@@ -193,7 +193,7 @@ print(tried("memory_insert", label="human", new_str="two"))
         "The call needs the approval of a person, which running code cannot wait for",
         "The core",
     ]
-    for line, words in zip([each for each in lines if each.strip()], wanted, strict=False):
+    for line, words in zip([line for line in lines if line.strip()], wanted, strict=False):
         assert words in line, (line, words)
     assert sum("Cannot call memory_insert" in line for line in lines) == 1
     assert sum("needs the approval of a person" in line for line in lines) == 1
@@ -239,7 +239,7 @@ except ToolError as error:
     versions = await world.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=block.id)
     )
-    tainted = [message_pb2.PROVENANCE_WEB in each.taint for each in versions.versions]
+    tainted = [message_pb2.PROVENANCE_WEB in version.taint for version in versions.versions]
     # Newest first: only what was written after the page.
     assert tainted[:2] == [True, False]
 
@@ -327,7 +327,10 @@ async def test_a_stream_that_does_not_begin_with_a_request_is_refused(world: Wor
     answer = execution_pb.NestedAnswer(number=1, value_json="1")
     wrong = execution_pb.ExecuteToolsWithCallsRequest(answer=answer)
     with pytest.raises(InvalidArgumentError) as refused:
-        _ = [each async for each in stub.ExecuteToolsWithCalls(iter([wrong]))]
+        _ = [
+            ExecuteToolsWithCall
+            async for ExecuteToolsWithCall in stub.ExecuteToolsWithCalls(iter([wrong]))
+        ]
     assert refused.value.violations[0].field == "request"
 
 

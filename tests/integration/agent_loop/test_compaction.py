@@ -52,7 +52,7 @@ async def test_compaction_by_hand(world: World) -> None:
     assert part.first_message_id == before.messages[1].id
     assert part.last_message_id == before.messages[6].id
     told = await inspected(world, agent)
-    parts = {each.name: each for each in told.parts}
+    parts = {part.name: part for part in told.parts}
     assert parts["summary"].count == 1
     assert parts["summary"].tokens > 0
     assert parts["messages"].count == 2

@@ -124,7 +124,7 @@ async def test_run_in_which_no_model_answers_says_why_each_could_not(world: Worl
     assert "Rate limit reached." in error.message
     assert f"{ANTHROPIC}: Incorrect API key" in error.message
     assert "blind/test-model: You exceeded your quota" in error.message
-    assert [each.model for each in restarts(ran.events)] == [ANTHROPIC, "blind/test-model"]
+    assert [restart.model for restart in restarts(ran.events)] == [ANTHROPIC, "blind/test-model"]
     assert roles((await world.window(agent)).messages) == ["system", "user"]
 
 
@@ -246,13 +246,13 @@ async def test_fallback_model_that_cannot_be_one_is_refused_by_its_place(
 ) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         await agent_of(world, OPENAI, *fallbacks)
-    assert [each.field for each in refused.value.violations] == [field]
+    assert [violation.field for violation in refused.value.violations] == [field]
 
     agent = await agent_of(world, OPENAI)
     model = agent_pb.ModelConfig(handle=OPENAI, fallback_models=fallbacks)
     with pytest.raises(InvalidArgumentError) as refused:
         await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=model))
-    assert [each.field for each in refused.value.violations] == [field]
+    assert [violation.field for violation in refused.value.violations] == [field]
 
 
 async def test_conversation_is_made_to_fit_the_window_of_the_fallback_model(world: World) -> None:

@@ -37,7 +37,7 @@ async def block(world: World, label: str = "plan") -> str:
 
 async def labels(world: World, agent_id: str) -> list[str]:
     listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent_id))
-    return [each.label for each in listed.blocks]
+    return [block.label for block in listed.blocks]
 
 
 async def create(world: World, **fields: Any) -> pb.Group:

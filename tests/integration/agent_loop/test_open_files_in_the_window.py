@@ -116,7 +116,7 @@ def opening(folder: file_pb.Folder, *numbers: int, **more: Any) -> Call:
 
 async def open_names(world: World, agent: pb.Agent) -> list[str]:
     listed = await files_of(world).ListFiles(file_pb.ListFilesRequest(agent_id=agent.id))
-    return [each.file_name.rpartition("/")[2] for each in listed.open_files]
+    return [open_file.file_name.rpartition("/")[2] for open_file in listed.open_files]
 
 
 async def talk(world: World, agent: pb.Agent, turns: int) -> None:
@@ -363,7 +363,7 @@ async def test_memory_that_the_provider_counts_as_too_long_is_named(world: World
     provider = Provider(world)
     await world.run(agent, ENGLISH * 200)
     blocks = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
-    human = next(each for each in blocks.blocks if each.label == "human")
+    human = next(block for block in blocks.blocks if block.label == "human")
     request = block_pb.UpdateBlockRequest(block_id=human.id, value=EMOJI * 3_300)
     await world.blocks.UpdateBlock(request)
 
@@ -462,7 +462,7 @@ async def test_little_space_for_messages_costs_no_summary_at_each_turn(world: Wo
     provider = Provider(world, 8_000)
     await world.run(agent, "Hello.")
     blocks = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
-    block = next(each for each in blocks.blocks if each.label == "human")
+    block = next(block for block in blocks.blocks if block.label == "human")
     text, step = "", 2_000
     while step > 20:  # until core memory refuses any more
         update = block_pb.UpdateBlockRequest(block_id=block.id, value=text + "x" * step)
@@ -529,7 +529,7 @@ async def test_person_has_as_much_space_for_files_as_the_agents_tool(world: Worl
 async def person_opens(
     world: World, agent: pb.Agent, folder: file_pb.Folder, *numbers: int
 ) -> None:
-    windows = [file_pb.FileWindow(file_name=f"{folder.name}/{each}.txt") for each in numbers]
+    windows = [file_pb.FileWindow(file_name=f"{folder.name}/{number}.txt") for number in numbers]
     request = file_pb.OpenFilesRequest(
         request_id=new_id("request"), agent_id=agent.id, windows=windows
     )

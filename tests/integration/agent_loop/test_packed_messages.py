@@ -85,4 +85,4 @@ async def test_agent_is_shown_raw_text_by_default_and_after_a_change(world: Worl
 async def test_wrong_location_is_named(world: World, location: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         await create(world, packaging={"location": location})
-    assert [each.field for each in raised.value.violations] == ["packaging.location"]
+    assert [violation.field for violation in raised.value.violations] == ["packaging.location"]

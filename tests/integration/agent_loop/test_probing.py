@@ -27,7 +27,7 @@ async def probe(world: World, handle: str, **fields: Any) -> pb.ProbeModelRespon
 
 
 def values(found: pb.ProbeModelResponse) -> dict[str, str]:
-    return {each.name: each.value for each in found.findings}
+    return {finding.name: finding.value for finding in found.findings}
 
 
 @pytest.mark.parametrize("handle", ["test/test-model", "claude/test-model"])
@@ -47,7 +47,7 @@ async def test_model_that_answers_and_calls_a_tool_is_said_to(world: World, hand
 
 async def test_window_of_the_settings_is_found(world: World) -> None:
     found = await probe(world, "blind/test-model", skip_requests=True)
-    [window] = [each for each in found.findings if each.name == "context window"]
+    [window] = [finding for finding in found.findings if finding.name == "context window"]
     assert (window.tokens, window.source) == (8_000, "settings")
     assert found.context_window == 8_000
     assert world.model.requests == []
@@ -77,7 +77,7 @@ async def test_model_that_is_not_listed_is_asked_all_the_same(world: World) -> N
 async def test_handle_of_no_endpoint_is_refused(world: World, handle: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         await probe(world, handle)
-    assert [each.field for each in refused.value.violations] == ["handle"]
+    assert [violation.field for violation in refused.value.violations] == ["handle"]
 
 
 OLLAMA = {

@@ -105,7 +105,7 @@ async def test_creation_with_a_prompt_that_cannot_be_used_leaves_nothing(
         await create(world, name="Bo", **fields)
     assert raised.value.reason is reason
     if error is InvalidArgumentError:
-        assert [each.field for each in raised.value.violations] == ["system_prompt_key"]
+        assert [violation.field for violation in raised.value.violations] == ["system_prompt_key"]
     assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
 
 

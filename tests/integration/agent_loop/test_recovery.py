@@ -419,7 +419,7 @@ async def test_passage_of_a_reply_gone_on_with_names_its_message(
     listed = await world.passages.ListPassages(
         passage_pb.ListPassagesRequest(agent_id=agent.id, message_id=asked.id)
     )
-    assert [each.text for each in listed.passages] == ["Her boat is called Kestrel."]
+    assert [passage.text for passage in listed.passages] == ["Her boat is called Kestrel."]
 
 
 async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
@@ -583,7 +583,7 @@ async def test_lost_caller_leaves_the_outcome_of_running_tools_to_the_next_attem
     window = await world.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
     returns = [json.loads(part.tool_return.content) for part in window.messages[3].parts]
-    assert [each["status"] for each in returns] == ["OK", "OK"]
+    assert [tool_return["status"] for tool_return in returns] == ["OK", "OK"]
     assert (await human(world, agent)).split("\n") == ["one", "two"]
     assert len(world.model.requests) == 2
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
@@ -612,7 +612,7 @@ async def test_lost_caller_does_not_make_a_reply_be_bought_twice(
     assert len(world.model.requests) == 1
     assert roles((await world.window(agent)).messages) == ["system", "user", "assistant"]
     assert events[-1].run_finished.usage.total_tokens > 0
-    assert [each.WhichOneof("event") for each in events] == [
+    assert [event.WhichOneof("event") for event in events] == [
         "run_started",
         "message_stored",
         "run_finished",

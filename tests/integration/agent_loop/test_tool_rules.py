@@ -34,7 +34,7 @@ def replace(old: str, new: str) -> Call:
 
 def told(message: message_pb2.Message) -> list[tuple[str, str]]:
     returns = [part.tool_return for part in message.parts]
-    bodies = [json.loads(each.content) for each in returns]
+    bodies = [json.loads(tool_return.content) for tool_return in returns]
     return [(body["status"], str(body["message"])) for body in bodies]
 
 
@@ -86,7 +86,7 @@ async def test_rules_of_the_type_come_only_when_they_are_asked_for(world: World)
     asked = await world.make_agent(
         tool_rules=[own], include_base_tool_rules=True, tools=["memory_finish_edits"]
     )
-    kinds = {(each.type, each.tool_name) for each in asked.tool_rules}
+    kinds = {(tool_rule.type, tool_rule.tool_name) for tool_rule in asked.tool_rules}
     assert asked.tool_rules[0] == own
     assert (tool.TOOL_RULE_TYPE_EXIT_LOOP, "memory_finish_edits") in kinds
     assert (tool.TOOL_RULE_TYPE_CONTINUE_LOOP, "conversation_search") in kinds

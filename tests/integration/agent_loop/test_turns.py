@@ -164,7 +164,7 @@ async def test_memory_edit_is_in_the_next_prompt_of_the_same_turn(world: World) 
     assert "Her name is Ada." not in first.system
     assert "Her name is Ada." in second.system
     edit = next(e.tool_finished for e in ran.events if e.HasField("tool_finished"))
-    assert [each.label for each in edit.memory_edits] == ["human"]
+    assert [memory_edit.label for memory_edit in edit.memory_edits] == ["human"]
     window = await world.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
     assert "Her name is Ada." in window.messages[0].parts[0].text.text
@@ -197,7 +197,7 @@ async def test_several_calls_of_one_reply_come_back_in_one_tool_message(world: W
     assistant, tool, _ = ran.stored
     assert [part.WhichOneof("content") for part in assistant.parts] == ["text"] + ["tool_call"] * 3
     returns = [part.tool_return for part in tool.parts]
-    assert [part.name for part in returns] == [each.name for each in calls]
+    assert [part.name for part in returns] == [call.name for call in calls]
     assert [part.tool_call_id for part in returns] == [
         part.tool_call.tool_call_id for part in assistant.parts[1:]
     ]

@@ -63,7 +63,7 @@ def rule(kind: str, name: str, **fields: Any) -> tool.ToolRule:
 def schemas(asked: ModelCall) -> dict[str, dict[str, Any]]:
     if asked.dialect == "openai":
         functions = [each["function"] for each in asked.body["tools"]]
-        return {each["name"]: each["parameters"] for each in functions}
+        return {function["name"]: function["parameters"] for function in functions}
     return {each["name"]: each["input_schema"] for each in asked.body["tools"]}
 
 

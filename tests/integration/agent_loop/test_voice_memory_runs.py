@@ -132,7 +132,7 @@ async def archive_through_deaths(world: World, mortal: Mortal, *, after: bool) -
     await Turn(ports, replace(request, attempt=request.attempt + 1), Sink()).run()
 
     passages = await world.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
-    [passage] = [each.text for each in passages.passages]
+    [passage] = [passage.text for passage in passages.passages]
     assert re.fullmatch(r"Attempt x-\S+\.\n\nuser: I row\.\nassistant: Yes\.", passage)
     window = (await world.window(agent)).messages
     # A message, a call and its return are left of the two turns.

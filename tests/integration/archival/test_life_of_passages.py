@@ -31,7 +31,7 @@ async def put(client: Client, archive: str, text: str, **fields: Any) -> pb.Pass
 
 async def listed(client: Client, archive: str, **fields: Any) -> list[str]:
     request = pb.ListPassagesRequest(archive_id=archive, **fields)
-    return [each.text for each in (await client.passages.ListPassages(request)).passages]
+    return [passage.text for passage in (await client.passages.ListPassages(request)).passages]
 
 
 async def found(client: Client, archive: str, query: str) -> list[str]:
@@ -85,7 +85,7 @@ async def test_a_passage_is_changed_hidden_restored_and_destroyed(client: Client
     assert await found(client, archive, "boat") == ["The boat is called Nora."]
     history = pb.ListPassageVersionsRequest(passage_id=first.id, page_size=3)
     page = await client.passages.ListPassageVersions(history)
-    assert [(each.operation, each.reason) for each in page.versions] == [
+    assert [(version.operation, version.reason) for version in page.versions] == [
         ("restore", ""),
         ("delete", "sold"),
         ("update", "renamed"),
@@ -202,7 +202,7 @@ async def test_a_wrong_vector_is_refused(
     archive = await made(client)
     with pytest.raises(InvalidArgumentError) as caught:
         await put(client, archive, "a", embedding=embedding, embedding_model=model)
-    assert [each.field for each in caught.value.violations] == [f"passage.{field}"]
+    assert [violation.field for violation in caught.value.violations] == [f"passage.{field}"]
     assert await count(client, archive) == 0
 
 

@@ -42,7 +42,9 @@ async def stored(client: Client, agent: str, way: str) -> None:
     if way == "InsertPassages":
         await client.passages.InsertPassages(sent())
     else:
-        assert [each async for each in client.passages.UploadPassages(uploaded())][-1].complete
+        assert [
+            UploadPassage async for UploadPassage in client.passages.UploadPassages(uploaded())
+        ][-1].complete
 
 
 @pytest.mark.parametrize("way", ["InsertPassage", "InsertPassages", "UploadPassages"])
@@ -73,7 +75,7 @@ async def test_tags_are_sorted_and_come_once(client: Client, way: str) -> None:
     assert list((await client.passages.RestorePassage(back)).passage.tags) == EXPECTED
     history = pb.ListPassageVersionsRequest(passage_id=listed.id)
     versions = (await client.passages.ListPassageVersions(history)).versions
-    assert [list(each.tags) for each in versions] == [EXPECTED, more, more, EXPECTED]
+    assert [list(version.tags) for version in versions] == [EXPECTED, more, more, EXPECTED]
 
 
 async def test_tags_of_many_passages_are_counted_in_one_order(client: Client) -> None:
@@ -88,10 +90,10 @@ async def test_tags_of_many_passages_are_counted_in_one_order(client: Client) ->
         await client.passages.InsertPassage(pb.InsertPassageRequest(passage=passage, **place))
 
     tags = (await client.passages.ListTags(pb.ListTagsRequest(agent_id=agent))).tags
-    counts = [(each.tag, each.count) for each in tags]
+    counts = [(tag.tag, tag.count) for tag in tags]
     assert counts == [(tag, 2 * GIVEN.count(tag)) for tag in EXPECTED]
     tags = (await client.passages.ListTags(pb.ListTagsRequest(archive_id=archive))).tags
-    assert [each.tag for each in tags] == [tag for tag in EXPECTED if tag in {*GIVEN}]
+    assert [tag.tag for tag in tags] == [tag for tag in EXPECTED if tag in {*GIVEN}]
     stats = agent_pb.GetAgentStatsRequest(agent_id=agent)
     by_use = sorted(EXPECTED, key=lambda tag: (-GIVEN.count(tag), tag))
     assert list((await client.agents.GetAgentStats(stats)).tags) == by_use
@@ -124,7 +126,9 @@ async def test_a_tag_that_is_not_one_short_line_is_refused(
         elif way == "InsertPassages":
             await client.passages.InsertPassages(sent())
         elif way == "UploadPassages":
-            assert [each async for each in client.passages.UploadPassages(uploaded())]
+            assert [
+                UploadPassage async for UploadPassage in client.passages.UploadPassages(uploaded())
+            ]
         else:
             made = pb.InsertPassageRequest(agent_id=agent, passage=pb.NewPassage(text=TEXT))
             stored = (await client.passages.InsertPassage(made)).passage

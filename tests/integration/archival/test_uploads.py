@@ -32,11 +32,13 @@ async def upload(
                 request.skip_count = skip
             yield request
 
-    return [each async for each in client.passages.UploadPassages(stream())]
+    return [UploadPassage async for UploadPassage in client.passages.UploadPassages(stream())]
 
 
 def counts(answers: list[pb.UploadPassagesResponse]) -> list[tuple[int, int, int]]:
-    return [(each.received_count, each.inserted_count, each.duplicate_count) for each in answers]
+    return [
+        (answer.received_count, answer.inserted_count, answer.duplicate_count) for answer in answers
+    ]
 
 
 async def test_each_message_is_answered_when_it_is_durable(client: Client) -> None:
@@ -46,7 +48,7 @@ async def test_each_message_is_answered_when_it_is_durable(client: Client) -> No
     async def stream() -> AsyncIterator[pb.UploadPassagesRequest]:
         yield pb.UploadPassagesRequest(archive_id=archive)
         while (texts := await turns.get()) is not None:
-            yield pb.UploadPassagesRequest(passages=[pb.NewPassage(text=each) for each in texts])
+            yield pb.UploadPassagesRequest(passages=[pb.NewPassage(text=text) for text in texts])
 
     answers = aiter(client.passages.UploadPassages(stream()))
     assert (await anext(answers)).received_count == 0
@@ -104,10 +106,10 @@ async def test_more_cannot_be_passed_over_than_is_durable(client: Client) -> Non
     for skip in (1, -1):
         with pytest.raises(InvalidArgumentError) as caught:
             await upload(client, archive, ["a"], request_id=request, skip=skip)
-        assert [each.field for each in caught.value.violations] == ["skip_count"]
+        assert [violation.field for violation in caught.value.violations] == ["skip_count"]
     with pytest.raises(InvalidArgumentError) as caught:
         await upload(client, archive, [], request_id=request)
-    assert [each.field for each in caught.value.violations] == ["passages"]
+    assert [violation.field for violation in caught.value.violations] == ["passages"]
 
 
 async def test_two_streams_of_one_upload_store_everything_once(client: Client) -> None:
@@ -125,7 +127,7 @@ async def test_an_upload_counts_what_is_nearly_the_same(client: Client) -> None:
     archive = await made(client)
     words = "the ship sails on to the island in the south and comes back in May"
     answers = await upload(client, archive, [words], [f"{words}.", f"{words}!", "else"])
-    assert [each.near_duplicate_count for each in answers] == [0, 2, 2]
+    assert [answer.near_duplicate_count for answer in answers] == [0, 2, 2]
 
 
 async def test_nothing_is_kept_of_an_upload_for_nobody(client: Client) -> None:

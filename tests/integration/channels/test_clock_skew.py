@@ -49,13 +49,13 @@ def servicer(echo: Any) -> Any:
 
         async def Sum(self, requests: Any, context: Any) -> Any:
             total = 0
-            async for each in requests:
-                total += each.number
+            async for request in requests:
+                total += request.number
             return echo.pb.Note(number=total)
 
         async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-            async for each in requests:
-                yield each
+            async for request in requests:
+                yield request
 
     return Servicer()
 
@@ -101,7 +101,7 @@ async def test_a_minute_between_two_clocks_is_tolerated_measured_and_logged(
         for _ in range(3):
             await every_shape(client.stub(server.address, echo), echo)
     assert client.telemetry.total(METRIC, peer="echo") == pytest.approx(ahead_s, abs=3)
-    warnings = [each for each in caplog.records if "clocks differ" in each.getMessage()]
+    warnings = [record for record in caplog.records if "clocks differ" in record.getMessage()]
     assert len(warnings) == 1
 
 
@@ -113,7 +113,7 @@ async def test_clocks_that_agree_are_measured_without_a_warning(
         await every_shape(client.stub(server.address, echo), echo)
     assert [sample.name for sample in client.telemetry.samples()] == [METRIC]
     assert client.telemetry.total(METRIC) == pytest.approx(0, abs=1)
-    assert not [each for each in caplog.records if "clocks differ" in each.getMessage()]
+    assert not [record for record in caplog.records if "clocks differ" in record.getMessage()]
 
 
 async def test_a_replica_that_refuses_the_token_is_left_for_another_one(

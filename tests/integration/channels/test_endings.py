@@ -26,8 +26,8 @@ def servicer(echo: Any, ends: bool) -> Any:
             await asyncio.sleep(0.1 if ends else 3600)
 
         async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-            async for each in requests:
-                yield each
+            async for request in requests:
+                yield request
                 await asyncio.sleep(0.1)
                 return
 

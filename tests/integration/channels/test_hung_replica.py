@@ -103,8 +103,8 @@ async def test_calls_that_may_be_repeated_go_to_the_other_replica(
             answers = await asyncio.gather(
                 *(stub.Echo(echo.pb.Note(text=str(number))) for number in range(30))
             )
-            assert [each.text for each in answers] == [str(number) for number in range(30)]
-            assert {each.number for each in answers} == {alive}
+            assert [answer.text for answer in answers] == [str(number) for number in range(30)]
+            assert {answer.number for answer in answers} == {alive}
 
 
 async def test_an_edit_is_repeated_by_its_key_and_none_is_lost(
@@ -117,7 +117,7 @@ async def test_an_edit_is_repeated_by_its_key_and_none_is_lost(
             answers = await asyncio.gather(
                 *(stub.Replace(echo.pb.Note(text=text)) for text in texts)
             )
-            assert {each.number for each in answers} == {alive}
+            assert {answer.number for answer in answers} == {alive}
             assert sorted(replicas.effects()) == sorted(texts)
 
 

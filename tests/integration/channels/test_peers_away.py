@@ -44,11 +44,11 @@ class Effects:
                 yield await self.Echo(request, context)
 
             async def Sum(self, requests: Any, context: Any) -> Any:
-                return [await self.Echo(each, context) async for each in requests][-1]
+                return [await self.Echo(request, context) async for request in requests][-1]
 
             async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-                async for each in requests:
-                    yield await self.Echo(each, context)
+                async for request in requests:
+                    yield await self.Echo(request, context)
 
         return Servicer()
 

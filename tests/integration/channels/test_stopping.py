@@ -59,8 +59,8 @@ class Endless:
                     await endless._wait()
 
             async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-                async for each in requests:
-                    yield each
+                async for request in requests:
+                    yield request
                     await endless._wait()
 
         return Servicer()

@@ -392,4 +392,4 @@ async def test_an_edit_may_name_the_block_that_it_means(client: Any) -> None:
     assert await memory(client) == {"human": "another"}
     with pytest.raises(InvalidArgumentError) as both:
         await patch(client, "@@\n-another\n+x", block_id=block.id)
-    assert [each.field for each in both.value.violations] == ["block_id"]
+    assert [violation.field for violation in both.value.violations] == ["block_id"]

@@ -53,8 +53,8 @@ async def test_how_the_bytes_are_cut_makes_no_difference(
     parts = await admin.fetch(
         "SELECT data FROM core_memory.content_parts WHERE project_id = $1 ORDER BY part", project
     )
-    assert b"".join(each["data"] for each in parts) == data
-    assert all(len(each["data"]) == MIB for each in parts[:-1])
+    assert b"".join(part["data"] for part in parts) == data
+    assert all(len(part["data"]) == MIB for part in parts[:-1])
 
 
 async def test_fifty_megabytes_come_in_without_being_held(client: Any) -> None:
@@ -164,7 +164,7 @@ async def test_the_same_bytes_are_another_text_as_a_web_page(
         " USING (project_id, content_hash) WHERE f.project_id = $1 ORDER BY f.name",
         project,
     )
-    found = {each["name"]: each["text"] for each in texts}
+    found = {text["name"]: text["text"] for text in texts}
     assert found["a.txt"] == data.decode().rstrip("\n")
     assert "<h1>" not in found["a.html"]
     assert "Title" in found["a.html"]

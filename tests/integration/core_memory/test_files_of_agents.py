@@ -30,10 +30,17 @@ async def test_files_and_folders_are_listed_in_pages(client: Any) -> None:
         request = pb.AttachFolderRequest(agent_id=agent, folder_id=folder.id)
         assert (await client.files.AttachFolder(request)).folder.name == folder_name
     await make_folder(client, "c")
-    assert [each.name for each in await all_folders(client)] == ["a", "b", "c"]
-    assert [each.name for each in await all_folders(client, agent_id=agent)] == ["a", "b"]
-    assert [each.name for each in await all_files(client, folder_id=folder.id)] == ["1", "2", "3"]
-    of_agent = [each.name for each in await all_files(client, agent_id=agent)]
+    assert [folder.name for folder in await all_folders(client)] == ["a", "b", "c"]
+    assert [folder.name for folder in await all_folders(client, agent_id=agent)] == [
+        "a",
+        "b",
+    ]
+    assert [file.name for file in await all_files(client, folder_id=folder.id)] == [
+        "1",
+        "2",
+        "3",
+    ]
+    of_agent = [file.name for file in await all_files(client, agent_id=agent)]
     assert of_agent == ["1", "2", "3", "1", "2", "3"]
     with pytest.raises(InvalidArgumentError):
         await client.files.ListFiles(pb.ListFilesRequest())
@@ -78,7 +85,7 @@ async def test_an_attached_folder_opens_files_only_if_it_is_told_to(client: Any)
     attach.open_count = 2
     await client.files.AttachFolder(attach)
     windows = (await client.files.ListFiles(listing)).open_files
-    assert [(each.file_name, each.start_line, each.end_line) for each in windows] == [
+    assert [(window.file_name, window.start_line, window.end_line) for window in windows] == [
         ("notes/a.txt", 1, 2),
         ("notes/b.txt", 1, 2),
     ]
@@ -100,10 +107,12 @@ async def test_files_are_opened_searched_and_closed(client: Any) -> None:
         windows=[pb.FileWindow(file_name="notes/a.txt", offset=1, length=1)],
     )
     opened = await client.files.OpenFiles(request)
-    assert [(each.start_line, each.end_line) for each in opened.open_files] == [(2, 2)]
+    assert [(open_file.start_line, open_file.end_line) for open_file in opened.open_files] == [
+        (2, 2)
+    ]
     assert await client.files.OpenFiles(request) == opened
     found = await client.files.GrepFiles(pb.GrepFilesRequest(agent_id=agent, pattern="T.O"))
-    assert [(each.file_name, each.line) for each in found.matches] == [("notes/a.txt", 2)]
+    assert [(match_.file_name, match_.line) for match_ in found.matches] == [("notes/a.txt", 2)]
     compile_request = context_pb.CompileRequest(agent_id=agent, agent_type="letta_v1_agent")
     compiled = await client.context.Compile(compile_request)
     assert compiled.has_folders

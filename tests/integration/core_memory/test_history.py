@@ -127,7 +127,7 @@ async def test_a_deleted_block_is_gone_but_its_history_stays(client: Any) -> Non
     )
     assert diff.diff == ""
     listed = await client.blocks.ListBlocks(pb.ListBlocksRequest(show_deleted=True))
-    assert [each.id for each in listed.blocks] == [block.id]
+    assert [block.id for block in listed.blocks] == [block.id]
     assert listed.blocks[0].delete_time == ended.create_time
     assert not listed.blocks[0].agent_ids
 
@@ -208,7 +208,7 @@ async def test_memory_can_be_seen_as_it_was(client: Any) -> None:
     listed = await client.blocks.ListBlocks(
         pb.ListBlocksRequest(agent_id=AGENT, as_of_time=between)
     )
-    assert [(each.label, each.value) for each in listed.blocks] == [
+    assert [(block.label, block.value) for block in listed.blocks] == [
         ("human", "h1"),
         ("notes", "n1"),
     ]
@@ -431,7 +431,7 @@ async def test_requests_that_name_no_edits_are_refused(client: Any) -> None:
         method = type(request).__name__.removesuffix("Request")
         with pytest.raises(InvalidArgumentError) as caught:
             await getattr(client.blocks, method)(request)
-        assert [each.field for each in caught.value.violations] == [field]
+        assert [violation.field for violation in caught.value.violations] == [field]
 
 
 async def test_reverts_and_edits_at_once_lose_nothing(client: Any) -> None:
@@ -445,7 +445,7 @@ async def test_reverts_and_edits_at_once_lose_nothing(client: Any) -> None:
     lines = (await read(client, block)).value.split("\n")
     assert lines[0] == "top"
     assert sorted(lines[1:]) == [f"good {number}" for number in range(6)]
-    assert [each.revision for each in await versions(client, block)] == list(range(19, 0, -1))
+    assert [version.revision for version in await versions(client, block)] == list(range(19, 0, -1))
 
 
 async def test_other_projects_undo_and_see_nothing(client: Any) -> None:

@@ -137,14 +137,14 @@ async def test_limits_that_are_none_are_refused(client: Any, agent: str, field: 
     for number in (-1, 2**31 - 1):
         with pytest.raises(InvalidArgumentError) as caught:
             await compiled(client, agent, **{field: number})
-        assert [each.field for each in caught.value.violations] == [field]
+        assert [violation.field for violation in caught.value.violations] == [field]
 
 
 async def test_lint_finds_what_is_wrong_in_a_block_and_across(client: Any, agent: str) -> None:
     human = await create(client, agent, "human", "Sam likes tea\nSam is ill today")
     notes = await create(client, agent, "notes", "sam likes tea.", limit=15)
     response = await client.blocks.LintMemory(pb.LintMemoryRequest(agent_id=agent))
-    assert [(each.rule, each.block_id, each.line) for each in response.findings] == [
+    assert [(finding.rule, finding.block_id, finding.line) for finding in response.findings] == [
         (pb.LINT_RULE_RELATIVE_DATE, human.id, 2),
         (pb.LINT_RULE_NEARLY_FULL, notes.id, 0),
         (pb.LINT_RULE_DUPLICATE, notes.id, 1),
@@ -153,7 +153,7 @@ async def test_lint_finds_what_is_wrong_in_a_block_and_across(client: Any, agent
     assert (duplicate.label, duplicate.text) == ("notes", "sam likes tea.")
     assert (duplicate.other_label, duplicate.other_line) == ("human", 1)
     alone = await client.blocks.LintMemory(pb.LintMemoryRequest(block_id=notes.id))
-    assert [each.rule for each in alone.findings] == [pb.LINT_RULE_NEARLY_FULL]
+    assert [finding.rule for finding in alone.findings] == [pb.LINT_RULE_NEARLY_FULL]
     for request in (
         pb.LintMemoryRequest(),
         pb.LintMemoryRequest(agent_id=agent, block_id=human.id),

@@ -119,7 +119,7 @@ def fields(message: pb.Block | pb.BlockVersion) -> list[Any]:
 async def present(client: Any, block_id: str) -> pb.Block:
     request = pb.ListBlocksRequest(show_deleted=True)
     listed: pb.ListBlocksResponse = await client.blocks.ListBlocks(request)
-    (block,) = [each for each in listed.blocks if each.id == block_id]
+    (block,) = [block for block in listed.blocks if block.id == block_id]
     return block
 
 
@@ -130,10 +130,10 @@ async def test_any_state_is_found_again_and_comes_back_exactly(client: Any, seed
     for _ in range(STEPS):
         await story.go_on()
     versions = await history(client, story.block_id)
-    assert [each.revision for each in versions] == list(range(1, len(versions) + 1))
+    assert [version.revision for version in versions] == list(range(1, len(versions) + 1))
     now = await present(client, story.block_id)
     assert fields(now) == fields(versions[-1])
-    assert all(len(each.value) <= each.limit for each in versions)
+    assert all(len(version.value) <= version.limit for version in versions)
     for version, later in zip(versions, [*versions[1:], None], strict=True):
         if later is None or later.create_time.ToNanoseconds() > version.create_time.ToNanoseconds():
             await check_as_of(client, version)

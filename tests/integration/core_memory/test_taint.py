@@ -44,7 +44,7 @@ async def test_every_verb_marks_what_it_changes(client: Any, verb: dict[str, Any
     assert list(kept.taint) == [WEB]
     both = await edit(client, append=pb.AppendEdit(content="z"), origin=pb.EditOrigin(taint=[MCP]))
     assert list(both.block.taint) == [WEB, MCP]
-    marks = [list(each.taint) for each in await versions(client, block.id)]
+    marks = [list(version.taint) for version in await versions(client, block.id)]
     assert marks == [[WEB, MCP], [WEB], [WEB], []]
 
 
@@ -59,7 +59,9 @@ async def test_blocks_that_are_made_are_marked_and_told_of(client: Any) -> None:
         return context_pb.CompileRequest(agent_id=AGENT, **more)
 
     compiled = await client.context.Compile(compile_request())
-    told = {each.label: list(each.taint) for each in compiled.tainted_blocks}
+    told = {
+        tainted_block.label: list(tainted_block.taint) for tainted_block in compiled.tainted_blocks
+    }
     assert told == {"human": [MCP], "notes": [WEB], "more": [MCP]}
     again = await client.context.Compile(compile_request(if_revision=compiled.revision))
     assert again.not_changed

@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from conftest import Databases, ServiceDatabase
 
 _SERVICES = {spec.name: spec.migrations for spec in SERVICES}
-_STEPS = [(name, each) for name, service in _SERVICES.items() for each in service.revisions[:-1]]
+_STEPS = [
+    (name, revision) for name, service in _SERVICES.items() for revision in service.revisions[:-1]
+]
 
 # All that a schema is made of. Places of columns count from one without the dropped ones, and
 # privileges are sorted: neither is seen by anyone. The owner of each is the service's one owner.
@@ -276,7 +278,7 @@ async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
     async with _opened(urls) as database:
         within = Filter((stored[0].passage.archive_id,))
         page = await PostgresPassageStore(database).page(within, 9, None)
-        assert {each.text for each in page.passages} == {"kept", "newer"}
+        assert {passage.text for passage in page.passages} == {"kept", "newer"}
         tags = await PostgresArchiveStore(database).tags("", "agent-a")
         assert tags == {"a": 1, "b": 1}
         again = Change(text=new_text("newest"), author=author)

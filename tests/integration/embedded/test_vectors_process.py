@@ -140,9 +140,9 @@ async def test_files_that_were_looked_through_at_the_start_take_no_memory(
     await own.stop()
     await own.start()
     mapped = [
-        each
-        for each in psutil.Process(own.pid).memory_maps()
-        if each.path.startswith(str(tmp_path))
+        memory_map
+        for memory_map in psutil.Process(own.pid).memory_maps()
+        if memory_map.path.startswith(str(tmp_path))
     ]
     assert mapped
     # An index of a field has four megabytes of mostly empty pages.

@@ -158,7 +158,7 @@ class Spy:
         return getattr(self._shard, name)
 
     def query_batch(self, asked: edge.QueryBatchRequest) -> Any:
-        self.searched += [repr(each.filter) for each in asked.queries]
+        self.searched += [repr(query.filter) for query in asked.queries]
         return self._shard.query_batch(asked)
 
 

@@ -85,8 +85,8 @@ class Members:
         """The messages, with names, that an agent was sent, turn by turn, each once."""
         by_run = {
             request.run_id: [
-                (each.name, "".join(part.text.text for part in each.parts))
-                for each in request.messages
+                (message.name, "".join(part.text.text for part in message.parts))
+                for message in request.messages
             ]
             for request in self.world.turns.requests
             if self.names[request.agent_id] == name
@@ -183,7 +183,8 @@ class Members:
             ),
         )
         return [
-            event(message_stored=run_event_pb2.MessageStored(message=each)) for each in messages
+            event(message_stored=run_event_pb2.MessageStored(message=message))
+            for message in messages
         ]
 
 

@@ -222,7 +222,7 @@ async def test_organisations_are_created_listed_and_named_once(world: World) -> 
         page = await admin.ListOrganizations(
             pb.ListOrganizationsRequest(page_size=1, page_token=token), metadata=metadata
         )
-        names += [each.name for each in page.organizations]
+        names += [organization.name for organization in page.organizations]
         token = page.next_page_token
     assert (sorted(names), token) == (["acme", "local"], "")
 
@@ -301,7 +301,7 @@ async def test_projects_are_created_listed_and_named_once(world: World) -> None:
         page = await admin.ListProjects(
             pb.ListProjectsRequest(page_size=1, page_token=token), metadata=gateway.as_organization
         )
-        names += [each.name for each in page.projects]
+        names += [project.name for project in page.projects]
         token = page.next_page_token
     assert (sorted(names), token) == (["default", "one", "two"], "")
     assert first.id != second.id
@@ -392,7 +392,7 @@ async def test_another_organisation_is_out_of_reach(world: World) -> None:
         key_not_found
     )
     projects = await admin.ListProjects(pb.ListProjectsRequest(), metadata=gateway.as_organization)
-    assert theirs.project.id not in {each.id for each in projects.projects}
+    assert theirs.project.id not in {project.id for project in projects.projects}
     unknown = pb.ListOrganizationKeysRequest(organization_id=new_id("organization"))
     assert await refused(admin.ListOrganizationKeys(unknown, metadata=gateway.as_organization)) == (
         not_found,
@@ -430,13 +430,13 @@ async def test_the_usage_of_all_projects_is_that_of_the_organisation(world: Worl
         page = await gateway.admin.ListProjectUsage(
             pb.ListProjectUsageRequest(page_size=1, page_token=token), metadata=metadata
         )
-        counts |= {each.project.id: each.usage.run_count for each in page.projects}
+        counts |= {project.project.id: project.usage.run_count for project in page.projects}
         token = page.next_page_token
     assert (counts, token) == ({world.local.project_id: 1, other.id: 2}, "")
     whole = await them.admin.ListProjectUsage(
         pb.ListProjectUsageRequest(), metadata=them.as_organization
     )
-    assert [each.usage.prompt_tokens for each in whole.projects] == [7]
+    assert [project.usage.prompt_tokens for project in whole.projects] == [7]
     # An organisation key has no project of its own.
     assert (await refused(gateway.admin.GetUsage(pb.GetUsageRequest(), metadata=metadata)))[
         0

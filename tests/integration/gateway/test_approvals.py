@@ -170,8 +170,8 @@ async def test_a_deadline_that_approves_goes_on_by_itself(world: World) -> None:
     await eventually(decided)
     run_id = (await found(gateway, approval_id)).answer_run_id
     assert kinds(await collect(gateway.stream(run_id)))[-1] == "run_finished"
-    answers = [each for each in world.turns.requests if each.HasField("approval")]
-    [mine] = [each for each in answers if each.approval.approval_id == approval_id]
+    answers = [request for request in world.turns.requests if request.HasField("approval")]
+    [mine] = [answer for answer in answers if answer.approval.approval_id == approval_id]
     assert mine.approval.by_default
     assert [(d.tool_call_id, d.approve) for d in mine.approval.decisions] == [("c1", True)]
     assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
@@ -216,7 +216,7 @@ async def test_a_key_may_decide_and_do_nothing_else(world: World) -> None:
     assert (await found(approver, approval_id)).agent_id == agent
     listing = pb.ListApprovalsRequest(agent_id=agent)
     listed = await approver.runs.ListApprovals(listing, metadata=approver.metadata)
-    assert [each.request.approval_id for each in listed.approvals] == [approval_id]
+    assert [approval.request.approval_id for approval in listed.approvals] == [approval_id]
     denied = (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
     assert await refusal(approver.send(agent)) == denied
     assert await refusal(approver.stream(listed.approvals[0].run_id)) == denied

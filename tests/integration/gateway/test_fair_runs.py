@@ -64,7 +64,7 @@ async def test_a_project_with_many_runs_leaves_slots_to_another(world: World) ->
     noisy, quiet = [await project_key(gateway, each.id, "run", "read") for each in made]
     runs = [await noisy.start_run(world.new_agent()) for _ in range(8)]
     await eventually(lambda: held.running[made[0].id] == 3)
-    states = Counter([(await noisy.run(each.id)).state for each in runs])
+    states = Counter([(await noisy.run(run.id)).state for run in runs])
     assert states == {pb.RUN_STATE_RUNNING: 3, pb.RUN_STATE_QUEUED: 5}
     run = await quiet.start_run(world.new_agent())
     await eventually(lambda: held.running[made[1].id] == 1)

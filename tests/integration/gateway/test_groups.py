@@ -52,7 +52,7 @@ async def test_each_member_speaks_in_turn_and_is_shown_what_the_others_said(worl
     end = events[-1].run_finished
     assert (end.usage.total_tokens, end.step_count) == (40, 4)
     assert end.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Bo"]
+    asked = [request for request in world.turns.requests if members.names[request.agent_id] == "Bo"]
     assert list(asked[0].senders) == ["", group.members[0].agent_id]
     assert asked[0].group_id == group.id
     assert list(asked[0].messages[1].taint) == [message_pb2.PROVENANCE_MCP]
@@ -79,7 +79,7 @@ async def test_a_run_of_a_group_is_a_run_like_any_other(world: World) -> None:
     steps = await gateway.runs.ListSteps(
         run_pb.ListStepsRequest(run_id=run.id), metadata=gateway.metadata
     )
-    assert [each.step for each in steps.steps] == [1, 2]
+    assert [step.step for step in steps.steps] == [1, 2]
     request = run_pb.ListRunsRequest(group_id=group.id)
     listed = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs
     assert [each.id for each in listed] == [run.id]

@@ -96,7 +96,9 @@ async def test_the_manager_agent_asks_all_members_and_answers_with_what_they_sai
     [[(sender, question)], _] = members.shown("Ada")
     assert sender
     assert question.endswith("\n\nWhere to?")
-    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Ada"]
+    asked = [
+        request for request in world.turns.requests if members.names[request.agent_id] == "Ada"
+    ]
     assert {each.group_id for each in asked} == {group.id}
     assert {each.sender_agent_id for each in asked} == {group.manager_agent.agent_id}
     # The tokens of all count once: in the run of the group, and in the sums of the project.
@@ -115,13 +117,17 @@ async def test_the_tool_of_a_group_is_offered_in_its_runs_only(world: World) -> 
     await collect(send(gateway, group))
     await collect(gateway.send(group.manager_agent.agent_id))
     first, last = (
-        [each for each in world.turns.requests if members.names[each.agent_id] == "Max"][place]
+        [request for request in world.turns.requests if members.names[request.agent_id] == "Max"][
+            place
+        ]
         for place in (0, -1)
     )
     assert first.group_tool.name == ASK_MEMBERS
     assert [member.name for member in first.group_tool.members] == ["Ada", "Bo"]
     assert not last.HasField("group_tool")
-    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Ada"]
+    asked = [
+        request for request in world.turns.requests if members.names[request.agent_id] == "Ada"
+    ]
     assert not any(each.HasField("group_tool") for each in asked)
 
 
@@ -223,7 +229,7 @@ async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to
     assert shown[:2] == [("", "Help."), ("Ada", "Ada 1")]
     assert shown[2][0] == "Ada"
     assert shown[2][1].endswith("\n\nIt is about tents.")
-    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Bo"]
+    asked = [request for request in world.turns.requests if members.names[request.agent_id] == "Bo"]
     assert list(asked[0].senders) == ["", *[group.members[0].agent_id] * 2]
     # All members have seen what was said.
     assert members.shown("Cy") == [[("", "Help."), ("Ada", "Ada 1"), ("Bo", "Bo 1")]]
@@ -241,7 +247,7 @@ async def test_the_last_turn_of_a_swarm_cannot_hand_over(world: World) -> None:
     events = await collect(send(gateway, group))
     assert words(events) == [("Ada", "Ada 1"), ("Bo", "Bo 1"), ("Ada", "Ada 2")]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    asked = [each for each in world.turns.requests if not each.record_only]
+    asked = [request for request in world.turns.requests if not request.record_only]
     assert [each.group_tool.name for each in asked] == [HAND_OVER, HAND_OVER, ""]
     assert [[member.name for member in each.group_tool.members] for each in asked] == [
         ["Bo"],

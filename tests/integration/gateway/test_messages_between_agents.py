@@ -55,7 +55,7 @@ class Talk:
 
     def asked(self) -> list[Any]:
         """The dispatches of the other agent's runs."""
-        return [each for each in self.world.turns.requests if each.agent_id == self.other]
+        return [request for request in self.world.turns.requests if request.agent_id == self.other]
 
 
 @pytest.fixture

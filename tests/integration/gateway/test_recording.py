@@ -57,7 +57,7 @@ async def test_agent_loop_is_given_the_log_and_what_changed_later(world: World) 
     for number in (2, 3):
         world.turns.script = turn_of(sent(b"%d" % number, f"text {number}"), sent(b"same"))
         await collect(gateway.send(agent))
-    assert all(not call.HasField("request") for each in events for call in each.model_calls)
+    assert all(not call.HasField("request") for event in events for call in event.model_calls)
 
     assert await record(gateway, events[0].run_id) == b'{"format": "a test"}'
 
@@ -65,7 +65,9 @@ async def test_agent_loop_is_given_the_log_and_what_changed_later(world: World) 
     assert first.turn.run_id == events[0].run_id
     assert (first.turn.agent_id, first.turn.max_steps, first.turn.attempts) == (agent, 7, 1)
     log = [each.event for each in others if each.HasField("event")]
-    assert [each.sequence for each in log] == [each.sequence for each in events if each.sequence]
+    assert [event.sequence for event in log] == [
+        event.sequence for event in events if event.sequence
+    ]
     assert [call.request.system for each in log for call in each.model_calls] == [b"one"]
     later = [each.later for each in others if each.HasField("later")]
     assert [(each.after, each.change.removed) for each in later] == [

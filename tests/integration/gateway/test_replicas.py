@@ -245,11 +245,11 @@ async def test_a_gateway_that_stops_hands_its_runs_over(world: World) -> None:
     await first.stop()
     events = await follower
     # The lease of a minute was given back: nobody had to wait for it to run out.
-    assert [each.attempt for each in world.turns.requests] == [1, 2]
+    assert [request.attempt for request in world.turns.requests] == [1, 2]
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
     assert kinds(events).count("run_finished") == 1
     assert "step_restarted" in kinds(events)
-    sequences = [each.sequence for each in events]
+    sequences = [event.sequence for event in events]
     assert sequences == list(range(1, len(events) + 1))
 
 
@@ -267,7 +267,7 @@ async def test_a_frozen_gateway_finds_its_lease_lost_and_stops(world: World) -> 
     # Its own follower gets the end that the other gateway stored, and only that.
     rest = await collect(call)
     assert kinds(rest).count("run_finished") == 1
-    assert [each.attempt for each in world.turns.requests] == [1, 2]
+    assert [request.attempt for request in world.turns.requests] == [1, 2]
     stored_events = await collect(other.stream(first.run_id))
     assert kinds(stored_events).count("run_finished") == 1
     assert kinds(stored_events).count("message_stored") == 1
@@ -304,17 +304,17 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
         # What was seen with a sequence is in the log, byte by byte, and nothing is missing there.
         durable = [each for each in seen if each.sequence]
         assert len(durable) == 2
-        assert [each.SerializeToString() for each in events[:2]] == [
+        assert [event.SerializeToString() for event in events[:2]] == [
             each.SerializeToString() for each in durable
         ]
-        assert [each.sequence for each in events] == list(range(1, len(events) + 1))
+        assert [event.sequence for event in events] == list(range(1, len(events) + 1))
         assert kinds(events)[3:5] == ["step_restarted", "step_started"]
         assert kinds(events)[-2:] == ["message_stored", "run_finished"]
         run = await survivor.run(active.id)
         assert (run.state, run.attempt) == (pb.RUN_STATE_COMPLETED, 2)
         gate.open.set()
         assert kinds(await collect(survivor.stream(waiting.id)))[-1] == "run_finished"
-        assert [each.run_id for each in world.turns.requests] == [
+        assert [request.run_id for request in world.turns.requests] == [
             active.id,
             active.id,
             waiting.id,

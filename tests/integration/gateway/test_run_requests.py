@@ -71,8 +71,8 @@ def wrong_requests() -> list[tuple[str, dict[str, Any], str]]:
 
 @pytest.mark.parametrize(
     ("fields", "field"),
-    [each[1:] for each in wrong_requests()],
-    ids=[each[0] for each in wrong_requests()],
+    [case[1:] for case in wrong_requests()],
+    ids=[case[0] for case in wrong_requests()],
 )
 async def test_wrong_messages_are_refused_by_field(
     network_world: World, fields: dict[str, Any], field: str
@@ -90,8 +90,8 @@ async def test_wrong_messages_are_refused_by_field(
         assert reason(raised.value) == "INVALID_FIELD"
         bad = error_details_pb2.BadRequest()
         details = status_of(raised.value.trailing_metadata()).details
-        assert any(each.Unpack(bad) for each in details)
-        assert field in [each.field for each in bad.field_violations]
+        assert any(detail.Unpack(bad) for detail in details)
+        assert field in [violation.field for violation in bad.field_violations]
     assert await listed(gateway) == []
 
 
@@ -184,9 +184,9 @@ async def test_many_clients_lose_nothing(world: World) -> None:
     assert {run.state for run in runs} == {pb.RUN_STATE_COMPLETED}
     for agent in agents:
         texts = [
-            each.messages[0].parts[0].text.text
-            for each in world.turns.requests
-            if each.agent_id == agent
+            request.messages[0].parts[0].text.text
+            for request in world.turns.requests
+            if request.agent_id == agent
         ]
         assert texts == ["0", "1", "2", "3", "4"]
 

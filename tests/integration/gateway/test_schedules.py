@@ -80,7 +80,7 @@ async def refused(call: Any) -> tuple[str, str, list[str]]:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
     error = from_rpc_error(raised.value)
-    return error.status, error.reason.value, [each.field for each in error.violations]
+    return error.status, error.reason.value, [violation.field for violation in error.violations]
 
 
 async def test_a_due_schedule_starts_one_run_whichever_gateway_sees_it(world: World) -> None:
@@ -131,7 +131,7 @@ async def test_a_gateway_that_is_killed_costs_no_tick_and_doubles_none(
     async def all_completed() -> bool:
         listing = await schedules.list(page_size=100)
         run_ids = [schedule.last_run_id for schedule in listing.schedules]
-        return all(run_ids) and all([await completed(survivor, each) for each in run_ids])
+        return all(run_ids) and all([await completed(survivor, run_id) for run_id in run_ids])
 
     await eventually(all_completed, seconds=60)
     for schedule in made:
@@ -142,7 +142,7 @@ async def test_a_gateway_that_is_killed_costs_no_tick_and_doubles_none(
         )
         assert [run.id for run in runs.runs] == [tick.run_id]
     # A turn may be dispatched again; no agent has a second run.
-    assert len(Counter(each.run_id for each in world.turns.requests)) == len(made)
+    assert len(Counter(request.run_id for request in world.turns.requests)) == len(made)
 
 
 async def test_a_deleted_agent_disables_its_schedules(network_world: World) -> None:
@@ -202,14 +202,14 @@ async def test_schedules_are_listed_in_pages_and_changed_field_by_field(
 ) -> None:
     schedules = Schedules(await network_world.gateway())
     agents = [network_world.new_agent() for _ in range(3)]
-    made = [await schedules.create(each, time_zone="Europe/Berlin") for each in agents]
+    made = [await schedules.create(agent, time_zone="Europe/Berlin") for agent in agents]
     first = await schedules.list(page_size=2)
     rest = await schedules.list(page_size=2, page_token=first.next_page_token)
-    listed = [each.id for page in (first, rest) for each in page.schedules]
+    listed = [schedule.id for page in (first, rest) for schedule in page.schedules]
     assert listed == [each.id for each in reversed(made)]
     [named] = (await schedules.list(name=made[1].name)).schedules
     assert named == made[1]
-    assert [each.id for each in (await schedules.list(agent_id=agents[2])).schedules] == [
+    assert [schedule.id for schedule in (await schedules.list(agent_id=agents[2])).schedules] == [
         made[2].id
     ]
 

@@ -57,13 +57,13 @@ async def test_a_turn_is_relayed_and_stored(world: World) -> None:
     call = gateway.send(agent, max_steps=9)
     events = await collect(call)
     assert kinds(events) == WHOLE
-    assert [each.sequence for each in events] == [1, 2, 0, 0, 3, 4]
+    assert [event.sequence for event in events] == [1, 2, 0, 0, 3, 4]
     [request] = world.turns.requests
     assert (request.attempt, request.agent_id, request.max_steps) == (1, agent, 9)
     assert request.conversation_id == agent.replace("agent-", "conversation-")
     assert request.messages[0].parts[0].text.text == "Hi"
-    assert {each.run_id for each in events} == {request.run_id}
-    assert all(each.HasField("create_time") for each in events)
+    assert {event.run_id for event in events} == {request.run_id}
+    assert all(event.HasField("create_time") for event in events)
     initial = dict(await call.initial_metadata())
     assert initial["x-run-id"] == request.run_id
 
@@ -135,7 +135,7 @@ async def test_a_resumed_client_gets_only_what_it_lacks(world: World) -> None:
     run_id = world.turns.requests[0].run_id
     for after in range(5):
         events = await collect(gateway.stream(run_id, after))
-        assert [each.sequence for each in events] == DURABLE[after:]
+        assert [event.sequence for event in events] == DURABLE[after:]
 
 
 async def test_a_client_that_joins_in_mid_reply_gets_the_text_so_far(world: World) -> None:
@@ -265,7 +265,7 @@ async def test_messages_of_a_busy_conversation_run_one_after_the_other(world: Wo
     for events in await asyncio.gather(*(collect(gateway.stream(run.id)) for run in runs)):
         assert kinds(events) == ["run_started", "run_finished"]
     assert most == 1
-    assert [each.run_id for each in world.turns.requests] == [run.id for run in runs]
+    assert [request.run_id for request in world.turns.requests] == [run.id for run in runs]
 
 
 async def test_a_busy_conversation_can_be_refused_or_interrupted(world: World) -> None:
@@ -360,7 +360,7 @@ async def test_a_broken_stream_is_dispatched_again_without_doubles(world: World)
     world.turns.script = turn
     gateway = await world.gateway()
     events = await collect(gateway.send(world.new_agent()))
-    assert [each.attempt for each in world.turns.requests] == [1, 2]
+    assert [request.attempt for request in world.turns.requests] == [1, 2]
     assert kinds(events) == [
         "run_started",
         "step_started",
@@ -465,7 +465,7 @@ async def test_gateway_that_could_not_renew_its_leases_does_not_take_its_own_run
     gate.set()
     events = await collect(gateway.stream(run.id))
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
-    assert [each.attempt for each in world.turns.requests] == [1]
+    assert [request.attempt for request in world.turns.requests] == [1]
     assert (await gateway.run(run.id)).attempt == 1
 
 
@@ -577,7 +577,7 @@ async def test_a_stream_that_ends_without_an_end_is_dispatched_again(world: Worl
     gateway = await world.gateway()
     events = await collect(gateway.send(world.new_agent()))
     assert kinds(events).count("run_finished") == 1
-    assert [each.attempt for each in world.turns.requests] == [1, 2, 3]
+    assert [request.attempt for request in world.turns.requests] == [1, 2, 3]
 
 
 async def test_a_turn_that_never_works_fails_with_its_reason(world: World) -> None:
@@ -772,7 +772,7 @@ async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(world: 
     world.turns.script, world.turns.on_cancel = turn, settled
     events = await collect(gateway.send(world.new_agent()))
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
-    assert [each.cancel for each in world.turns.requests].count(True) == 1
+    assert [request.cancel for request in world.turns.requests].count(True) == 1
 
 
 async def test_run_whose_deadline_passed_ends_although_nothing_can_be_settled(
@@ -788,7 +788,7 @@ async def test_run_whose_deadline_passed_ends_although_nothing_can_be_settled(
     world.turns.script = turn
     events = await collect(gateway.send(world.new_agent()))
     assert events[-1].run_finished.error.reason == Reason.DEPENDENCY_UNAVAILABLE
-    assert [each.cancel for each in world.turns.requests].count(True) == 1
+    assert [request.cancel for request in world.turns.requests].count(True) == 1
 
 
 async def test_an_agent_that_is_gone_ends_the_run_and_is_not_believed_in_again(

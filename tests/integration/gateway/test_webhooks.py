@@ -45,7 +45,7 @@ async def gateway_of(world: World, *receivers: RawServer, **changes: Any) -> Gat
     settings: dict[str, Any] = {
         "master_keys": (MASTER_KEY,),
         "webhook_private_networks": ("127.0.0.0/8",),
-        "webhook_ports": tuple(each.port for each in receivers),
+        "webhook_ports": tuple(receiver.port for receiver in receivers),
         "webhook_timeout_s": 5,
         **changes,
     }

@@ -369,7 +369,7 @@ async def collect(call: Any) -> list[run_event_pb2.RunEvent]:
 
 
 def kinds(events: list[run_event_pb2.RunEvent]) -> list[str | None]:
-    return [each.WhichOneof("event") for each in events]
+    return [event.WhichOneof("event") for event in events]
 
 
 async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> None:

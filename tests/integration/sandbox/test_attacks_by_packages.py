@@ -60,10 +60,10 @@ async def test_no_file_of_a_wheel_is_written_outside_its_folder(place: Path) -> 
     results = await asyncio.gather(
         *(build(place, f"evil{n}") for n in range(len(ESCAPES))), return_exceptions=True
     )
-    assert all(isinstance(each, Path | PackagesError) for each in results), results
+    assert all(isinstance(result, Path | PackagesError) for result in results), results
     assert entries(place) == before
     assert ESCAPED.name not in {each.name for each in ESCAPED.parent.iterdir()}
-    kept = {each for each in results if isinstance(each, Path)}
+    kept = {result for result in results if isinstance(result, Path)}
     assert set((place / "root").iterdir()) == {place / "root" / ".locks", *kept}
 
 

@@ -120,7 +120,7 @@ async def connected(stub: pb_grpc.SandboxServiceStub) -> RemoteSandbox:
 
 
 def family(pid: int) -> set[int]:
-    return {each.pid for each in psutil.Process(pid).children(recursive=True)}
+    return {child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -165,9 +165,9 @@ async def test_calls_that_succeed_are_logged_as_such(
         whole_lines = [line for line in lines if line.endswith(b"\n")]
         entries = [json.loads(line) for line in whole_lines if b'"event": "rpc"' in line]
         return Counter(
-            f"{each['method'].rpartition('/')[2]} {each['code']}"
-            for each in entries
-            if each["method"].endswith("Code")
+            f"{entry['method'].rpartition('/')[2]} {entry['code']}"
+            for entry in entries
+            if entry["method"].endswith("Code")
         )
 
     with (
@@ -303,10 +303,10 @@ def spinning(pid: int) -> int:
     """How many of a runner's calls have taken a tenth of a second of processor time."""
     count = 0
     # A fork server takes more than that at its start; calls are at the end of the family.
-    for each in psutil.Process(pid).children(recursive=True):
+    for child in psutil.Process(pid).children(recursive=True):
         try:
-            times = each.cpu_times()
-            count += times.user + times.system > 0.1 and not each.children()
+            times = child.cpu_times()
+            count += times.user + times.system > 0.1 and not child.children()
         except psutil.NoSuchProcess:
             continue
     return count

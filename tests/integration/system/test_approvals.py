@@ -52,8 +52,8 @@ async def test_an_approved_call_runs_and_a_denied_one_does_not(world: World, mod
     world.model.script(asks(), say("Noted."), asks("Again?"), say("As you like."))
     ran = await world.send(agent, "I like rowing.")
     asked = asked_in(ran)
-    assert [each.name for each in asked.tool_calls] == ["memory_insert"]
-    assert [each.name for each in asked.waiting_calls] == ["conversation_search"]
+    assert [tool_call.name for tool_call in asked.tool_calls] == ["memory_insert"]
+    assert [waiting_call.name for waiting_call in asked.waiting_calls] == ["conversation_search"]
     assert all(bound.tool_version and bound.arguments_hash for bound in asked.bindings)
     assert ran.finished.usage.total_tokens == (await world.run(ran.run_id)).usage.total_tokens > 0
     assert roles(await world.log(agent)) == ["system", "user", "approval"]

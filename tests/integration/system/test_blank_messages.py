@@ -28,7 +28,7 @@ async def test_blank_message_is_refused_and_not_stored(world: World, text: str) 
     with pytest.raises(InvalidArgumentError) as started:
         await world.runs.StartRun(run_pb.StartRunRequest(agent_id=agent.id, messages=messages))
     for error in (sent.value, started.value):
-        assert [each.field for each in error.violations] == ["messages[1].parts"]
+        assert [violation.field for violation in error.violations] == ["messages[1].parts"]
     assert roles(await world.log(agent)) == ["system"]
     assert world.model.requests == []
 

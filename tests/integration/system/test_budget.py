@@ -95,7 +95,7 @@ async def tool_turn(world: World, agent: agent_pb.Agent, fact: str) -> tuple[Cos
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert roles(ran.messages) == ["assistant", "tool", "assistant"]
     returns = [json.loads(part.tool_return.content) for part in ran.messages[1].parts]
-    assert [each["status"] for each in returns] == ["OK", "OK", "OK"]
+    assert [tool_return["status"] for tool_return in returns] == ["OK", "OK", "OK"]
     return cost, ran
 
 

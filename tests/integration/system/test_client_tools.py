@@ -80,7 +80,7 @@ async def test_the_client_makes_the_call_and_the_agent_goes_on(world: World, mod
     assert (shows.name, json.loads(shows.arguments)) == (name, {"place": "Rome", "zoom": 3})
     assert [bound.by_client for bound in asked.bindings] == [False, True]
     listed = await world.runs.ListApprovals(run_pb.ListApprovalsRequest(agent_id=agent.id))
-    assert [each.request for each in listed.approvals] == [asked]
+    assert [approval.request for approval in listed.approvals] == [asked]
 
     ran = await answer(
         world, asked, {"client_return": "Shown.", "client_taint": ["PROVENANCE_WEB"]}
@@ -113,7 +113,7 @@ async def test_what_cannot_be_an_answer_is_refused_and_changes_nothing(world: Wo
     ):
         with pytest.raises(InvalidArgumentError) as raised:
             await answer(world, asked, wrong)
-        assert [each.field for each in raised.value.violations] == [field]
+        assert [violation.field for violation in raised.value.violations] == [field]
     with pytest.raises(FailedPreconditionError) as busy:
         await world.send(agent, "Hello?")
     assert busy.value.reason is Reason.APPROVAL_PENDING
@@ -184,4 +184,4 @@ async def test_what_the_client_cannot_have_is_refused(
     request = tool_api.UpsertToolRequest(**{"type": "TOOL_TYPE_CLIENT", **given, **fields})
     with pytest.raises(InvalidArgumentError) as raised:
         await world.tools.UpsertTool(request)
-    assert [each.field for each in raised.value.violations] == wrong
+    assert [violation.field for violation in raised.value.violations] == wrong

@@ -49,7 +49,7 @@ async def test_image_is_seen_now_and_in_later_turns_and_stored_apart(
     ran = await send(world, agent, user_message("What is this?", [image(PHOTO, alt_text="Red.")]))
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     await world.send(agent, "And now?")
-    assert [each.images for each in world.model.requests] == [[("image/jpeg", PHOTO)]] * 2
+    assert [request.images for request in world.model.requests] == [[("image/jpeg", PHOTO)]] * 2
 
     stored = (await world.log(agent))[1].parts[1].image
     assert stored.WhichOneof("source") is None
@@ -109,7 +109,7 @@ async def test_image_that_is_not_accepted_is_refused_by_field(
     agent = await world.make_agent()
     with pytest.raises(InvalidArgumentError) as raised:
         await send(world, agent, message)
-    assert [each.field for each in raised.value.violations] == [f"messages[0].{field}"]
+    assert [violation.field for violation in raised.value.violations] == [f"messages[0].{field}"]
     assert roles(await world.log(agent)) == ["system"]
 
 

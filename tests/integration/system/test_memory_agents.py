@@ -105,7 +105,7 @@ async def test_a_fact_said_in_the_chat_is_in_a_block_that_the_memory_agent_wrote
     listed = await world.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=block.id)
     )
-    origins = [(each.origin.kind, each.origin.run_id) for each in listed.versions]
+    origins = [(version.origin.kind, version.origin.run_id) for version in listed.versions]
     assert (block_pb.EDITOR_KIND_SLEEPTIME_AGENT, run.id) in origins
     await world.blocks.RevertBlock(
         block_pb.RevertBlockRequest(agent_id=agent.memory_agent_id, run_id=run.id)

@@ -60,9 +60,9 @@ async def test_run_that_changes_memory_and_fails_over_is_replayed(world: World) 
     assert [len(step.messages) for step in recording.steps] == [2, 2, 1]
     assert [step.model for step in recording.steps] == [OPENAI, ANTHROPIC, ANTHROPIC]
     await assert_same(recording, 3)
-    assert [each.model_calls[0].HasField("request") for each in ran.events if each.model_calls] == [
-        False for each in ran.events if each.model_calls
-    ]
+    assert [
+        event.model_calls[0].HasField("request") for event in ran.events if event.model_calls
+    ] == [False for event in ran.events if event.model_calls]
     for private in (world.key, world.model.openai_url, world.model.anthropic_url):
         assert private.encode() not in data
     document = json.loads(data)

@@ -112,7 +112,7 @@ async def quiet(world: World, agent: agent_pb.Agent) -> None:
 
 async def archived(world: World, agent: agent_pb.Agent) -> list[str]:
     request = passage_pb.ListPassagesRequest(agent_id=agent.id)
-    return [each.text for each in (await world.passages.ListPassages(request)).passages]
+    return [passage.text for passage in (await world.passages.ListPassages(request)).passages]
 
 
 async def transcripts(world: World, agent: agent_pb.Agent) -> list[str]:
@@ -163,7 +163,7 @@ async def test_full_window_is_archived_in_two_phases_and_leaves_the_view(
     versions = await world.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=block.id)
     )
-    origins = [(each.origin.kind, each.origin.run_id) for each in versions.versions]
+    origins = [(version.origin.kind, version.origin.run_id) for version in versions.versions]
     assert (block_pb.EDITOR_KIND_SLEEPTIME_AGENT, run.id) in origins
     # What left the view is still in the log.
     said = [text_of(m) for m in await world.log(agent) if roles([m]) == ["user"]]

@@ -339,7 +339,9 @@ async def test_secrets_do_not_get_into_memory(tools: Tools, registry: Any) -> No
 async def test_it_cannot_run_beside_others(registry: Any) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         await put(registry, source("return 1"), enable_parallel_execution=True)
-    assert [each.field for each in raised.value.violations] == ["enable_parallel_execution"]
+    assert [violation.field for violation in raised.value.violations] == [
+        "enable_parallel_execution"
+    ]
 
 
 async def test_a_dry_run_shows_what_would_change(tools: Tools, registry: Any) -> None:
@@ -352,7 +354,7 @@ async def test_a_dry_run_shows_what_would_change(tools: Tools, registry: Any) ->
     assert (await tools.block("human")).revision == before.revision
     with pytest.raises(InvalidArgumentError) as raised:
         await registry.RunTool(pb.RunToolRequest(source_code=text))
-    assert [each.field for each in raised.value.violations] == ["agent_id"]
+    assert [violation.field for violation in raised.value.violations] == ["agent_id"]
 
 
 async def test_a_dry_run_sees_no_memory_of_others(

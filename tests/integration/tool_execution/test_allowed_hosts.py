@@ -95,7 +95,7 @@ async def test_hosts_are_stored_and_make_another_version(registry: Any, tools: T
 async def test_what_is_no_name_is_a_violation(registry: Any, hosts: list[str], field: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await upsert(registry, SOURCE, allowed_hosts=hosts)
-    assert [each.field for each in caught.value.violations] == [field]
+    assert [violation.field for violation in caught.value.violations] == [field]
 
 
 async def test_a_tool_of_the_client_has_none(registry: Any) -> None:
@@ -104,7 +104,7 @@ async def test_a_tool_of_the_client_has_none(registry: Any) -> None:
         await upsert(
             registry, "", type=tool_pb2.TOOL_TYPE_CLIENT, allowed_hosts=["a.com"], **fields
         )
-    assert [each.field for each in caught.value.violations] == ["allowed_hosts"]
+    assert [violation.field for violation in caught.value.violations] == ["allowed_hosts"]
 
 
 async def test_the_operator_decides_at_storing_and_at_running() -> None:

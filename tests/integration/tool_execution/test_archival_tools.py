@@ -54,7 +54,7 @@ async def test_a_message_need_not_be_named_but_must_be_one(tools: Tools) -> None
     tools.message_id = "call-1"
     with pytest.raises(InvalidArgumentError) as refused:
         await tools.call("archival_memory_insert", content="Something else.")
-    assert [each.field for each in refused.value.violations] == ["message_id"]
+    assert [violation.field for violation in refused.value.violations] == ["message_id"]
 
 
 async def test_a_refusal_names_the_arguments_of_the_tool(tools: Tools) -> None:

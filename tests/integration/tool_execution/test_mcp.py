@@ -94,10 +94,10 @@ async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
     assert not all(task.done() for task in hanging)
     returns = [each.tool_return for each in await asyncio.gather(*hanging)]
     # One was sent; the other never got the only slot, or late.
-    assert message_pb2.TOOL_STATUS_UNKNOWN in [each.status for each in returns]
-    for each in returns:
-        sent = each.status == message_pb2.TOOL_STATUS_UNKNOWN
-        assert ("the outcome is unknown" if sent else "was not run") in each.content
+    assert message_pb2.TOOL_STATUS_UNKNOWN in [tool_return.status for tool_return in returns]
+    for tool_return in returns:
+        sent = tool_return.status == message_pb2.TOOL_STATUS_UNKNOWN
+        assert ("the outcome is unknown" if sent else "was not run") in tool_return.content
     assert json.loads(await mcp.run("slow__echo", well="again")) == {"well": "again"}
 
 
@@ -368,7 +368,7 @@ async def test_what_is_wrong_with_a_server_is_named(
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await mcp.add(**{"name": "fine", **fields})
-    assert field in {each.field for each in caught.value.violations}
+    assert field in {violation.field for violation in caught.value.violations}
 
 
 async def test_where_nobody_may_go_no_server_can_be(mcp: Mcp) -> None:

@@ -167,7 +167,9 @@ async def test_a_server_leads_to_no_private_address(place: Place, where: str) ->
 async def test_credentials_are_checked(place: Place, field: str, value: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await place.add(**{field: value})
-    assert f"server.client_credentials.{field}" in {each.field for each in caught.value.violations}
+    assert f"server.client_credentials.{field}" in {
+        violation.field for violation in caught.value.violations
+    }
 
 
 async def test_credentials_are_for_one_way_of_signing_in(place: Place) -> None:
@@ -181,7 +183,7 @@ async def test_credentials_are_for_one_way_of_signing_in(place: Place) -> None:
     ):
         with pytest.raises(InvalidArgumentError) as caught:
             await place.mcp.add("wrong", client_credentials=credentials, **fields)
-        violated = {each.field for each in caught.value.violations}
+        violated = {violation.field for violation in caught.value.violations}
         assert f"server.client_credentials{named}" in violated, json.dumps(sorted(violated))
 
 

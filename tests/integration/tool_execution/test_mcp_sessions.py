@@ -72,7 +72,7 @@ class Kept:
         return self.servers[server_id]
 
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
-        return {each: Connectable(self.servers[each]) for each in server_ids}
+        return {server_id: Connectable(self.servers[server_id]) for server_id in server_ids}
 
     async def sync(self, server_id: str, reported: Sequence[Reported]) -> Synced:
         self.reported[server_id] = reported

@@ -291,10 +291,10 @@ async def test_what_makes_no_sense_is_named(place: Place) -> None:
             await place.mcp.servers.BeginMcpSignIn(
                 pb.BeginMcpSignInRequest(mcp_server_id=server.id, redirect_uri=uri)
             )
-        assert [each.field for each in caught.value.violations] == ["redirect_uri"]
+        assert [violation.field for violation in caught.value.violations] == ["redirect_uri"]
     with pytest.raises(InvalidArgumentError) as caught:
         await place.complete(server, {"state": "", "code": "a b"})
-    assert {each.field for each in caught.value.violations} == {"state", "code"}
+    assert {violation.field for violation in caught.value.violations} == {"state", "code"}
     plain = await place.mcp.add("plain", url=place.url, transport=HTTP)
     with refused("has no oauth"):
         await place.begin(plain)

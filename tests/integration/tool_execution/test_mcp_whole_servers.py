@@ -82,7 +82,7 @@ async def test_a_turn_that_another_process_continues_keeps_its_tools(
     await mcp.refresh(server)
     mortal.tools.at = lambda _event: None
     await mortal.run(replace(request, attempt=2))
-    offered = [each.tool_names for each in mcp.world.model.requests[-2:]]
+    offered = [request.tool_names for request in mcp.world.model.requests[-2:]]
     assert offered == [["pets__echo", "pets__feed"]] * 2
     run_id = new_id("run")
     assert names((await resolve(mcp, "pets__*", run_id=run_id)).tools) == [
@@ -128,7 +128,7 @@ async def test_a_single_tool_is_not_offered_twice(mcp: Mcp) -> None:
     await mcp.program("pets", tool("a"), tool("b"))
     found = await resolve(mcp, "pets__b", "conversation_search", "pets__*")
     assert names(found.tools) == ["pets__b", "conversation_search", "pets__a"]
-    assert [(each.name, each.tools) for each in found.servers] == [("pets__*", 1)]
+    assert [(server.name, server.tools) for server in found.servers] == [("pets__*", 1)]
 
 
 async def test_the_number_of_tools_of_whole_servers_is_bounded(mcp: Mcp) -> None:
@@ -136,7 +136,7 @@ async def test_the_number_of_tools_of_whole_servers_is_bounded(mcp: Mcp) -> None
     await mcp.program("more", *(tool(f"t{number:03}") for number in range(100)))
     found = await resolve(mcp, "many__*", "more__*")
     assert len(found.tools) == MAX_SERVER_TOOLS
-    assert [each.tools for each in found.servers] == [100, MAX_SERVER_TOOLS - 100]
+    assert [server.tools for server in found.servers] == [100, MAX_SERVER_TOOLS - 100]
     assert "72 of 100 tools are left out" in found.servers[1].problem
 
 

@@ -82,7 +82,7 @@ class Split:
     async def stored(self) -> list[str]:
         """The texts of the agent's passages."""
         request = passage_pb.ListPassagesRequest(agent_id=self.agent_id)
-        return [each.text for each in (await self.passages.ListPassages(request)).passages]
+        return [passage.text for passage in (await self.passages.ListPassages(request)).passages]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

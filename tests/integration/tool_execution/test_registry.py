@@ -94,7 +94,9 @@ async def run(tools: Tools, name: str, **arguments: Any) -> execution_pb.Finishe
         allowed_tools=[name],
     )
     [finished] = [
-        each.finished async for each in stub.ExecuteTools(request) if each.HasField("finished")
+        ExecuteTool.finished
+        async for ExecuteTool in stub.ExecuteTools(request)
+        if ExecuteTool.HasField("finished")
     ]
     return finished
 
@@ -174,7 +176,7 @@ async def test_what_is_wrong_is_named(
     with pytest.raises(InvalidArgumentError) as caught:
         await upsert(registry, **fields)
     assert caught.value.reason is Reason.INVALID_FIELD
-    found = {each.field: each.description for each in caught.value.violations}
+    found = {violation.field: violation.description for violation in caught.value.violations}
     assert said in found[field]
     with pytest.raises(NotFoundError):
         await registry.GetTool(pb.GetToolRequest(name="weather"))
@@ -415,7 +417,7 @@ async def test_a_secret_that_cannot_be_kept_is_refused_and_not_shown(
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await registry.PutSecret(pb.PutSecretRequest(name=name, value=value))
-    assert [each.field for each in caught.value.violations] == [field]
+    assert [violation.field for violation in caught.value.violations] == [field]
     assert value not in str(caught.value)
 
 

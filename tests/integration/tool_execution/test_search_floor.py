@@ -50,7 +50,11 @@ class Memory:
         )
         response = await self._messages.SearchMessages(request)
         assert not response.hits
-        return sum(each.count for each in response.exclusions if each.condition == "relevance")
+        return sum(
+            exclusion.count
+            for exclusion in response.exclusions
+            if exclusion.condition == "relevance"
+        )
 
     async def passages(self) -> int:
         """The same for passages."""
@@ -59,7 +63,11 @@ class Memory:
         )
         response = await self._world.passages.SearchPassages(request)
         assert not response.hits
-        return sum(each.count for each in response.exclusions if each.condition == "relevance")
+        return sum(
+            exclusion.count
+            for exclusion in response.exclusions
+            if exclusion.condition == "relevance"
+        )
 
     async def found(self, tool: str, query: str) -> str:
         """Returns what the model is told."""

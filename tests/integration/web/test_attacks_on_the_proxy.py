@@ -103,7 +103,7 @@ async def test_slow_long_and_countless_heads_end(server: RawServer) -> None:
         slow = [say(port, b"GET http://api.exa") for _ in range(4)]
         held = [asyncio.ensure_future(each) for each in slow]
         answers = await asyncio.gather(*held)
-        assert all(b" 408 " in each for each in answers)
+        assert all(b" 408 " in answer for answer in answers)
         assert b"hello" in await say(port, ask)
         for _ in range(25):
             await say(port, ask)

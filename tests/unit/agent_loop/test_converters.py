@@ -345,7 +345,7 @@ def test_tools_are_told_apart_by_what_a_repetition_does() -> None:
             ]
         )
     )
-    repeatable = {each.name: each.replay_effect.repeatable for each in toolset.tools}
+    repeatable = {tool.name: tool.replay_effect.repeatable for tool in toolset.tools}
     assert repeatable == {
         "memory_insert": True,
         "custom": False,

@@ -75,7 +75,9 @@ def test_every_label_has_a_place(
 ) -> None:
     sources = sources_of(messages, blocks, most)
     assert len(sources) <= most
-    assert {each.label for each in sources} == slowly(messages) | set(taint_of(*blocks.values()))
+    assert {source.label for source in sources} == slowly(messages) | set(
+        taint_of(*blocks.values())
+    )
     by_id = {message.id for message in messages}
     for source in sources:
         if source.block_label:

@@ -44,7 +44,7 @@ def test_a_wrong_change_is_refused_by_its_field(
     request_.passage_id = new_id("passage")
     with pytest.raises(InvalidArgumentError) as caught:
         convert_passages.check_change(request_)
-    assert [each.field for each in caught.value.violations] == [field]
+    assert [violation.field for violation in caught.value.violations] == [field]
 
 
 READER = PassageReader(WordPieceTokenizer.bert_uncased().limit_tokens, 8192)

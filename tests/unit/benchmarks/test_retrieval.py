@@ -176,7 +176,7 @@ def test_the_halves_of_the_shipped_queries_share_nothing() -> None:
     calibration, test = sets["calibration"], sets["test"]
     for half in (calibration, test):
         turns = half.texts.turns
-        assert {key for each in half.texts.questions for key in each.evidence} <= {
+        assert {key for question in half.texts.questions for key in question.evidence} <= {
             turn.key for turn in turns
         }
         assert half.few.turns == turns[:FEW]

@@ -62,7 +62,7 @@ def test_whatever_fills_it_the_bar_is_as_long_as_the_screen_lets_it(
     bar, *rest = picture(window(tokens, size, limit), width)
     cells = max(10, min(72, width - 2))
     assert len(bar.plain) == cells + 1
-    assert len(rest) == 2 + sum(each > 0 for each in tokens)
+    assert len(rest) == 2 + sum(token > 0 for token in tokens)
     coloured = {str(span.style) for span in bar.spans if span.end > span.start}
     assert len(coloured - {"bright_black"}) >= sum(
         each > 0 for name, each in zip(NAMES, tokens, strict=True) if name != "metadata"

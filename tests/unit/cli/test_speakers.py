@@ -37,7 +37,7 @@ def shown(events: Sequence[pb.RunEvent]) -> list[pb.RunEvent]:
 
 
 def texts(events: Sequence[pb.RunEvent]) -> list[str]:
-    return [each.text_delta.text for each in events if each.HasField("text_delta")]
+    return [event.text_delta.text for event in events if event.HasField("text_delta")]
 
 
 def test_turns_that_follow_each_other_are_shown_as_they_come() -> None:

@@ -56,10 +56,10 @@ def call(source: str, name: str, *arguments: Any) -> Any:
 def refused(function: Any, **options: Any) -> list[str]:
     with pytest.raises(ToolSourceError) as error:
         tool_source(function, **options)
-    assert [each.description for each in error.value.violations] == [
-        str(each) for each in error.value.problems
+    assert [violation.description for violation in error.value.violations] == [
+        str(problem) for problem in error.value.problems
     ]
-    return [str(each) for each in error.value.problems]
+    return [str(problem) for problem in error.value.problems]
 
 
 MODULE = '''

@@ -205,7 +205,7 @@ def test_findings_are_in_order_and_not_endless() -> None:
     many = block("today\n" * 2_000)
     findings = lint([many])
     assert len(findings) == MOST_FINDINGS
-    assert [each.line for each in findings] == sorted(each.line for each in findings)
+    assert [finding.line for finding in findings] == sorted(finding.line for finding in findings)
 
 
 @given(st.lists(st.text(max_size=80), max_size=5).map("\n".join))

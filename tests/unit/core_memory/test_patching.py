@@ -136,7 +136,7 @@ def test_headers_name_the_blocks() -> None:
         "+c\n--- a/gone\t2026-01-01\n+++ /dev/null\n@@\n-d\n--- a/from\n+++ b/to\n*** End Patch"
     )
     sections = parse_patch(patch)
-    assert [(each.action, each.label, each.new_label) for each in sections] == [
+    assert [(section.action, section.label, section.new_label) for section in sections] == [
         (Action.ADD, "new_one", ""),
         (Action.UPDATE, "human", "person"),
         (Action.DELETE, "old", ""),

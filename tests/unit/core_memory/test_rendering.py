@@ -378,10 +378,10 @@ def test_a_reader_finds_exactly_the_blocks_that_were_rendered(
         block(f"label{index}", value, description=description or "d")
         for index, (value, description) in enumerate(texts)
     ]
-    labels = [each.label for each in blocks]
+    labels = [block.label for block in blocks]
     rendered = render_memory(NUMBERED if numbered else STANDARD, blocks, [])
     assert _read(rendered, labels, numbered=numbered) == [
-        (each.label, each.description, each.value) for each in blocks
+        (block.label, block.description, block.value) for block in blocks
     ]
 
 

@@ -38,7 +38,7 @@ async def test_unknown_models_are_told_apart_by_who_names_them() -> None:
     assert models.known("").id == "a"
     with pytest.raises(InvalidArgumentError, match="there are a, b") as asked:
         models.known("c")
-    assert [each.field for each in asked.value.violations] == ["embedding_model"]
+    assert [violation.field for violation in asked.value.violations] == ["embedding_model"]
     with pytest.raises(FailedPreconditionError) as stored:
         await models.get("c")
     assert stored.value.reason is Reason.MODEL_NOT_CONFIGURED

@@ -26,7 +26,7 @@ def ended(reason: StopReason, failure: RunFailure | None = None) -> Ending:
 def payload(*decisions: dict[str, Any]) -> bytes:
     answer = message_pb2.ApprovalResponsePart(
         approval_id="approval-1",
-        decisions=[message_pb2.ApprovalDecision(**each) for each in decisions],
+        decisions=[message_pb2.ApprovalDecision(**decision) for decision in decisions],
     )
     return turn_pb.ExecuteRunRequest(approval=answer).SerializeToString()
 

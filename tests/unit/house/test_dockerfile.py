@@ -28,15 +28,21 @@ def environment() -> dict[str, str]:
 
 
 def test_both_stages_have_the_same_supported_python() -> None:
-    (argument,) = [each for each in instructions("ARG") if each.startswith("PYTHON_VERSION=")]
+    (argument,) = [
+        instruction
+        for instruction in instructions("ARG")
+        if instruction.startswith("PYTHON_VERSION=")
+    ]
     version = argument.partition("=")[2]
     assert SpecifierSet(_PROJECT["project"]["requires-python"]).contains(version)
-    images = {each.partition(" AS ")[0] for each in instructions("FROM")}
+    images = {instruction.partition(" AS ")[0] for instruction in instructions("FROM")}
     assert images == {"python:${PYTHON_VERSION}-slim"}
 
 
 def test_dependencies_are_held_to_the_lock() -> None:
-    installs = [each for each in instructions("RUN") if "uv pip install" in each]
+    installs = [
+        instruction for instruction in instructions("RUN") if "uv pip install" in instruction
+    ]
     dependencies, project = installs
     assert "--verify-hashes" in dependencies
     assert "--constraint requirements.lock" in dependencies
@@ -49,9 +55,9 @@ def test_what_is_copied_is_what_the_context_lets_in() -> None:
     let_in = {line[1:] for line in ignore if line.startswith("!")}
     copied = {
         source
-        for each in instructions("COPY")
-        if not each.startswith("--from")
-        for source in each.split()[:-1]
+        for instruction in instructions("COPY")
+        if not instruction.startswith("--from")
+        for source in instruction.split()[:-1]
     }
     assert copied == let_in
     assert all((REPOSITORY / name).exists() for name in let_in)
@@ -75,11 +81,11 @@ def test_the_image_runs_as_the_user_of_the_manifests() -> None:
         assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
         assert container_of(deployment)["securityContext"]["readOnlyRootFilesystem"] is True
         mounts = container_of(deployment)["volumeMounts"]
-        assert instructions("WORKDIR")[-1] in {each["mountPath"] for each in mounts}
+        assert instructions("WORKDIR")[-1] in {mount["mountPath"] for mount in mounts}
 
 
 def test_every_service_listens_where_it_is_exposed() -> None:
-    exposed = {int(port) for each in instructions("EXPOSE") for port in each.split()}
+    exposed = {int(port) for instruction in instructions("EXPOSE") for port in instruction.split()}
     assert exposed == {service.port for service in services().values()}
     for service in services().values():
         assert environment()[f"STRATA_{service.name.upper()}_HOST"] == "0.0.0.0"

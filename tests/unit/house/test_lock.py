@@ -46,8 +46,8 @@ def test_everything_is_pinned_and_hashed() -> None:
         assert "*" not in specifier.version
         assert requirement.url is None
         assert hashes, requirement
-        for each in hashes:
-            assert re.fullmatch(r"sha256:[0-9a-f]{64}", each), requirement
+        for hash_ in hashes:
+            assert re.fullmatch(r"sha256:[0-9a-f]{64}", hash_), requirement
 
 
 def test_the_lock_names_no_host_and_no_option() -> None:

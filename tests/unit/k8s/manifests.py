@@ -143,7 +143,7 @@ def env_file(file: Path) -> dict[str, str]:
 
 
 def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
-    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+    return {object_["metadata"]["name"]: object_ for object_ in objects if object_["kind"] == kind}
 
 
 def pod_of(workload: Object) -> Object:

@@ -268,9 +268,9 @@ def test_the_rules_hold_for_what_an_overlay_renders() -> None:
         pytest.skip("kubectl is not installed")
     policies = of_kind(objects, "NetworkPolicy")
     assert allowed_out(policies) == edges_in_code()
-    workloads = [each for each in objects if "template" in each.get("spec", {})]
+    workloads = [object_ for object_ in objects if "template" in object_.get("spec", {})]
     assert len(workloads) == len(WORKLOADS)
-    for each in workloads:
-        assert pod_of(each)["securityContext"]["runAsNonRoot"] is True
-        assert ":" in container_of(each)["image"]
-    assert "latest" not in json.dumps([container_of(each)["image"] for each in workloads])
+    for workload in workloads:
+        assert pod_of(workload)["securityContext"]["runAsNonRoot"] is True
+        assert ":" in container_of(workload)["image"]
+    assert "latest" not in json.dumps([container_of(workload)["image"] for workload in workloads])

@@ -27,8 +27,8 @@ _HASH = re.compile(r"-[a-z0-9]{10}$")
 
 
 def check(objects: list[Object], version: str) -> None:
-    for each in objects:
-        kubernetes_validate.validate(each, version, strict=True)
+    for object_ in objects:
+        kubernetes_validate.validate(object_, version, strict=True)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -79,10 +79,10 @@ def test_a_change_of_the_base_finds_its_object_and_leaves_it_valid(component: Pa
     objects = load(BASE)
     for patch in kustomization(component)["patches"]:
         (target,) = [
-            each
-            for each in objects
-            if each["kind"] == patch["target"]["kind"]
-            and each["metadata"]["name"] == patch["target"]["name"]
+            object_
+            for object_ in objects
+            if object_["kind"] == patch["target"]["kind"]
+            and object_["metadata"]["name"] == patch["target"]["name"]
         ]
         for change in yaml.safe_load(patch["patch"]):
             *way, last = change["path"].strip("/").split("/")
@@ -111,10 +111,10 @@ def test_what_kubectl_renders_is_valid_and_complete(folder: Path) -> None:
     if objects is None:
         pytest.skip("kubectl is not installed")
     check(objects, VERSIONS[-1])
-    names = {(each["kind"], _HASH.sub("", each["metadata"]["name"])) for each in objects}
+    names = {(object_["kind"], _HASH.sub("", object_["metadata"]["name"])) for object_ in objects}
     expected = {(each["kind"], each["metadata"]["name"]) for each in load(BASE)}
     for component in kustomization(folder).get("components", ()):
         expected |= {(each["kind"], each["metadata"]["name"]) for each in load(folder / component)}
     assert names == expected
-    for each in objects:
-        assert each["kind"] == "Namespace" or each["metadata"]["namespace"] == "strata"
+    for object_ in objects:
+        assert object_["kind"] == "Namespace" or object_["metadata"]["namespace"] == "strata"

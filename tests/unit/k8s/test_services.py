@@ -271,7 +271,7 @@ def referenced(workload: Object) -> Iterator[tuple[str, str | None, bool]]:
 
 
 def test_the_secrets_script_makes_what_the_pods_want() -> None:
-    made = {each["metadata"]["name"]: each["stringData"] for each in secret_objects()}
+    made = {secret["metadata"]["name"]: secret["stringData"] for secret in secret_objects()}
     engines = load(BASE.parent / "components" / "engines")
     workloads = [*DEPLOYMENTS.values(), MIGRATE, *of_kind(engines, "StatefulSet").values()]
     used = set()
@@ -314,7 +314,7 @@ def test_prompts_of_an_operator_are_a_config_map_in_the_folder_of_the_settings(
 
 
 def test_archival_alone_trusts_the_worker_of_core_memory() -> None:
-    made = {each["metadata"]["name"]: each["stringData"] for each in secret_objects()}
+    made = {secret["metadata"]["name"]: secret["stringData"] for secret in secret_objects()}
     keys = made["strata-core-memory-keys"]
     token = TokenSigner(keys["worker.pem"]).mint("", "project-1", "core-memory-worker", ["files"])
     archival = made["strata-archival-keys"]

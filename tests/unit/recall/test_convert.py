@@ -316,7 +316,7 @@ def test_bytes_of_images_are_kept_apart_from_their_message(
         ],
     )
     message = convert.to_message(wire, NOW)
-    assert [each.data for each in message.images] == [data, data]
+    assert [image.data for image in message.images] == [data, data]
     assert message.image_ids() == (image_id(data),)
     assert base64.b64encode(data).decode() not in json.dumps(message.parts)
     stored = convert.message_to_proto(message).parts
@@ -332,7 +332,7 @@ def test_image_that_is_none_is_refused_by_field() -> None:
     wires = [common.Message(id="message-1", role=common.ROLE_USER, parts=[part])]
     with pytest.raises(InvalidArgumentError) as raised:
         convert.to_messages(wires, "inputs", NOW)
-    assert [each.field for each in raised.value.violations] == ["inputs[0].parts"]
+    assert [violation.field for violation in raised.value.violations] == ["inputs[0].parts"]
 
 
 def test_image_of_an_earlier_release_is_read() -> None:

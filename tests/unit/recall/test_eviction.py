@@ -31,7 +31,7 @@ WINDOW = [SYSTEM, *turn(1, "run-1"), *turn(4, "run-2"), *turn(7, "run-3")]
 
 
 def sequences(messages: list[Message]) -> list[int]:
-    return [each.sequence for each in messages]
+    return [message.sequence for message in messages]
 
 
 def test_messages_up_to_the_sequence_leave() -> None:

@@ -127,7 +127,7 @@ async def test_when_the_time_is_over_the_fused_order_stands() -> None:
     assert [(each.item, each.score) for each in ranked] == [(0, None), (1, None), (2, None)]
     assert report == Report("fixed", 2, Outcome.OUT_OF_TIME)
     assert telemetry.total(RERANKS, outcome="out_of_time") == 1
-    [seconds] = [each.metric for each in telemetry.samples() if each.name == RERANK_SECONDS]
+    [seconds] = [sample.metric for sample in telemetry.samples() if sample.name == RERANK_SECONDS]
     assert isinstance(seconds, Histogram)
     assert seconds.count == 1
     assert told(ranked[0], 1, report) == ""

@@ -104,7 +104,7 @@ def test_what_fits_survives_the_trip(
         message,
         reason=reason,
         metadata=metadata,
-        violations=[FieldViolation(*each) for each in violations],
+        violations=[FieldViolation(*violation) for violation in violations],
         retry_after=retry_after,
     )
     back = round_trip(error)
@@ -129,7 +129,7 @@ def test_the_details_always_fit_in_the_metadata_a_peer_takes(
     error = InvalidArgumentError(
         message,
         metadata=metadata,
-        violations=[FieldViolation(each[:50], each) for each in violations],
+        violations=[FieldViolation(violation[:50], violation) for violation in violations],
     )
     status = to_status(error, trailing=TRAILING)
     details = dict(status.trailing_metadata)[DETAILS_KEY]

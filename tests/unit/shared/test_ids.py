@@ -73,7 +73,7 @@ def test_other_texts_do_not_pass(value: str) -> None:
     error = raised.value
     assert error.reason is Reason.INVALID_ID
     assert error.metadata["expected_prefix"] == "agent"
-    assert [each.field for each in error.violations] == ["items[0].agent_id"]
+    assert [violation.field for violation in error.violations] == ["items[0].agent_id"]
 
 
 @pytest.mark.parametrize("change", [str.upper, lambda v: v + "\n", lambda v: v[:-1], "x{}".format])

@@ -47,7 +47,7 @@ def test_nonsense_is_refused_at_the_start(
     monkeypatch.setenv(f"STRATA_RECALL_{name}", value)
     with pytest.raises(WrongSettingError) as raised:
         RecallSettings()
-    assert [each.field for each in raised.value.violations] == [f"STRATA_RECALL_{name}"]
+    assert [violation.field for violation in raised.value.violations] == [f"STRATA_RECALL_{name}"]
     assert f"STRATA_RECALL_{name}" in raised.value.message
 
 

@@ -20,11 +20,11 @@ HONOLULU = ZoneInfo("Pacific/Honolulu")
 def days(text: str, now: datetime = NOW, zone: ZoneInfo = LISBON) -> list[tuple[str, str]]:
     """First and last day of every range, in the zone; "" where it is open."""
     found = []
-    for each in time_ranges(text, now, zone):
-        first = each.start.astimezone(zone).date().isoformat() if each.start else ""
+    for time_range in time_ranges(text, now, zone):
+        first = time_range.start.astimezone(zone).date().isoformat() if time_range.start else ""
         last = ""
-        if each.end:
-            last = (each.end.astimezone(zone).date() - timedelta(days=1)).isoformat()
+        if time_range.end:
+            last = (time_range.end.astimezone(zone).date() - timedelta(days=1)).isoformat()
         found.append((first, last))
     return found
 

@@ -164,7 +164,7 @@ def leaves(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
 
 async def requested(name: str, arguments: dict[str, Any]) -> list[tuple[str, str, Any]]:
     channel = RecordingChannel()
-    [executor] = [each for each in executors(channel) if name in each.names]
+    [executor] = [executor for executor in executors(channel) if name in executor.names]
     text = json.dumps(arguments)
     fitting = parse_arguments(BUILTIN_TOOLS[name], text)
     await executor.run(Call("call-1", name, text, "run/1/1"), fitting, CALLER)

@@ -25,7 +25,7 @@ WHOLE = st.integers(1, 1 << 40)
 SECONDS = st.floats(0.001, 1e6)
 # From the fields, so that a new one is asked for, too.
 LIMITS = st.fixed_dictionaries(
-    {each.name: SECONDS if each.type == "float" else WHOLE for each in fields(Limits)}
+    {field.name: SECONDS if field.type == "float" else WHOLE for field in fields(Limits)}
 ).map(lambda found: Limits(**found))  # type: ignore[arg-type]
 RUNS = st.builds(
     Run,
@@ -69,17 +69,17 @@ def test_a_result_arrives_as_it_was_found(result: RunResult) -> None:
 def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
     """So that a field that is added later cannot be forgotten on the wire."""
     # Whom its code can ask is told by the method that is called.
-    assert {each.name for each in fields(Run)} - {"answerer"} == {
+    assert {field.name for field in fields(Run)} - {"answerer"} == {
         *("source", "function", "arguments_json", "environment", "hosts", "packages", "limits"),
         "minimum",
     }
-    assert {each.name for each in fields(RunResult)} == {
+    assert {field.name for field in fields(RunResult)} == {
         *("status", "value_json", "failure", "detail", "stdout", "stderr", "isolation"),
         *("wall_seconds", "cpu_seconds", "peak_bytes"),
     }
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(Limits)])
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
 def test_a_limit_that_is_none_is_refused(name: str) -> None:
     without = convert.run_to_proto(DEFAULTS)
     without.limits.ClearField(name)  # type: ignore[arg-type]

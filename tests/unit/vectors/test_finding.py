@@ -104,7 +104,7 @@ async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_n
     found = await finding
     # In the same transaction.
     assert services.seen[5:] == ["ids by index", "done"]
-    assert [each.document_id for each in found.hits] == ["by index"]
+    assert [hit.document_id for hit in found.hits] == ["by index"]
     assert (found.by_id, found.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 

@@ -206,8 +206,8 @@ class Import:
         self, error: InvalidArgumentError | FailedPreconditionError
     ) -> InvalidArgumentError | FailedPreconditionError:
         violations = [
-            FieldViolation(self._with_line(each.field), each.description)
-            for each in error.violations
+            FieldViolation(self._with_line(violation.field), violation.description)
+            for violation in error.violations
         ]
         return type(error)(
             f"After {self._durable} passages: {error.message}",

@@ -192,8 +192,8 @@ class PlainScreen:
         reasoning = "".join(piece for kind, piece in self._pieces if kind)
         said = "".join(piece for kind, piece in self._pieces if not kind)
         self._pieces.clear()
-        for each in reasoning.splitlines():
-            self._put(self._activity, f"[thinking] {each}")
+        for line in reasoning.splitlines():
+            self._put(self._activity, f"[thinking] {line}")
         if said:
             self._put(self._reply, said.rstrip("\n"))
         if said or reasoning:

@@ -65,14 +65,14 @@ def list_approvals(
         ["id", "state", "calls", "deadline", "otherwise", "agent"],
         [
             (
-                each.request.approval_id,
-                _state(each),
-                clipped(_calls(each.request), _CALLS_CHARS),
-                when(each.request.expire_time),
-                _otherwise(each.request),
-                each.agent_id,
+                approval.request.approval_id,
+                _state(approval),
+                clipped(_calls(approval.request), _CALLS_CHARS),
+                when(approval.request.expire_time),
+                _otherwise(approval.request),
+                approval.agent_id,
             )
-            for each in found.approvals
+            for approval in found.approvals
         ],
         empty="Nothing waits for approval.",
         as_json=as_json,

@@ -162,7 +162,7 @@ def list_tags(
     print_listing(
         response,
         ["tag", "passages"],
-        [(each.tag, str(each.count)) for each in response.tags],
+        [(tag.tag, str(tag.count)) for tag in response.tags],
         empty="No tags.",
         as_json=as_json,
     )
@@ -217,6 +217,8 @@ def _hit_row(hit: pb.PassageHit, *, explain: bool) -> tuple[str, ...]:
 
 
 def _tell_left_out(found: pb.SearchPassagesResponse) -> None:
-    for each in found.exclusions:
-        note(f"{each.condition} leaves out {each.count}, best {each.best_passage_id}.")
+    for exclusion in found.exclusions:
+        note(
+            f"{exclusion.condition} leaves out {exclusion.count}, best {exclusion.best_passage_id}."
+        )
     tell_spoken_times(found.spoken_times)

@@ -39,8 +39,13 @@ def list_conversations(
         found,
         ["id", "title", "forked from", "created"],
         [
-            (each.id, each.title, each.forked_from_id, when(each.create_time))
-            for each in found.conversations
+            (
+                conversation.id,
+                conversation.title,
+                conversation.forked_from_id,
+                when(conversation.create_time),
+            )
+            for conversation in found.conversations
         ],
         empty="No conversations.",
         as_json=as_json,

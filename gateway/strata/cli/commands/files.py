@@ -72,7 +72,7 @@ def upload_files(
     async def work(client: Client) -> list[Uploaded]:
         target = await _target(client, folder, create=create)
         with view:
-            done = [await upload(client, target, each, view, replace=replace) for each in paths]
+            done = [await upload(client, target, path, view, replace=replace) for path in paths]
             if not no_wait:
                 done = [await wait(client, each, view) for each in done]
         return done
@@ -134,7 +134,7 @@ def list_files(
         return await first_of(client.files.ListFiles, request, "files", limit)
 
     found = connection.run(read)
-    windows = {each.file_id: window_of(each) for each in found.open_files}
+    windows = {open_file.file_id: window_of(open_file) for open_file in found.open_files}
     columns = ["name", "state", "lines", "bytes", "uploaded", "id"]
     rows = [[*_row(file), file.id] for file in found.files]
     if agent:

@@ -43,7 +43,7 @@ def open_files(
     as_json: JsonOption = False,
 ) -> None:
     """Open files in the memory of an agent, where its model sees them."""
-    windows = [asked_window(each) for each in names]
+    windows = [asked_window(name) for name in names]
 
     async def work(client: Client) -> pb.OpenFilesResponse:
         found = await client.agent(agent)
@@ -249,7 +249,10 @@ def _print_open(
     print_listing(
         response,
         ["open file", "lines", "last used"],
-        [(each.file_name, window_of(each), when(each.last_access_time)) for each in windows],
+        [
+            (window.file_name, window_of(window), when(window.last_access_time))
+            for window in windows
+        ],
         empty="No files are open.",
         as_json=as_json,
     )

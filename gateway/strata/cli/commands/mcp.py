@@ -162,8 +162,14 @@ def list_servers(
 
     found = connection.run(read)
     rows = [
-        (each.name, _transport(each), _health(each), when(each.last_contact_time), each.id)
-        for each in found.servers
+        (
+            server.name,
+            _transport(server),
+            _health(server),
+            when(server.last_contact_time),
+            server.id,
+        )
+        for server in found.servers
     ]
     print_listing(
         found,
@@ -295,8 +301,8 @@ def tools(
 
     found = connection.run(read)
     rows = [
-        (each.tool_name, _state(each), clipped(each.reason or each.description, _SHOWN))
-        for each in found.tools
+        (tool.tool_name, _state(tool), clipped(tool.reason or tool.description, _SHOWN))
+        for tool in found.tools
     ]
     print_listing(found, ["name", "state", "says"], rows, empty="It has no tools.", as_json=as_json)
 
@@ -367,7 +373,7 @@ def _show(server: pb.McpServer, as_json: bool) -> None:
             ("last contact", when(server.last_contact_time)),
             ("timeout", f"{server.call_timeout_seconds} seconds"),
             ("calls at once", str(server.max_concurrent_calls)),
-            ("tools", ", ".join(each.name for each in server.tools)),
+            ("tools", ", ".join(tool.name for tool in server.tools)),
             *((f"not {name}", reason) for name, reason in sorted(server.quarantined_tools.items())),
         ]
     )

@@ -23,9 +23,9 @@ async def named(client: Client, name_or_id: str) -> pb.McpServer:
     request = pb.ListMcpServersRequest(page_size=_PAGE)
     while True:
         page = await client.mcp.ListMcpServers(request)
-        for each in page.servers:
-            if name_or_id in (each.id, each.name):
-                return each
+        for server in page.servers:
+            if name_or_id in (server.id, server.name):
+                return server
         request.page_token = page.next_page_token
         if not page.next_page_token:
             raise NotFoundError(

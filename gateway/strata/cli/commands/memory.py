@@ -239,12 +239,12 @@ def lint_memory(
             ["where", "about", "what to do", "text"],
             [
                 (
-                    f"{each.label}:{each.line}" if each.line else each.label,
-                    enum_name(pb.LintRule, each.rule, "LINT_RULE_"),
-                    each.message,
-                    clipped(each.text, _TEXT_CHARS),
+                    f"{finding.label}:{finding.line}" if finding.line else finding.label,
+                    enum_name(pb.LintRule, finding.rule, "LINT_RULE_"),
+                    finding.message,
+                    clipped(finding.text, _TEXT_CHARS),
                 )
-                for each in found.findings
+                for finding in found.findings
             ],
             empty="Nothing to complain about.",
         )

@@ -137,7 +137,9 @@ def _print_blame(lines: Sequence[pb.BlameLine], names: Names) -> None:
         )
         for line in lines
     ]
-    widths = [max(len(safe(each[at])) for each in origins) for at in range(4)] if origins else []
+    widths = (
+        [max(len(safe(origin[at])) for origin in origins) for at in range(4)] if origins else []
+    )
     last = str(lines[-1].line) if lines else ""
     for line, origin in zip(lines, origins, strict=True):
         cells = [safe(cell).ljust(width) for cell, width in zip(origin, widths, strict=True)]

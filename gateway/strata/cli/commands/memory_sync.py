@@ -118,5 +118,5 @@ def _run(
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: {error.strerror}.") from error
     print_outcomes(outcomes, as_json=as_json, dry_run=dry_run)
-    if any(each.result in FAILURES for each in outcomes):
+    if any(outcome.result in FAILURES for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)

@@ -113,7 +113,7 @@ def probe(
         return
     print_table(
         ["what", "value", "says"],
-        [(each.name, each.value, each.source) for each in found.findings],
+        [(finding.name, finding.value, finding.source) for finding in found.findings],
         empty="Nothing is known of it.",
     )
     for problem in found.problems:

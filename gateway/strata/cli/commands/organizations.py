@@ -47,7 +47,10 @@ def list_organizations(
     print_listing(
         listed,
         ["name", "id", "created"],
-        [(each.name, each.id, when(each.create_time)) for each in listed.organizations],
+        [
+            (organization.name, organization.id, when(organization.create_time))
+            for organization in listed.organizations
+        ],
         empty="No organisations.",
         as_json=as_json,
     )

@@ -36,7 +36,7 @@ def list_projects(
     print_listing(
         listed,
         ["name", "id", "created"],
-        [(each.name, each.id, when(each.create_time)) for each in listed.projects],
+        [(project.name, project.id, when(project.create_time)) for project in listed.projects],
         empty="No projects. Create one with: strata projects create NAME",
         as_json=as_json,
     )

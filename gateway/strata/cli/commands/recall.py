@@ -212,7 +212,7 @@ def _tell(what: str, message: message_pb2.Message, *, as_json: bool) -> None:
 
 def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
     """Returns the row of a hit among those of its neighbours, which are indented."""
-    around = [(each.sequence, each, False) for each in hit.neighbours]
+    around = [(neighbour.sequence, neighbour, False) for neighbour in hit.neighbours]
     rows: list[tuple[str, ...]] = []
     for _, message, is_hit in sorted(
         [*around, (hit.message.sequence, hit.message, True)], key=lambda each: each[0]
@@ -224,6 +224,8 @@ def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
 
 
 def _tell_left_out(found: pb.SearchMessagesResponse) -> None:
-    for each in found.exclusions:
-        note(f"{each.condition} leaves out {each.count}, best {each.best_message_id}.")
+    for exclusion in found.exclusions:
+        note(
+            f"{exclusion.condition} leaves out {exclusion.count}, best {exclusion.best_message_id}."
+        )
     tell_spoken_times(found.spoken_times)

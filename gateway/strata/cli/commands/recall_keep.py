@@ -128,7 +128,7 @@ def expand_summary(
         return
     print_table(
         ["number", "when", "who", "text", "id"],
-        [(str(each.sequence), *message_row(each)) for each in found.messages],
+        [(str(message.sequence), *message_row(message)) for message in found.messages],
         empty="No messages.",
     )
     if found.next_sequence:

@@ -50,8 +50,8 @@ def _ask(connection: Connection) -> tuple[Target, dict[str, object]]:
             "project": gateway.project,
             "agents": agents,
             "services": {
-                each.service: "answers" if each.answers else f"does not answer: {each.detail}"
-                for each in states
+                state.service: "answers" if state.answers else f"does not answer: {state.detail}"
+                for state in states
             },
         }
 

@@ -51,8 +51,8 @@ def usage(
             listed,
             ["project", *(name for name, _ in _counts(pb.GetUsageResponse()))],
             [
-                (each.project.name, *(count for _, count in _counts(each.usage)))
-                for each in listed.projects
+                (project.project.name, *(count for _, count in _counts(project.usage)))
+                for project in listed.projects
             ],
             empty="No projects.",
             as_json=as_json,

@@ -40,7 +40,7 @@ class Resources:
                 blocks = await blocks_of(client, self._memory.agent_id)
         except StrataError as error:
             raise _failure(error) from error
-        return types.ListResourcesResult(resources=[self._resource(each) for each in blocks])
+        return types.ListResourcesResult(resources=[self._resource(block) for block in blocks])
 
     async def list_templates(
         self, _: ServerRequestContext, __: types.PaginatedRequestParams | None

@@ -81,8 +81,8 @@ class Tools:
             InvalidArgumentError: They do not fit the schema (``INVALID_FIELD``).
         """
         wrong = [
-            FieldViolation(each.json_path, clipped(each.message, _PROBLEM_CHARS))
-            for each in self._validators[name].iter_errors(given)
+            FieldViolation(error.json_path, clipped(error.message, _PROBLEM_CHARS))
+            for error in self._validators[name].iter_errors(given)
         ]
         # For JSON 2.0 is a whole number, and so it is for the schema.
         arguments = {

@@ -98,6 +98,6 @@ async def newest_steps(client: Client, agent_id: str, label: str, limit: int) ->
         block_ids = [await known_block_id(client, agent_id, label)]
     else:
         block_ids = [block.id for block in await blocks_of(client, agent_id)]
-    steps = [step for each in block_ids for step in await history_of(client, each, limit)]
+    steps = [step for block_id in block_ids for step in await history_of(client, block_id, limit)]
     steps.sort(key=lambda step: step.version.create_time.ToNanoseconds(), reverse=True)
     return steps[:limit]

@@ -109,7 +109,7 @@ def both_sides(base: Document | None, theirs: Document, mine: Document) -> tuple
 def print_outcomes(outcomes: Sequence[Outcome], *, as_json: bool, dry_run: bool) -> None:
     """Prints what became of all files."""
     if as_json:
-        print_json([_as_json(each) for each in outcomes])
+        print_json([_as_json(outcome) for outcome in outcomes])
         return
     screen = console()
     for outcome in outcomes:
@@ -119,9 +119,9 @@ def print_outcomes(outcomes: Sequence[Outcome], *, as_json: bool, dry_run: bool)
         if outcome.detail:
             heading.append(f"; {safe(outcome.detail)}", style="dim" if style == "dim" else "")
         screen.print(heading, soft_wrap=True)
-        for each in outcome.differences:
-            _print_difference(each)
-    if not [each for each in outcomes if each.result not in _QUIET]:
+        for difference in outcome.differences:
+            _print_difference(difference)
+    if not [outcome for outcome in outcomes if outcome.result not in _QUIET]:
         screen.print(Text("Nothing to do.", style="dim"))
 
 
@@ -160,7 +160,7 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
         "detail": outcome.detail,
         "revision": outcome.revision,
         "differences": [
-            {"title": each.title, "fields": list(each.fields), "diff": each.diff}
-            for each in outcome.differences
+            {"title": difference.title, "fields": list(difference.fields), "diff": difference.diff}
+            for difference in outcome.differences
         ],
     }

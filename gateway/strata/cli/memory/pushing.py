@@ -155,7 +155,7 @@ class Push:
     def _block_of(self, document: Document) -> pb.Block | None:
         if document.block_id:
             return self._blocks.get(document.block_id)
-        found = [each for each in self._blocks.values() if each.label == document.label]
+        found = [block for block in self._blocks.values() if block.label == document.label]
         return found[0] if found else None
 
     async def _create(self, file: MemoryFile, document: Document) -> Outcome:

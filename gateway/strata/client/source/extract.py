@@ -219,21 +219,23 @@ class _Extraction:
         self._check_imports(statement.node, name)
         if statement.is_import:
             return
-        for each in sorted(statement.uses):
-            self._need(each, statement.node)
-        for each in sorted(statement.may_use):
-            self._need_if_there(each, statement.node)
+        for use in sorted(statement.uses):
+            self._need(use, statement.node)
+        for use in sorted(statement.may_use):
+            self._need_if_there(use, statement.node)
 
     def _check_imports(self, node: ast.stmt, name: str = "") -> None:
-        for each in _imports(node):
-            aliases = [alias for alias in each.names if _is_asked(alias, node, name)]
-            if isinstance(each, ast.ImportFrom) and each.level:
-                told = f"{ast.unparse(each)} is of your own package; a tool brings its own source"
-                self._problem(told, each.lineno)
+        for import_ in _imports(node):
+            aliases = [alias for alias in import_.names if _is_asked(alias, node, name)]
+            if isinstance(import_, ast.ImportFrom) and import_.level:
+                told = (
+                    f"{ast.unparse(import_)} is of your own package; a tool brings its own source"
+                )
+                self._problem(told, import_.lineno)
                 continue
             modules = (
-                [each.module or ""]
-                if isinstance(each, ast.ImportFrom)
+                [import_.module or ""]
+                if isinstance(import_, ast.ImportFrom)
                 else [alias.name for alias in aliases]
             )
             for module in modules if aliases else ():
@@ -243,7 +245,7 @@ class _Extraction:
                         f"imports {top}, which is not of the standard library: name the package "
                         "in pip_requirements (a dry run of source has none)"
                     )
-                    self._problem(told, each.lineno)
+                    self._problem(told, import_.lineno)
 
     def _taken_pieces(self) -> Iterator[str]:
         """The text of what was taken, with the blank lines of the house."""
@@ -259,7 +261,7 @@ class _Extraction:
     def _text_of(self, statement: Statement, names: set[str]) -> str:
         node = statement.node
         if isinstance(node, ast.Import | ast.ImportFrom):
-            kept = [each for each in node.names if _bound_by(each) in names]
+            kept = [name for name in node.names if _bound_by(name) in names]
             if len(kept) < len(node.names):
                 return ast.unparse(
                     ast.Import(kept)

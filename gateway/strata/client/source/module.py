@@ -84,7 +84,7 @@ class ModuleText:
         found = ast.get_source_segment(self._text, node, padded=True) or ""
         decorators = getattr(node, "decorator_list", [])
         if decorators:
-            first = min(each.lineno for each in decorators)
+            first = min(decorator.lineno for decorator in decorators)
             found = "".join(self._lines[first - 1 : node.lineno - 1]) + found
         if node.col_offset == 0:
             return found

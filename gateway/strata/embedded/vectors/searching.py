@@ -87,7 +87,7 @@ def _guessed(
 ) -> dict[int, list[edge.ScoredPoint]]:
     """What was found by checking the best alone, by the place of the query."""
     found = {}
-    best = _query_all(shard, [_loosened(requests[each.place], each) for each in guesses])
+    best = _query_all(shard, [_loosened(requests[guess.place], guess) for guess in guesses])
     checked = _query_all(
         shard,
         [

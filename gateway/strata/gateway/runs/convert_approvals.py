@@ -134,7 +134,9 @@ def answered_in_vain(payload: bytes, ending: Ending) -> Ending:
         # The conversation has no such request: it is over, whatever the gateway knows of it.
         return ending
     answer = turn_pb.ExecuteRunRequest.FromString(payload).approval
-    runs = any(each.approve and not each.HasField("client_return") for each in answer.decisions)
+    runs = any(
+        decision.approve and not decision.HasField("client_return") for decision in answer.decisions
+    )
     return replace(ending, reopens=answer.approval_id) if runs else ending
 
 
@@ -181,11 +183,11 @@ def _check_returns(
     if Scope.WRITE in caller.scopes:
         return
     by_client = {bound.tool_call_id for bound in asked.bindings if bound.by_client}
-    for index, each in enumerate(request.decisions):
-        if each.HasField("client_return") and each.tool_call_id not in by_client:
+    for index, decision in enumerate(request.decisions):
+        if decision.HasField("client_return") and decision.tool_call_id not in by_client:
             raise PermissionDeniedError(
-                f"decisions[{index}].client_return answers {each.tool_call_id}, a call of a tool"
-                f" that Strata runs: for that the key needs the scope {Scope.WRITE}. Approve or"
+                f"decisions[{index}].client_return answers {decision.tool_call_id}, a call of a"
+                f" tool that Strata runs: for that the key needs the scope {Scope.WRITE}. Approve or"
                 " deny the call instead.",
                 metadata={"scope": Scope.WRITE},
             )
@@ -199,9 +201,12 @@ def approved_tools(
     names = {call.tool_call_id: call.name for call in asked.tool_calls}
     versions = {bound.tool_call_id: bound.tool_version for bound in asked.bindings}
     return {
-        each.tool_call_id: (names[each.tool_call_id], versions.get(each.tool_call_id, ""))
-        for each in request.decisions
-        if each.approve and not each.HasField("client_return")
+        decision.tool_call_id: (
+            names[decision.tool_call_id],
+            versions.get(decision.tool_call_id, ""),
+        )
+        for decision in request.decisions
+        if decision.approve and not decision.HasField("client_return")
     }
 
 
@@ -231,23 +236,23 @@ def approval_to_pb(approval: Approval) -> pb.Approval:
 
 
 def _shape(request: pb.RespondToApprovalRequest) -> Iterator[FieldViolation]:
-    for index, each in enumerate(request.decisions):
+    for index, decision in enumerate(request.decisions):
         field = f"decisions[{index}]"
         for name, text, limit in (
-            ("reason", each.reason, MAX_REASON),
-            ("client_return", each.client_return, MAX_CHARACTERS),
+            ("reason", decision.reason, MAX_REASON),
+            ("client_return", decision.client_return, MAX_CHARACTERS),
         ):
             if "\0" in text or len(text) > limit:
                 yield FieldViolation(
                     f"{field}.{name}", f"must have at most {limit} characters and no NUL"
                 )
-        if each.client_status not in _STATUSES:
+        if decision.client_status not in _STATUSES:
             yield FieldViolation(f"{field}.client_status", "must be OK or FAILED")
-        elif each.client_status and not each.HasField("client_return"):
+        elif decision.client_status and not decision.HasField("client_return"):
             yield FieldViolation(f"{field}.client_status", "belongs to a client_return")
-        if not set(each.client_taint) <= UNTRUSTED:
+        if not set(decision.client_taint) <= UNTRUSTED:
             yield FieldViolation(f"{field}.client_taint", "must be WEB or MCP")
-        elif each.client_taint and not each.HasField("client_return"):
+        elif decision.client_taint and not decision.HasField("client_return"):
             yield FieldViolation(f"{field}.client_taint", "belongs to a client_return")
 
 
@@ -255,7 +260,7 @@ def _mismatches(
     request: pb.RespondToApprovalRequest, asked: message_pb2.ApprovalRequestPart
 ) -> Iterator[FieldViolation]:
     expected = [call.tool_call_id for call in asked.tool_calls]
-    given = [each.tool_call_id for each in request.decisions]
+    given = [decision.tool_call_id for decision in request.decisions]
     if sorted(given) != sorted(expected):
         yield FieldViolation(
             "decisions", f"must be about each of {', '.join(expected)}, once, and no other call"
@@ -263,14 +268,18 @@ def _mismatches(
         return
     hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
     by_client = {bound.tool_call_id for bound in asked.bindings if bound.by_client}
-    for index, each in enumerate(request.decisions):
-        if each.tool_call_id in by_client and each.approve and not each.HasField("client_return"):
+    for index, decision in enumerate(request.decisions):
+        if (
+            decision.tool_call_id in by_client
+            and decision.approve
+            and not decision.HasField("client_return")
+        ):
             yield FieldViolation(
                 f"decisions[{index}].client_return",
                 "must be set: the tool is run by the client, so the call cannot be approved; to"
                 " deny it, leave approve unset",
             )
-        if each.arguments_hash and each.arguments_hash != hashes.get(each.tool_call_id):
+        if decision.arguments_hash and decision.arguments_hash != hashes.get(decision.tool_call_id):
             yield FieldViolation(
                 f"decisions[{index}].arguments_hash", "is not that of the call's arguments"
             )

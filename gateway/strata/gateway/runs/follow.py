@@ -121,7 +121,7 @@ class RunFollower:
         with live.subscribe(at.after, tokens=at.tokens) as (stored_until, subscription):
             while at.after < stored_until:
                 page = await self._store.events(at.project_id, at.run_id, at.after, _PAGE)
-                older = [each for each in page.events if each.sequence <= stored_until]
+                older = [event for event in page.events if event.sequence <= stored_until]
                 for stored in older:
                     yield at.pass_by(RunEvent.FromString(stored.payload))
                 if not older:

@@ -213,7 +213,7 @@ async def start_now(
         source_id = source.scalar_one()
         await _queue(connection, project_id, mark, source_id=source_id, pause_s=0.0)
     rows = (await connection.execute(MARKS_OF_AGENT, values)).mappings().all()
-    return next(mark_of(each) for each in rows if each["conversation_id"] == conversation_id)
+    return next(mark_of(row) for row in rows if row["conversation_id"] == conversation_id)
 
 
 _LAST_RUN = text("""

@@ -103,7 +103,7 @@ class RunWatch:
     async def look(self) -> None:
         """Looks once."""
         watchers = [each for some in self._watchers.values() for each in some]
-        wanted = {(each.project_id, each.run_id) for each in watchers}
+        wanted = {(watcher.project_id, watcher.run_id) for watcher in watchers}
         for project_id, mark in await self._store.marks(sorted(wanted)):
             for watcher in tuple(self._watchers.get(mark.run_id, ())):
                 if watcher.project_id == project_id:

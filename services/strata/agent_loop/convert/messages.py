@@ -261,15 +261,15 @@ def approval_response_from_proto(wire: pb.ApprovalResponsePart) -> ApprovalRespo
         wire.approval_id,
         tuple(
             Decision(
-                each.tool_call_id,
-                each.approve,
-                each.reason,
-                each.client_return if each.HasField("client_return") else None,
-                each.client_status == pb.TOOL_STATUS_FAILED,
-                each.arguments_hash,
-                labels_from_proto(each.client_taint),
+                decision.tool_call_id,
+                decision.approve,
+                decision.reason,
+                decision.client_return if decision.HasField("client_return") else None,
+                decision.client_status == pb.TOOL_STATUS_FAILED,
+                decision.arguments_hash,
+                labels_from_proto(decision.client_taint),
             )
-            for each in wire.decisions
+            for decision in wire.decisions
         ),
         wire.by_default,
         wire.answered_by,
@@ -301,17 +301,17 @@ def _response_to_proto(part: ApprovalResponse) -> pb.ApprovalResponsePart:
         approval_id=part.approval_id,
         decisions=[
             pb.ApprovalDecision(
-                tool_call_id=each.tool_call_id,
-                approve=each.approve,
-                reason=each.reason,
-                client_return=each.client_return,
+                tool_call_id=decision.tool_call_id,
+                approve=decision.approve,
+                reason=decision.reason,
+                client_return=decision.client_return,
                 client_status=(
-                    pb.TOOL_STATUS_FAILED if each.client_failed else pb.TOOL_STATUS_UNSPECIFIED
+                    pb.TOOL_STATUS_FAILED if decision.client_failed else pb.TOOL_STATUS_UNSPECIFIED
                 ),
-                arguments_hash=each.arguments_hash,
-                client_taint=labels_to_proto(each.client_taint),
+                arguments_hash=decision.arguments_hash,
+                client_taint=labels_to_proto(decision.client_taint),
             )
-            for each in part.decisions
+            for decision in part.decisions
         ],
         by_default=part.by_default,
         answered_by=part.answered_by,

@@ -118,7 +118,7 @@ class ApprovalResponse:
 
     def of(self, tool_call_id: str) -> Decision:
         """Returns the decision about a call; what nobody decided about is denied."""
-        found = (each for each in self.decisions if each.tool_call_id == tool_call_id)
+        found = (decision for decision in self.decisions if decision.tool_call_id == tool_call_id)
         return next(found, Decision(tool_call_id))
 
 

@@ -215,11 +215,14 @@ def joined(
     if not made:
         return result
     told = result.tool_return
-    taint = taint_of(told.taint, *(labels_in(each) for each in results))
+    taint = taint_of(told.taint, *(labels_in(result) for result in results))
     return replace(
         result,
         tool_return=replace(told, nested=tuple(made), taint=taint),
-        memory_edits=(*result.memory_edits, *(e for each in results for e in each.memory_edits)),
+        memory_edits=(
+            *result.memory_edits,
+            *(e for result in results for e in result.memory_edits),
+        ),
         archival_changed=result.archival_changed or any(e.archival_changed for e in results),
         files_changed=result.files_changed or any(e.files_changed for e in results),
     )

@@ -153,14 +153,18 @@ def limit_images(returns: Sequence[ToolReturn], limit: int) -> tuple[ToolReturn,
     A return whose images are over the limit says in its text that they were left out.
     """
     limited = []
-    for each in returns:
-        size = sum(image.size_bytes for image in each.images)
+    for tool_return in returns:
+        size = sum(image.size_bytes for image in tool_return.images)
         if size <= limit:
             limit -= size
-            limited.append(each)
+            limited.append(tool_return)
         else:
-            note = f"[{len(each.images)} image(s) omitted: the images of a step are too large.]"
-            limited.append(replace(each, content=_with_note(each.content, note), images=()))
+            note = (
+                f"[{len(tool_return.images)} image(s) omitted: the images of a step are too large.]"
+            )
+            limited.append(
+                replace(tool_return, content=_with_note(tool_return.content, note), images=())
+            )
     return tuple(limited)
 
 

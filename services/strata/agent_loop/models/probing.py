@@ -186,7 +186,7 @@ def _of_ollama(shown: Mapping[str, Any]) -> list[Finding]:
     ]
     capabilities = shown.get("capabilities")
     if isinstance(capabilities, list) and capabilities:
-        listed = ", ".join(str(each) for each in capabilities[:16])
+        listed = ", ".join(str(capability) for capability in capabilities[:16])
         findings.append(Finding("capabilities", listed, source))
     return findings
 

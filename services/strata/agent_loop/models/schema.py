@@ -172,7 +172,7 @@ def _option_of(value: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     while "properties" not in schema and "items" not in schema:
         options = schema.get("anyOf", ())
-        option = next((each for each in options if _may_be(value, each)), None)
+        option = next((option for option in options if _may_be(value, option)), None)
         if option is None:
             break
         schema = option

@@ -145,7 +145,7 @@ def to_passage(row: Row[Any]) -> Passage:
 
 def to_records(passages: Sequence[NewPassage], archive_id: str) -> str:
     """Returns passages for an archive as a JSON array of `RECORD` rows."""
-    return json.dumps([_record(each, archive_id) for each in passages], ensure_ascii=False)
+    return json.dumps([_record(passage, archive_id) for passage in passages], ensure_ascii=False)
 
 
 def _record(passage: NewPassage, archive_id: str) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def version_to_proto(version: Version) -> pb.BlockVersion:
 
 def blame_to_proto(origins: Sequence[LineOrigin]) -> pb.BlameBlockResponse:
     """Returns every line with the version that wrote it."""
-    lines = [_line_to_proto(number, each) for number, each in enumerate(origins, start=1)]
+    lines = [_line_to_proto(number, origin) for number, origin in enumerate(origins, start=1)]
     return pb.BlameBlockResponse(lines=lines)
 
 

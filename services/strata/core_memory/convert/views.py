@@ -48,7 +48,7 @@ def rendered_to_proto(compiled: Compiled) -> pb.RenderMemoryResponse:
 
 def findings_to_proto(findings: Sequence[Finding]) -> pb.LintMemoryResponse:
     """Returns what is wrong."""
-    return pb.LintMemoryResponse(findings=[_finding_to_proto(each) for each in findings])
+    return pb.LintMemoryResponse(findings=[_finding_to_proto(finding) for finding in findings])
 
 
 def _finding_to_proto(finding: Finding) -> pb.LintFinding:

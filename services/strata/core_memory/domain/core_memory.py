@@ -110,8 +110,8 @@ class CoreMemory:
             block, labels = found.block, found.labels
         else:
             memory = await self._store.agent_memory_as_of(query.agent_id, query.as_of)
-            labels = tuple(each.label for each in memory.blocks)
-            block = next((each for each in memory.blocks if each.label == query.label), None)
+            labels = tuple(block.label for block in memory.blocks)
+            block = next((block for block in memory.blocks if block.label == query.label), None)
         if block is None:
             raise unknown_label(query.label, labels)
         return block

@@ -189,7 +189,7 @@ def _planned(
 
     Labels of blocks that it deletes may be given to others.
     """
-    taken = set(labels) - {each.label for each in sections if each.action is Action.DELETE}
+    taken = set(labels) - {section.label for section in sections if section.action is Action.DELETE}
     steps: list[_Step] = []
     for section in sections:
         block = blocks.get(section.label)

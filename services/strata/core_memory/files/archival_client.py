@@ -67,8 +67,8 @@ class ArchivalFileIndex:
         with self._signed(project_id):
             for some in _portions(file_ids):
                 request = pb.GetFileProgressRequest(file_ids=some)
-                for each in (await self._stub.GetFileProgress(request)).files:
-                    found[each.file_id] = Progress(each.chunk_count, each.indexed_count)
+                for file in (await self._stub.GetFileProgress(request)).files:
+                    found[file.file_id] = Progress(file.chunk_count, file.indexed_count)
         return found
 
     async def drop(

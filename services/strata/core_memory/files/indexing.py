@@ -150,8 +150,8 @@ class FileIndexing:
         ids = [file.id for file in files]
         await index.drop(
             project_id,
-            file_ids=[each for each in ids if not _is_folder(each)],
-            folder_ids=[each for each in ids if _is_folder(each)],
+            file_ids=[id_ for id_ in ids if not _is_folder(id_)],
+            folder_ids=[id_ for id_ in ids if _is_folder(id_)],
         )
         await self._queue.dropped(files)
 

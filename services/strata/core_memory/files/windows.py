@@ -72,7 +72,7 @@ class Windows:
         def check(use: PromptUse, opening: Opening) -> None:
             check_space(use, opening, command.max_bytes)
 
-        names = [each.file_name for each in command.requests]
+        names = [request.file_name for request in command.requests]
         return await self._change(command.agent_id, names, receipt, decide, (command.limits, check))
 
     async def open_first(self, agent_id: str, folder_id: str, count: int) -> None:

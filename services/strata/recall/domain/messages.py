@@ -108,7 +108,7 @@ class Message:
         shown = [p for p in self.parts if p["type"] == "image"]
         shown += [image for p in self.parts for image in p.get("images", ())]
         ids = (image.get("image_id", "") for image in shown)
-        return tuple(dict.fromkeys(each for each in ids if each))
+        return tuple(dict.fromkeys(id_ for id_ in ids if id_))
 
     def tool_return_ids(self) -> tuple[str, ...]:
         """Returns the ids of the calls that the message answers."""

@@ -37,7 +37,7 @@ def log_sql(conditions: Sequence[str], *, newest_first: bool = False) -> str:
         newest_first: The other way round.
     """
     order = "DESC" if newest_first else "ASC"
-    condition = "".join(f" AND {each}" for each in conditions)
+    condition = "".join(f" AND {condition}" for condition in conditions)
     return f"""
         WITH {LINEAGE}
         SELECT found.* FROM lineage l CROSS JOIN LATERAL (

@@ -88,7 +88,7 @@ class PendingMessages:
         async with self._database.transaction(project_id=project_id) as connection:
             rows = await connection.execute(_DONE, {"project": project_id, "ids": list(ids)})
             there = {row.id for row in rows}
-        return [each for each in ids if each not in there]
+        return [id_ for id_ in ids if id_ not in there]
 
     async def index_all_again(self) -> int:
         """Marks every message of every project as not indexed, and returns how many."""

@@ -79,9 +79,9 @@ class PostgresSearchStore:
         """Returns the neighbours of each message."""
         values = {
             "project": current_project(),
-            "ids": [each.id for each in messages],
-            "conversations": [each.conversation_id for each in messages],
-            "sequences": [each.sequence for each in messages],
+            "ids": [message.id for message in messages],
+            "conversations": [message.conversation_id for message in messages],
+            "sequences": [message.sequence for message in messages],
             "count": count,
         }
         found: dict[str, list[Message]] = {}

@@ -235,7 +235,9 @@ class AgentTools:
         ends = {each["status"] for each in told}
         if ends <= {"failed", "unknown"}:
             raise ToolError("No agent could answer.", told, unknown="unknown" in ends)
-        labels = {label for each in answers if isinstance(each, _Answer) for label in each.taint}
+        labels = {
+            label for answer in answers if isinstance(answer, _Answer) for label in answer.taint
+        }
         return Output(told, taint=tuple(sorted(labels)))
 
     async def _ask(

@@ -82,7 +82,7 @@ def argument_of(tool: str, field: str, arguments: Mapping[str, Any]) -> str:
         return field
     names = fields[longest]
     candidates = [names] if isinstance(names, str) else names
-    name = next((each for each in candidates if arguments.get(each)), candidates[0])
+    name = next((candidate for candidate in candidates if arguments.get(candidate)), candidates[0])
     # One list is made of both: a place in it is no place in either.
     return name if name == _BOTH_TAGS else name + field[len(longest) :]
 
@@ -96,8 +96,8 @@ def in_argument_names(tool: str, error: StrataError, arguments: Mapping[str, Any
         arguments: Arguments of the call.
     """
     violations = [
-        (each.field, argument_of(tool, each.field, arguments), each.description)
-        for each in error.violations
+        (violation.field, argument_of(tool, violation.field, arguments), violation.description)
+        for violation in error.violations
     ]
     if not violations:
         return error.message

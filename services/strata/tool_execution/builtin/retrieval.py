@@ -109,7 +109,9 @@ class ArchivalTools:
             told = "Nothing was stored: archival memory holds this very text already."
             return Output({"message": told})
         # Plainly stored is plainly said: there is nothing to tell.
-        near = (label for each in stored.near_duplicates for label in each.taint)
+        near = (
+            label for near_duplicate in stored.near_duplicates for label in near_duplicate.taint
+        )
         return Output(_near(stored), archival_changed=True, taint=labels_to_domain(near))
 
     async def _search(self, arguments: Arguments, caller: Caller) -> Output:

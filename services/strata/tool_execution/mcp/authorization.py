@@ -120,7 +120,10 @@ async def find(http: httpx2.AsyncClient, server_url: str, wanted: OAuthClient) -
     described = await _described(http, server_url, challenge)
     issuer = wanted.issuer
     if described is not None:
-        issuer = _chosen([str(each) for each in described.authorization_servers], wanted.issuer)
+        issuer = _chosen(
+            [str(authorization_server) for authorization_server in described.authorization_servers],
+            wanted.issuer,
+        )
     if server_url.lower().startswith("https:") and issuer.lower().startswith("http:"):
         raise AuthorizationError("The MCP server names an authorization server without TLS.")
     metadata = await _metadata(http, issuer, server_url)
@@ -324,7 +327,7 @@ def _is_token(answer: Mapping[str, Any]) -> bool:
         and texts[0].isascii()
         and texts[0].isprintable()
         and all(
-            each is None or (isinstance(each, str) and len(each) <= _MOST_CHARS) for each in texts
+            text is None or (isinstance(text, str) and len(text) <= _MOST_CHARS) for text in texts
         )
         and isinstance(kind, str)
         and kind.lower() == "bearer"

@@ -33,7 +33,7 @@ def read_result(name: str, result: Mapping[str, Any]) -> Output:
         raise ToolError(f"{name} was run, but what its server answered is no result.")
     reader = _ContentReader()
     texts = [reader.text(part) for part in content]
-    text = "\n".join(each for each in texts if each)
+    text = "\n".join(text for text in texts if text)
     if result.get("isError") is True:
         said = _clean(text) or "it gave no reason."
         raise ToolError(f"Error executing function {name}: {said}", end=RunStatus.TOOL_ERROR)

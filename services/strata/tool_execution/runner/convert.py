@@ -39,9 +39,9 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
         InvalidArgumentError: Naming the wrong fields.
     """
     found = [
-        FieldViolation(f"limits.{each.name}", "must be above zero")
-        for each in fields(Limits)
-        if not getattr(wire.limits, each.name) > 0
+        FieldViolation(f"limits.{field.name}", "must be above zero")
+        for field in fields(Limits)
+        if not getattr(wire.limits, field.name) > 0
     ]
     if wire.minimum not in _LEVELS:
         found.append(FieldViolation("minimum", "is no known isolation"))
@@ -54,7 +54,7 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
         environment=dict(wire.environment),
         hosts=tuple(wire.hosts),
         packages=wire.packages if wire.HasField("packages") else None,
-        limits=Limits(**{each.name: getattr(wire.limits, each.name) for each in fields(Limits)}),
+        limits=Limits(**{field.name: getattr(wire.limits, field.name) for field in fields(Limits)}),
         minimum=Isolation(wire.minimum),
     )
 

@@ -38,7 +38,7 @@ class Member:
     @classmethod
     def of_field(cls, name: str, annotation: ast.expr, call: ast.Call) -> Member:
         """Reads ``Field(...)`` of pydantic or ``field(...)`` of dataclasses."""
-        given = {each.arg: each.value for each in call.keywords if each.arg}
+        given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         if {"alias", "validation_alias"} & set(given):
             raise AnnotationError(f"{name or 'a field'} has an alias; name it as it is called")
         # `Field(...)`: three dots say that there is no default.
@@ -99,8 +99,10 @@ def members(definition: ast.ClassDef, names: ModuleNames) -> list[Member]:
             found.update((each.name, each) for each in inherited)
     own = kind != "dataclass" or _is_decorated(definition, names)
     total = not any(
-        each.arg == "total" and isinstance(each.value, ast.Constant) and not each.value.value
-        for each in definition.keywords
+        keyword.arg == "total"
+        and isinstance(keyword.value, ast.Constant)
+        and not keyword.value.value
+        for keyword in definition.keywords
     )
     for statement in definition.body if own else ():
         match statement:
@@ -145,8 +147,10 @@ def _member(
         "dataclasses.field",
     }:
         is_no_argument = any(
-            each.arg == "init" and isinstance(each.value, ast.Constant) and not each.value.value
-            for each in value.keywords
+            keyword.arg == "init"
+            and isinstance(keyword.value, ast.Constant)
+            and not keyword.value.value
+            for keyword in value.keywords
         )
         return None if is_no_argument else Member.of_field(name, annotation, value)
     return Member(name, annotation, required=value is None)

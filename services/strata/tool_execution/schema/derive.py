@@ -215,7 +215,7 @@ def _shape_problems(function: _Function) -> Iterator[Problem]:
 def _documentation_problems(function: _Function, documented: Docstring) -> Iterator[Problem]:
     arguments = function.args
     there = {each.arg for each, _ in _parameters(arguments)}
-    there.update(each.arg for each in arguments.posonlyargs)
+    there.update(argument.arg for argument in arguments.posonlyargs)
     there.update(each.arg for each in (arguments.vararg, arguments.kwarg) if each is not None)
     for name in documented.arguments:
         if name not in there:

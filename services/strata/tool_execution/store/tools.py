@@ -239,9 +239,9 @@ class PostgresToolStore:
         """Keeps vectors beside their tools."""
         bound = {
             "project": current_project(),
-            "ids": [each.tool_id for each in vectors],
-            "hashes": [each.text_hash for each in vectors],
-            "vectors": [each.vector for each in vectors],
+            "ids": [vector.tool_id for vector in vectors],
+            "hashes": [vector.text_hash for vector in vectors],
+            "vectors": [vector.vector for vector in vectors],
         }
         async with self._database.transaction() as connection:
             await connection.execute(_KEEP, bound)

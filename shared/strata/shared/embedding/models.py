@@ -66,7 +66,8 @@ class EmbeddingModels:
             return give
 
         described = [
-            (ModelInfo(each.model_id, each.dim, each.normalized), given(each)) for each in embedders
+            (ModelInfo(embedder.model_id, embedder.dim, embedder.normalized), given(embedder))
+            for embedder in embedders
         ]
         return cls(embedders[0].model_id, described)
 

@@ -50,7 +50,7 @@ class CrossEncoder:
         self._session = session
         self._executor = executor
         self._tokenizer = WordPieceTokenizer(folder.vocabulary)
-        self._inputs = {each.name for each in session.get_inputs()}
+        self._inputs = {tensor.name for tensor in session.get_inputs()}
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -88,7 +88,7 @@ class CrossEncoder:
         except Exception as error:
             raise refused(folder, f"{read.weights.name} is no model: {error}") from error
         heap.return_freed()
-        inputs = {each.name for each in session.get_inputs()}
+        inputs = {tensor.name for tensor in session.get_inputs()}
         if not _REQUIRED <= inputs <= _KNOWN:
             raise refused(folder, f"it takes {sorted(inputs)}, and not {sorted(_KNOWN)}")
         made = cls(folder.resolve().name, read, session, executor, text_tokens)

@@ -80,7 +80,7 @@ def read_folder(folder: Path, sha256: str = "") -> ModelFolder:
         _json(folder, "config.json").get("max_position_embeddings"),
         _MOST_TOKENS,
     )
-    max_tokens = int(min(each for each in limits if isinstance(each, int | float)))
+    max_tokens = int(min(limit for limit in limits if isinstance(limit, int | float)))
     if max_tokens < _FEWEST_TOKENS:
         raise refused(folder, f"it reads {max_tokens} tokens, which are too few")
     return ModelFolder(weights, _vocabulary(folder, tokenizer), max_tokens, found)

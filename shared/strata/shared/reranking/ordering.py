@@ -117,7 +117,9 @@ class Reranking:
     ) -> tuple[Outcome, Sequence[float]]:
         try:
             async with asyncio.timeout(self._time()) as limit:
-                texts = await asyncio.to_thread(lambda: [text_of(each.item) for each in candidates])
+                texts = await asyncio.to_thread(
+                    lambda: [text_of(candidate.item) for candidate in candidates]
+                )
                 return Outcome.DONE, _checked(await reranker.score(query, texts), len(texts))
         except Exception as error:  # noqa: BLE001 - no search fails for the order of its results
             if isinstance(error, TimeoutError) and limit.expired():

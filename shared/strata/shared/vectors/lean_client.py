@@ -73,8 +73,8 @@ class LeanQdrantClient(AsyncQdrantClient):
 def _batch(collection_name: str, requests: Sequence[models.QueryRequest]) -> Any:
     batch = grpc.QueryBatchPoints(collection_name=collection_name)
     filters: dict[int, grpc.Filter] = {}
-    for each in requests:
-        _fill_query(batch.query_points.add(), each, collection_name, filters)
+    for request in requests:
+        _fill_query(batch.query_points.add(), request, collection_name, filters)
     return batch
 
 

@@ -120,7 +120,10 @@ class SearchingServiceSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        names = [self.default_embedding_model, *(each.name for each in self.embedding_models)]
+        names = [
+            self.default_embedding_model,
+            *(embedding_model.name for embedding_model in self.embedding_models),
+        ]
         if self.embedding_provider != "minilm":
             names.append(LOCAL_MODEL)
         if len(set(names)) < len(names):

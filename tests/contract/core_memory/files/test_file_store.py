@@ -50,8 +50,8 @@ async def test_a_folder_is_made_once_for_a_request(stores: Stores) -> None:
     results = await asyncio.gather(
         *(stores.folder("a", receipt_of(request)) for _ in range(6)), return_exceptions=True
     )
-    made = [each for each in results if isinstance(each, Folder)]
-    replayed = [each for each in results if isinstance(each, ReplayedError)]
+    made = [result for result in results if isinstance(result, Folder)]
+    replayed = [result for result in results if isinstance(result, ReplayedError)]
     assert (len(made), len(replayed)) == (1, 5)
     assert {each.response for each in replayed} == {made[0].id.encode()}
     with pytest.raises(AlreadyExistsError) as refused:
@@ -133,9 +133,9 @@ async def test_an_upload_is_done_once_for_a_request(stores: Stores) -> None:
         *(stores.upload(folder, receipt=receipt_of(request)) for _ in range(6)),
         return_exceptions=True,
     )
-    made = [each for each in results if isinstance(each, File)]
+    made = [result for result in results if isinstance(result, File)]
     assert len(made) == 1
-    assert [each.response for each in results if isinstance(each, ReplayedError)] == [
+    assert [result.response for result in results if isinstance(result, ReplayedError)] == [
         made[0].id.encode()
     ] * 5
     assert await stores.counts() == REMAINING_FILE

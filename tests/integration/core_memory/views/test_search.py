@@ -66,7 +66,7 @@ async def test_hits_are_told_by_name_best_first(files: Any, search: Any, index: 
     index.hits = [hit(b, 3, "tea\nand milk", 0.9), hit(hidden, 1, "gone"), hit(a, 1, "coffee", 0.2)]
     found = await search.search(FileQuery(agent, "what to drink", 2))
     assert index.asked == [((folder,), "what to drink", 7)]
-    assert [(each.file_name, each.start_line, each.end_line) for each in found.hits] == [
+    assert [(hit.file_name, hit.start_line, hit.end_line) for hit in found.hits] == [
         ("docs/b.md", 3, 4),
         ("docs/a.md", 1, 1),
     ]

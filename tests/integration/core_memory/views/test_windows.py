@@ -188,8 +188,8 @@ async def test_the_same_request_at_once_opens_once(files: Any, agent: str) -> No
     results = await asyncio.gather(
         *(files.windows.open(command, once) for _ in range(4)), return_exceptions=True
     )
-    assert sum(isinstance(each, Opened) for each in results) == 1
-    assert sum(isinstance(each, ReplayedError) for each in results) == 3
+    assert sum(isinstance(result, Opened) for result in results) == 1
+    assert sum(isinstance(result, ReplayedError) for result in results) == 3
 
 
 async def test_the_fingerprint_follows_windows_and_folders(files: Any, agent: str) -> None:

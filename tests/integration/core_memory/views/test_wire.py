@@ -118,7 +118,7 @@ async def test_the_same_request_gets_the_same_answer(client: Any, agent: str) ->
 async def test_a_search_by_pattern_over_the_wire(client: Any, agent: str) -> None:
     request = pb.GrepFilesRequest(agent_id=agent, pattern="T", include="*a", context_lines=0)
     found = await client.files.GrepFiles(request)
-    assert [(each.file_name, each.line, list(each.lines)) for each in found.matches] == [
+    assert [(match_.file_name, match_.line, list(match_.lines)) for match_ in found.matches] == [
         ("docs/a", 2, ["> 2: two"]),
         ("docs/a", 3, ["> 3: three"]),
     ]

@@ -211,7 +211,7 @@ async def test_a_fork_leaves_the_run_of_the_original_alone() -> None:
     run = await answered_in_vain(world)
     world.recall.messages = [replace(m, copied=True) for m in world.recall.messages]
     await world.run(world.request("And here?"), reply("I do not know."))
-    assert {each.status for each in returns(world)} == {ToolStatus.UNKNOWN}
+    assert {tool_return.status for tool_return in returns(world)} == {ToolStatus.UNKNOWN}
     assert run.run_id not in world.journal.rows
 
 
@@ -222,5 +222,5 @@ async def test_an_answer_older_than_journals_are_kept_is_not_taken_for_unused() 
     await answered_in_vain(world)
     world.clock.advance(timedelta(hours=24).total_seconds())
     await world.run(with_answer(world, yes(request)), reply("I do not know."))
-    assert {each.status for each in returns(world)} == {ToolStatus.UNKNOWN}
+    assert {tool_return.status for tool_return in returns(world)} == {ToolStatus.UNKNOWN}
     assert not acts(world)

@@ -54,7 +54,9 @@ class Story:
 
     async def tell(self, kind: str, words: list[str], death: tuple[int, bool] | None) -> None:
         world = self.world
-        open_now = [each for each in open_requests(world.recall.messages) if each.answer is None]
+        open_now = [
+            request for request in open_requests(world.recall.messages) if request.answer is None
+        ]
         if kind == "change":
             self.version += 1
             change_tools(world, "acts", version=str(self.version))
@@ -115,11 +117,11 @@ class Story:
         ran = acts(world)
         assert max(ran.values(), default=0) <= 1
         assert set(ran) <= self.approved
-        told = [each.tool_call_id for each in returns(world)]
+        told = [tool_return.tool_call_id for tool_return in returns(world)]
         assert len(told) == len(set(told))
-        for each in returns(world):
-            if each.name == "acts" and each.tool_call_id in ran:
-                assert each.status is not ToolStatus.FAILED
+        for tool_return in returns(world):
+            if tool_return.name == "acts" and tool_return.tool_call_id in ran:
+                assert tool_return.status is not ToolStatus.FAILED
 
 
 @settings(max_examples=120, deadline=None)

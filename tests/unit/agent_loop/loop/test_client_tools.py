@@ -92,8 +92,8 @@ async def test_a_call_of_the_clients_tool_waits_for_its_return() -> None:
     sink = await world.run(with_answer(world, shown), reply("There."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert told(world) == ["did reads", "Rome is in view."]
-    assert [each.provenance for each in returns(world)] == [None, Provenance.TOOL]
-    assert [each.returned_by for each in returns(world)] == ["", "key-of-the-answer"]
+    assert [tool_return.provenance for tool_return in returns(world)] == [None, Provenance.TOOL]
+    assert [tool_return.returned_by for tool_return in returns(world)] == ["", "key-of-the-answer"]
     assert [call.name for batch in world.tools.batches for call in batch.calls] == ["reads"]
     assert_a_provider_takes_it(world)
 
@@ -174,7 +174,7 @@ async def test_what_the_client_does_not_return_was_not_done() -> None:
         "Error: request to call tool denied. User reason: No map.",
         "The call is made by the client, and it gave no return.",
     ]
-    assert {each.status for each in returns(world)} == {ToolStatus.FAILED}
+    assert {tool_return.status for tool_return in returns(world)} == {ToolStatus.FAILED}
     assert world.tools.batches == []
 
 

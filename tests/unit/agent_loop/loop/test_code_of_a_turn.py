@@ -255,8 +255,8 @@ async def test_whatever_dies_nothing_acts_twice_and_no_rule_is_broken(
     names = ["keyed", "reads", "acts", CODE]
     if not solver.orders:
         counted = Counter(call.name for call in made)
-        for each in rules:
-            assert counted[each.tool_name] <= each.max_count or not each.max_count
+        for rule in rules:
+            assert counted[rule.tool_name] <= rule.max_count or not rule.max_count
         return
     for position, call in enumerate(made):
         assert call.name in solver.allowed(made[:position], names).names

@@ -101,7 +101,7 @@ async def test_a_message_in_place_of_the_default_denies() -> None:
     await world.run(world.request("Never mind."), reply("Fine."))
     [denied] = told(world)
     assert "The user did not answer" in denied
-    assert [each.name for each in returns(world)] == ["acts"]
+    assert [tool_return.name for tool_return in returns(world)] == ["acts"]
     assert not acts(world)
 
 

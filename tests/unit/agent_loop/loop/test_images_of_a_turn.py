@@ -81,7 +81,7 @@ async def test_image_is_stored_by_id_and_shown_with_its_bytes_in_every_later_tur
         identified(sent(png(3, 2))[0]), data=b"", alt_text="A dot.", detail=ImageDetail.LOW
     )
     await world.run(world.request("And now?"), reply("Still a dot."))
-    assert [shown(each) for each in world.model.requests] == [[png(3, 2)], [png(3, 2)]]
+    assert [shown(request) for request in world.model.requests] == [[png(3, 2)], [png(3, 2)]]
     assert ended(await world.run(None, reply("Yes."))) is StopReason.END_TURN
 
 
@@ -159,7 +159,7 @@ async def test_provider_that_refuses_images_is_asked_without_them(kind: ModelErr
         show(world, *sent(png())), refused, world.calls("reads"), reply("I cannot see it.")
     )
     assert ended(sink) is StopReason.END_TURN
-    assert [len(shown(each)) for each in world.model.requests] == [1, 0, 0]
+    assert [len(shown(request)) for request in world.model.requests] == [1, 0, 0]
     (restarted,) = sink.of(StepRestarted)
     assert restarted.reason.endswith("asked without them. Could not process it")
     assert "provider of this model refused it" in texts(world.model.requests[1])

@@ -132,7 +132,7 @@ def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: 
 def test_what_is_wrong_is_named(broken: pb.ToolRule, fields: list[str]) -> None:
     assert wrong(broken) == fields
     # The number is that of the rule.
-    assert wrong(rule("exit_loop"), broken) == [each.replace("[0]", "[1]", 1) for each in fields]
+    assert wrong(rule("exit_loop"), broken) == [field.replace("[0]", "[1]", 1) for field in fields]
 
 
 def test_contradictions_are_found() -> None:

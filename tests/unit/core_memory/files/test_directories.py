@@ -47,7 +47,7 @@ def folder(
 
 
 def rendered(*folders: FolderView, text: str = FORTY, labels: tuple[str, ...] = ()) -> str:
-    texts = {each.file.id: text for folder in folders for each in folder.windows}
+    texts = {window.file.id: text for folder in folders for window in folder.windows}
     return render_directories(folders, texts, labels, LIMITS)
 
 

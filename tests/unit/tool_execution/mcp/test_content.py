@@ -52,12 +52,12 @@ def test_an_image_of_a_resource_is_shown() -> None:
     held = {"uri": "file:///a.png", "mimeType": "image/png", "blob": image(png(3, 2))["data"]}
     output = read({"type": "text", "text": "Here:"}, {"type": "resource", "resource": held})
     assert output.value == "Here:\n[resource file:///a.png] [image 1: image/png, 3 x 2]"
-    assert [each.data for each in output.images] == [png(3, 2)]
+    assert [image.data for image in output.images] == [png(3, 2)]
 
 
 def test_the_bytes_decide_on_the_type_of_an_image() -> None:
     output = read(image(png(), kind="image/jpeg"), image(b"no image"))
-    assert [each.header.media_type for each in output.images] == ["image/png"]
+    assert [image.header.media_type for image in output.images] == ["image/png"]
     assert "not shown" in str(output.value)
 
 

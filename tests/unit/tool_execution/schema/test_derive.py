@@ -256,7 +256,7 @@ def test_what_is_wrong_is_named_by_line_and_parameter(
 ) -> None:
     with pytest.raises(SourceError) as caught:
         derive_tool(source)
-    found = {(each.line, each.parameter): each.text for each in caught.value.problems}
+    found = {(problem.line, problem.parameter): problem.text for problem in caught.value.problems}
     assert (line, parameter) in found, found
     assert said in found[line, parameter]
 

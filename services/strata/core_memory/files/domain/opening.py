@@ -49,16 +49,16 @@ def check_requests(command: OpenWindows) -> None:
             f"{command.max_open} files",
         )
     seen: set[str] = set()
-    for index, each in enumerate(requests):
-        field, name = f"windows[{index}]", each.file_name
-        if each.offset is not None and each.offset < 0:
+    for index, request in enumerate(requests):
+        field, name = f"windows[{index}]", request.file_name
+        if request.offset is not None and request.offset < 0:
             raise _wrong(
                 f"{field}.offset",
-                f"Offset for file {name} must be >= 0 (0-indexed), got {each.offset}",
+                f"Offset for file {name} must be >= 0 (0-indexed), got {request.offset}",
             )
-        if each.length is not None and each.length < 1:
+        if request.length is not None and request.length < 1:
             raise _wrong(
-                f"{field}.length", f"Length for file {name} must be >= 1, got {each.length}"
+                f"{field}.length", f"Length for file {name} must be >= 1, got {request.length}"
             )
         if name in seen:
             raise _wrong(
@@ -87,7 +87,7 @@ def plan_opening(
         FailedPreconditionError: A file cannot be read, or not yet (``EDIT_NOT_APPLICABLE``).
         OutOfRangeError: A window begins after the end of its file.
     """
-    wanted = [(each, _readable(each, files)) for each in command.requests]
+    wanted = [(request, _readable(request, files)) for request in command.requests]
     before = {window.file.id: window for window in windows}
     # A clock that stands still or goes back must not make new windows look old.
     latest = max((window.last_access_time for window in windows), default=now)

@@ -127,9 +127,9 @@ class PostgresTextStore:
         """Returns lines by content and number."""
         rows = await self._read(
             _LINES,
-            contents=[each.content_key for each in ranges],
-            firsts=[each.first for each in ranges],
-            lasts=[each.last for each in ranges],
+            contents=[range_.content_key for range_ in ranges],
+            firsts=[range_.first for range_ in ranges],
+            lasts=[range_.last for range_ in ranges],
         )
         return {
             (row.content, number): line
