@@ -34,7 +34,7 @@ from strata.shared.inprocess import InProcessNetwork
 from strata.shared.migrate import RolePasswords
 from strata.shared.service import BackgroundTasks
 from strata.shared.vectors import VectorIndex, Where
-from strata.shared.vectors.opening import open_embedder, open_vectors
+from strata.shared.vectors.factory import open_embedder, open_vectors
 
 _ROLES = {"user": common.ROLE_USER, "assistant": common.ROLE_ASSISTANT}
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
@@ -245,8 +245,8 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
             await _open_second(without_floor, verifier, stack),
             window_grpc.WindowServiceStub(network.channel("recall")),
             PendingMessages(database, worker),
-            await open_vectors(settings, network.commons, stack),
-            await open_embedder(settings, network.commons, stack),
+            await open_vectors(settings, network.shared_resources, stack),
+            await open_embedder(settings, network.shared_resources, stack),
             folder,
             project,
             known.get("agents", {}),

@@ -35,7 +35,7 @@ from strata.shared.inprocess import InProcessNetwork
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 from strata.shared.service import BackgroundTasks
 from strata.shared.vectors import VectorIndex
-from strata.shared.vectors.opening import open_embedder, open_vectors
+from strata.shared.vectors.factory import open_embedder, open_vectors
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 _MIB = 1 << 20
@@ -144,7 +144,7 @@ async def open_services(folder: Path, pid: int) -> AsyncIterator[Services]:
         worker = Database(recall_settings.worker_database_url)
         stack.push_async_callback(service.close)
         stack.push_async_callback(worker.close)
-        vectors = await open_vectors(recall_settings, network.commons, stack)
+        vectors = await open_vectors(recall_settings, network.shared_resources, stack)
         # Only so long that the collection is there: what the index is given later comes with its
         # vectors, which no model could make of a million messages in a reasonable time.
         async with BackgroundTasks(recall), asyncio.timeout(60):
@@ -163,7 +163,7 @@ async def open_services(folder: Path, pid: int) -> AsyncIterator[Services]:
             window_grpc.WindowServiceStub(network.channel("recall")),
             PendingMessages(service, worker),
             vectors,
-            await open_embedder(recall_settings, network.commons, stack),
+            await open_embedder(recall_settings, network.shared_resources, stack),
             project,
             pid,
             folder,

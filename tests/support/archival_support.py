@@ -9,7 +9,7 @@ from typing import Any
 
 from strata.archival.convert import new_archive, own_archive
 from strata.archival.domain.chunks import FileChunk, FoundChunk
-from strata.archival.domain.likeness import likeness_of
+from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
     Archive,
     GivenVector,
@@ -47,7 +47,7 @@ def archive(name: str) -> Archive:
 
 
 def new_text(text: str) -> NewText:
-    return NewText(text, len(text.split()), likeness_of(text))
+    return NewText(text, len(text.split()), signature_of(text))
 
 
 def new_passage(

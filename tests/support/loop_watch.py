@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from strata.shared.garbage import set_aside
+from strata.shared.gc_freeze import freeze_long_lived
 
 _REFERENCE_MS = 1.4
 """What `_reference` takes on the machine of docs/benchmarks when it does nothing else."""
@@ -92,9 +92,9 @@ async def watch_loop() -> AsyncIterator[LoopWatch]:
             watch.collecting += (now - began) * 1000
 
     # What a test session has piled up is not to be gone through in the middle of a callback, nor
-    # to decide how much must pile up anew before a collection (see `set_aside`).
+    # to decide how much must pile up anew before a collection (see `freeze_long_lived`).
     gc.collect()
-    set_aside()
+    freeze_long_lived()
     gc.callbacks.append(collects)
     asyncio.Handle._run = timed  # type: ignore[method-assign,assignment]
     pace = asyncio.create_task(watch._keep_pace())

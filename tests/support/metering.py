@@ -26,7 +26,7 @@ from strata.gateway.runs import live
 from strata.shared.context import current
 from strata.shared.interceptors.observe import IN_FLIGHT, REQUESTS
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors import merging
+from strata.shared.vectors import result_merge
 
 INTERNAL_METHODS = frozenset(
     {
@@ -56,7 +56,7 @@ def wait_for_following_events(patch: pytest.MonkeyPatch) -> None:
     """
     patch.setattr(live, "_START_DELAY_S", _LONG_S)
     patch.setattr(live, "_MESSAGE_DELAY_S", _LONG_S)
-    patch.setattr(merging, "_HELD_SECONDS", _LONG_S)
+    patch.setattr(result_merge, "_HELD_SECONDS", _LONG_S)
 
 
 def store_events_at_the_end(patch: pytest.MonkeyPatch) -> None:

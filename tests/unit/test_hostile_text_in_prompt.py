@@ -38,7 +38,7 @@ from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.rendering import Form, render_memory
 from strata.core_memory.domain.tool_rules import ToolRule
 from strata.core_memory.files.domain.directories import FolderView, render_directories
-from strata.core_memory.files.domain.windows import Window as FileWindow
+from strata.core_memory.files.domain.file_windows import Window as FileWindow
 from strata.shared import escaping
 from strata.shared.clock import ManualClock
 

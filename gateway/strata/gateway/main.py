@@ -15,9 +15,9 @@ from strata.api.gateway.v1 import (
 from strata.api.recall.v1 import message_service_pb2
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
 from strata.gateway.auth.domain import Hasher
-from strata.gateway.auth.of_runs import RunAuthenticator
 from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
+from strata.gateway.auth.run_tokens import RunTokenAuthenticator
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
 from strata.gateway.groups.holders import Holders
 from strata.gateway.groups.turns import GroupTurns
@@ -72,8 +72,8 @@ from strata.shared.ids import new_id
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 from strata.shared.web.fetching import Fetcher, FetchLimits
-from strata.shared.web.guard import Guard
 from strata.shared.web.resolver import SystemResolver
+from strata.shared.web.url_guard import Guard
 
 NAME = "gateway"
 # Of the answer of a receiver only the status counts.
@@ -308,7 +308,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             watch.keep_looking,
             retention.keep_deleting,
         ),
-        authenticator=RunAuthenticator(keys, wiring.verifier, limiter),
+        authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
     )
 
 

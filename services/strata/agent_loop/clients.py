@@ -60,9 +60,9 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
+from strata.shared.bidi_call import answering
 from strata.shared.context import current_project
 from strata.shared.logs import get_logger
-from strata.shared.questions import answering
 from strata.shared.tool_catalogue import CODE_TOOLS, GROUP_TOOLS
 
 _SECTIONS = 512

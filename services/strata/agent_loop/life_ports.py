@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
-from strata.agent_loop.limiting import LimitedMemory
 from strata.agent_loop.loop.ports import Archival, Memory, MemoryView, Models, PromptLimit
+from strata.agent_loop.prompt_limits import LimitedMemory
 
 
 class MemoryLife(Memory, LimitedMemory, Protocol):

@@ -37,7 +37,6 @@ from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.first_messages import first_messages
 from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, ModelCatalog, RecallLife
-from strata.agent_loop.limiting import PromptLimits
 from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.loop.memory_view import memory_view
@@ -61,6 +60,7 @@ from strata.agent_loop.memory_agents import (
 from strata.agent_loop.models.domain import TextPart
 from strata.agent_loop.models.quirks import NO_QUIRKS
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.prompt_limits import PromptLimits
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     Metadata,

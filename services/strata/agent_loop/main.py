@@ -11,12 +11,12 @@ from strata.agent_loop.groups import GroupLifecycle
 from strata.agent_loop.image_fetching import open_image_fetcher
 from strata.agent_loop.keys import Keyring
 from strata.agent_loop.lifecycle import AgentLifecycle
-from strata.agent_loop.limiting import PromptLimits
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.next_requests import NextRequests
+from strata.agent_loop.prompt_limits import PromptLimits
 from strata.agent_loop.prompts.library import PromptLibrary
 from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.servicers.agents import AgentServicer

@@ -8,15 +8,15 @@ from strata.agent_loop.domain.agents import merge_tools
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.inspection import NextRequest, NextSteps
 from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, RecallLife
-from strata.agent_loop.limiting import PromptLimits
 from strata.agent_loop.loop.archival_counts import read_counts
-from strata.agent_loop.loop.gauge import Gauge, compaction_helps, files_excess
 from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.ports import Tools
 from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.requests import view_of
 from strata.agent_loop.loop.ruling import TurnRules
+from strata.agent_loop.loop.token_budget import Gauge, compaction_helps, files_excess
 from strata.agent_loop.models.tokens import tools_bytes
+from strata.agent_loop.prompt_limits import PromptLimits
 from strata.shared.clock import Clock
 from strata.shared.tool_catalogue import FILE_TOOLS
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.file_limits import FileLimits, file_limits_of
 from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.loop.gauge import FILES_SHARE, MESSAGES_SHARE, Gauge
 from strata.agent_loop.loop.memory_view import shows_line_numbers
 from strata.agent_loop.loop.ports import BoundModel, PromptLimit
+from strata.agent_loop.loop.token_budget import FILES_SHARE, MESSAGES_SHARE, Gauge
 from strata.agent_loop.models.domain import ToolSchema
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.system_message import (

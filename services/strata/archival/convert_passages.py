@@ -23,7 +23,7 @@ from strata.archival.convert import (
     to_request,
 )
 from strata.archival.domain.history import Author, Change, PassageVersion, Progress
-from strata.archival.domain.likeness import likeness_of
+from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
     Filter,
     GivenVector,
@@ -67,7 +67,7 @@ class PassageReader:
             FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
         """
         tokens = checked_tokens(text, self._count_tokens, self._token_limit)
-        return NewText(text, tokens, likeness_of(text))
+        return NewText(text, tokens, signature_of(text))
 
     def passages(
         self, wires: Iterable[pb.NewPassage], field: str, now: datetime, principal: str

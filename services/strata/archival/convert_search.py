@@ -17,7 +17,7 @@ from strata.shared.db import rows_that_fit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.reranking import Outcome, Report
-from strata.shared.timewords import TimeRange
+from strata.shared.time_expressions import TimeRange
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 100

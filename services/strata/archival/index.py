@@ -10,16 +10,16 @@ from typing import Protocol
 
 from strata.archival.domain.chunks import ChunkBatch, chunk_key
 from strata.archival.domain.passages import Filter, Passage, TagMatch
-from strata.archival.store.homes import Home
+from strata.archival.store.embedding_assignment import Home
 from strata.shared.embedding import Embedder, EmbeddingModels
-from strata.shared.timewords import TimeRange, just_before
+from strata.shared.time_expressions import TimeRange, just_before
 from strata.shared.vectors import Collection, FieldKind, Hit, Moment, VectorIndex, Where
 from strata.shared.vectors.fusion import joined
-from strata.shared.vectors.preferring import of_that_time
 from strata.shared.vectors.reindex import Serving
 from strata.shared.vectors.reindex.routes import OwnModels, Routes, first_generation
 from strata.shared.vectors.sparse import SparseEncoder
 from strata.shared.vectors.texts import CHUNK_TOKENS, Entry, TextIndex, models_of
+from strata.shared.vectors.time_preference import of_that_time
 
 PASSAGES = Collection(
     name="passages",
@@ -47,7 +47,7 @@ FILE_CHUNKS = Collection(
 
 
 class Homes(Protocol):
-    """Says under which models archives are indexed; see `ArchiveHomes`."""
+    """Says under which models archives are indexed; see `EmbeddingAssignments`."""
 
     async def of(self, project_id: str, archive_ids: Group[str]) -> Mapping[str, Home]:
         """Returns the homes of those of some archives that there are."""

@@ -17,17 +17,17 @@ from strata.archival.reindexing import ArchiveRebuild, ChunkTexts, PassageTexts
 from strata.archival.settings import ArchivalSettings
 from strata.archival.store import ChunkQueue, PendingPassages
 from strata.archival.store.contents import ChunkContents, PassageContents
-from strata.archival.store.homes import SCHEMA, ArchiveHomes
+from strata.archival.store.embedding_assignment import SCHEMA, EmbeddingAssignments
 from strata.shared.db import Database
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.service import Wiring
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import VectorIndex
+from strata.shared.vectors.factory import open_models, open_vectors
 from strata.shared.vectors.indexing import Indexer
-from strata.shared.vectors.opening import open_models, open_vectors
 from strata.shared.vectors.reindex import slot_of
-from strata.shared.vectors.reindex.desk import IndexDesk, Offered
 from strata.shared.vectors.reindex.driver import POLL_FACTOR, Rebuildable, Reindexer, archive_of
+from strata.shared.vectors.reindex.index_admin import IndexAdmin, Offered
 from strata.shared.vectors.reindex.ledger import Ledger
 from strata.shared.vectors.reindex.routes import OwnModels, StoredRoutes
 from strata.shared.vectors.reindex.whole import WholeCollection
@@ -56,9 +56,9 @@ class Indexes:
     chunks: ChunkIndex
     indexer: Indexer
     reindexer: Indexer
-    homes: ArchiveHomes
+    homes: EmbeddingAssignments
     archives: ArchiveRebuild
-    desk: IndexDesk
+    desk: IndexAdmin
 
 
 async def open_indexes(
@@ -74,8 +74,8 @@ async def open_indexes(
         FailedPreconditionError: The weights of the model are missing.
         DataLossError: They are not those of this release.
     """
-    models = await open_models(settings, wiring.commons, stack)
-    vectors = await open_vectors(settings, wiring.commons, stack)
+    models = await open_models(settings, wiring.shared_resources, stack)
+    vectors = await open_vectors(settings, wiring.shared_resources, stack)
     return await wire(settings, models, vectors, database, worker, wiring.telemetry)
 
 
@@ -89,7 +89,7 @@ async def wire(
 ) -> Indexes:
     """Returns what works on models and engine that are open."""
     ledger = Ledger(worker, SCHEMA)
-    homes = ArchiveHomes(database)
+    homes = EmbeddingAssignments(database)
     passages = PassageIndex(
         vectors,
         models,
@@ -127,6 +127,6 @@ async def wire(
         ),
         "files": Offered(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
     }
-    desk = IndexDesk(ledger, models, offered, allowed=settings.reindex_by_key, wake=reindexer.wake)
+    desk = IndexAdmin(ledger, models, offered, allowed=settings.reindex_by_key, wake=reindexer.wake)
     embedder = await models.get(models.default.id)
     return Indexes(embedder, models, passages, chunks, indexer, reindexer, homes, archives, desk)

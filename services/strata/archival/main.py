@@ -39,7 +39,7 @@ from strata.archival.store import (
 from strata.shared.auth import TokenVerifier
 from strata.shared.db import Database
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
-from strata.shared.reranking.opening import open_reranking
+from strata.shared.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 
@@ -83,7 +83,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
     )
     stack.push_async_callback(worker.close)
     indexes = await open_indexes(settings, wiring, stack, database, worker)
-    reranking = await open_reranking(settings, wiring.commons, wiring.telemetry, stack)
+    reranking = await open_reranking(settings, wiring.shared_resources, wiring.telemetry, stack)
     embedder, indexer = indexes.embedder, indexes.indexer
     archives = PostgresArchiveStore(database)
     passages = PostgresPassageStore(database)

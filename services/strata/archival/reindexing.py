@@ -9,12 +9,12 @@ from strata.archival.domain.passages import Passage
 from strata.archival.index import Homes, PassageIndex, chunk_entries, entry_of
 from strata.archival.store import PendingPassages
 from strata.archival.store.contents import ChunkContents, PassageContents
-from strata.archival.store.homes import ArchiveHomes, Home, own_model
+from strata.archival.store.embedding_assignment import EmbeddingAssignments, Home, own_model
 from strata.shared.vectors import Where
 from strata.shared.vectors.reindex import Phase, Reindex, Serving, Share
 from strata.shared.vectors.reindex.check import Stored
-from strata.shared.vectors.reindex.desk import finished, rolled_back
 from strata.shared.vectors.reindex.driver import Batch
+from strata.shared.vectors.reindex.index_admin import finished, rolled_back
 from strata.shared.vectors.texts import TextIndex
 
 _NONE_YET = ("", "")
@@ -125,7 +125,7 @@ class ArchiveRebuild:
         index: PassageIndex,
         contents: PassageContents,
         pending: PendingPassages,
-        homes: ArchiveHomes,
+        homes: EmbeddingAssignments,
     ) -> None:
         self._index = index
         self._contents = contents
@@ -196,7 +196,7 @@ class ArchiveModels:
 
     def __init__(
         self,
-        homes: ArchiveHomes,
+        homes: EmbeddingAssignments,
         rebuild: ArchiveRebuild,
         index: PassageIndex,
         wake: Callable[[], None],

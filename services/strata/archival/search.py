@@ -13,10 +13,10 @@ from strata.archival.index import ChunkIndex, PassageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.reranking import Report
-from strata.shared.reranking.ordering import Ranked, Reranking, told
-from strata.shared.timewords import TimeRange, time_ranges, zone_of
-from strata.shared.vectors.merging import Place, explained, find, merge
-from strata.shared.vectors.preferring import WHEN_WEIGHT
+from strata.shared.reranking.result_order import Ranked, Reranking, told
+from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
+from strata.shared.vectors.result_merge import Place, explained, find, merge
+from strata.shared.vectors.time_preference import WHEN_WEIGHT
 
 # Chunks of a file that was replaced stand in the index until they are forgotten there.
 _CHUNK_MARGIN = 2

@@ -20,7 +20,7 @@ from strata.core_memory.domain.core_memory import CoreMemory, Receipt
 from strata.core_memory.domain.history import History
 from strata.core_memory.domain.linting import lint
 from strata.core_memory.domain.ports import BlockStore, ReplayedError
-from strata.core_memory.files.windows import Windows
+from strata.core_memory.files.file_windows import Windows
 from strata.shared.db import Page, decode_page_token, page_limit
 
 Context = Any

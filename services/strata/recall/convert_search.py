@@ -23,7 +23,7 @@ from strata.shared.db import rows_that_fit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.reranking import Outcome, Report
-from strata.shared.timewords import TimeRange
+from strata.shared.time_expressions import TimeRange
 
 MAX_QUERY_CHARS = 2_000
 MAX_SEARCH_LIMIT = 100

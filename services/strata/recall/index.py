@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strata.recall.domain.messages import Message
-from strata.recall.domain.questions import whose_words
+from strata.recall.domain.query_roles import query_role
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.domain.search_text import is_indexed, searchable_text
 from strata.shared.embedding import Embedder, EmbeddingModels
-from strata.shared.timewords import TimeRange, just_before
+from strata.shared.time_expressions import TimeRange, just_before
 from strata.shared.vectors import (
     Collection,
     FieldKind,
@@ -19,10 +19,10 @@ from strata.shared.vectors import (
     VectorIndex,
     Where,
 )
-from strata.shared.vectors.preferring import of_that_time
 from strata.shared.vectors.reindex.routes import Routes
 from strata.shared.vectors.sparse import SparseEncoder
 from strata.shared.vectors.texts import CHUNK_TOKENS, Entry, TextIndex
+from strata.shared.vectors.time_preference import of_that_time
 
 # Replies of models are long: ten of them have a hundred chunks. With 60 candidates three in a
 # hundred of the evidence are lost; with 300 one more is found, for twice the time.
@@ -146,7 +146,7 @@ def entries_of(messages: Sequence[Message]) -> list[Entry]:
 
 def preferences(query: SearchQuery, spoken: Sequence[TimeRange]) -> list[Preference]:
     """Returns what a question asks for by its form: whose words, and of what time."""
-    role = whose_words(query.text)
+    role = query_role(query.text)
     whose = [] if role is None else [Preference(WHOSE_WEIGHT, "role", role.value)]
     return whose + of_that_time(spoken)
 

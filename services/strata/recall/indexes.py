@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from strata.recall.forgetting import ForgottenPoints
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import MessageBacklog
 from strata.recall.reindexing import MessageTexts
+from strata.recall.retention_worker import ForgottenPoints
 from strata.recall.settings import RecallSettings
 from strata.recall.store import ForgottenMessages, PendingMessages
 from strata.recall.store.contents import MessageContents
@@ -18,11 +18,11 @@ from strata.shared.embedding import EmbeddingModels
 from strata.shared.service import BackgroundTask, Wiring
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import VectorIndex
+from strata.shared.vectors.factory import open_models, open_vectors
 from strata.shared.vectors.indexing import Indexer
-from strata.shared.vectors.opening import open_models, open_vectors
 from strata.shared.vectors.reindex import slot_of
-from strata.shared.vectors.reindex.desk import IndexDesk, Offered
 from strata.shared.vectors.reindex.driver import POLL_FACTOR, Reindexer
+from strata.shared.vectors.reindex.index_admin import IndexAdmin, Offered
 from strata.shared.vectors.reindex.ledger import Ledger
 from strata.shared.vectors.reindex.routes import StoredRoutes
 from strata.shared.vectors.reindex.whole import WholeCollection
@@ -43,7 +43,7 @@ class Indexes:
     """
 
     messages: MessageIndex | None
-    desk: IndexDesk
+    desk: IndexAdmin
     background: Sequence[BackgroundTask] = ()
     indexers: Sequence[Indexer] = ()
 
@@ -63,11 +63,11 @@ async def open_indexes(
         ValueError: Messages are to be indexed and there is no worker role.
     """
     if not settings.index_messages:
-        return Indexes(None, IndexDesk(None, None, {}, allowed=settings.reindex_by_key))
+        return Indexes(None, IndexAdmin(None, None, {}, allowed=settings.reindex_by_key))
     if worker is None:
         raise ValueError("Indexing messages needs worker_database_url.")
-    models = await open_models(settings, wiring.commons, stack)
-    vectors = await open_vectors(settings, wiring.commons, stack)
+    models = await open_models(settings, wiring.shared_resources, stack)
+    vectors = await open_vectors(settings, wiring.shared_resources, stack)
     return wire(settings, models, vectors, database, worker, wiring.telemetry)
 
 
@@ -91,7 +91,7 @@ def wire(
     indexer = Indexer([forgotten, backlog], poll=settings.index_poll_s)
     driver = Reindexer(ledger, {slot_of(MESSAGES): whole}, settings.reindex_config, indexer.quiet)
     reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
-    desk = IndexDesk(
+    desk = IndexAdmin(
         ledger,
         models,
         {"messages": Offered(routes, whole, texts.count, pending.lag)},

@@ -10,9 +10,9 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.recall.forgetting import RetentionWorker
 from strata.recall.indexes import open_indexes
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.retention_worker import RetentionWorker
 from strata.recall.search import MessageSearch
 from strata.recall.servicer import MessageServicer, WindowServicer
 from strata.recall.servicers.indexes import MessageIndexServicer
@@ -28,7 +28,7 @@ from strata.recall.store import (
     PostgresWindowStore,
 )
 from strata.shared.db import Database
-from strata.shared.reranking.opening import open_reranking
+from strata.shared.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 
@@ -61,7 +61,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
     stack.push_async_callback(database.close)
     worker = _open_worker(settings, stack)
     indexes = await open_indexes(settings, wiring, stack, database, worker)
-    reranking = await open_reranking(settings, wiring.commons, wiring.telemetry, stack)
+    reranking = await open_reranking(settings, wiring.shared_resources, wiring.telemetry, stack)
     background = indexes.background
     if worker is not None:
         retention = RetentionWorker(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from strata.recall.domain.messages import Message
-from strata.recall.domain.questions import whose_words
+from strata.recall.domain.query_roles import query_role
 from strata.recall.domain.search import (
     Answer,
     Exclusion,
@@ -22,9 +22,9 @@ from strata.recall.index import MessageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.reranking import Report
-from strata.shared.reranking.ordering import Ranked, Reranking, told
-from strata.shared.timewords import TimeRange, time_ranges, zone_of
-from strata.shared.vectors.merging import Matches, Place, explained, find, merge
+from strata.shared.reranking.result_order import Ranked, Reranking, told
+from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
+from strata.shared.vectors.result_merge import Matches, Place, explained, find, merge
 
 # Where a phrase must occur, PostgreSQL drops what does not hold it.
 _PHRASE_MARGIN = 5
@@ -129,7 +129,7 @@ def _why(
     """Tells in words why a message stands where it stands."""
     reasons = []
     message = ranked.item
-    if whose_words(query.text) is message.role:
+    if query_role(query.text) is message.role:
         reasons.append(f"the question is about words of the {message.role.value}")
     reasons += [
         f"it was said at the time of {each.words!r}"

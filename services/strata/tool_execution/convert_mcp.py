@@ -11,7 +11,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.shared.ids import new_id
 from strata.shared.redaction import Redactor
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.guard import parse_url
+from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.convert import tool_to_proto
 from strata.tool_execution.convert_registry import REQUEST_ID, Violations, secret_name_problem
 from strata.tool_execution.domain.mcp import (

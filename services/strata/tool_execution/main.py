@@ -21,7 +21,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.db import Database
 from strata.shared.db.requests import RequestLog
 from strata.shared.embedding import CachingEmbedder, Embedder
-from strata.shared.embedding.courtesy import QuestionsFirst
+from strata.shared.embedding.query_priority import QueriesFirst
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 from strata.tool_execution.builtin.agents import AgentTools
@@ -184,10 +184,12 @@ async def _open_embedder(
 
         local = await MiniLmEmbedder.load(settings.embedding_model_path)
         closing.push_async_callback(local.close)
-        return CachingEmbedder(QuestionsFirst(local))
+        return CachingEmbedder(QueriesFirst(local))
 
     # The key of the services that search: in one process they have one model together.
-    return await wiring.commons.share(("embedder", settings.embedding_model_path), make, stack)
+    return await wiring.shared_resources.share(
+        ("embedder", settings.embedding_model_path), make, stack
+    )
 
 
 def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[BackgroundTask]:

@@ -12,7 +12,7 @@ from strata.shared.secrets import Envelope, open_envelope
 from strata.shared.settings import MIB, ServiceSettings, settings_config
 from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.guard import parse_url
+from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.domain.web import ProviderName
 from strata.tool_execution.egress.fields import EgressFields
 from strata.tool_execution.mcp.program_user import PROGRAM_UID, PROGRAM_UIDS

@@ -17,7 +17,6 @@ import grpc.aio
 
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
-from strata.shared.commons import Commons
 from strata.shared.errors import Reason
 from strata.shared.inprocess_call import (
     Deserializer,
@@ -34,6 +33,7 @@ from strata.shared.interceptors.pipeline import MethodTable
 from strata.shared.interceptors.standard import method_table
 from strata.shared.service import Service
 from strata.shared.settings import ServerLimits, ServiceSettings
+from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 
 
@@ -117,7 +117,7 @@ class InProcessNetwork:
         self.verifier = verifier
         self.clock: Clock = clock or SystemClock()
         self.telemetry = telemetry or Telemetry()
-        self.commons = Commons()
+        self.shared_resources = SharedResources()
         self._policy = policy or CallPolicy()
         self._servers: dict[str, InProcessServer] = {}
         self._changed = asyncio.Event()

@@ -9,7 +9,7 @@ from strata.shared.blank_text import is_blank
 from strata.shared.errors import FieldViolation
 from strata.shared.images import MAX_ALT_TEXT, MAX_IMAGES, ImageError, inspect_image
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.guard import parse_url
+from strata.shared.web.url_guard import parse_url
 
 _USER = frozenset({message_pb2.ROLE_UNSPECIFIED, message_pb2.ROLE_USER})
 

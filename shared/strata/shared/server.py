@@ -16,8 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, ServiceChannels
 from strata.shared.clock import Clock, SystemClock
-from strata.shared.commons import Commons
-from strata.shared.garbage import start_set_aside
+from strata.shared.gc_freeze import start_freezing
 from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
@@ -26,6 +25,7 @@ from strata.shared.loops import loop_factory
 from strata.shared.reflection import add_reflection
 from strata.shared.service import BackgroundTasks, Build, Service, SettingsT_contra
 from strata.shared.settings import MIB, ServiceSettings
+from strata.shared.shared_resources import SharedResources
 from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import Telemetry
 
@@ -193,7 +193,7 @@ class NetworkWiring:
         self.verifier = verifier
         self.clock = clock
         self.telemetry = telemetry or Telemetry()
-        self.commons = Commons()
+        self.shared_resources = SharedResources()
         self._channels = channels
 
     def channel(self, service: str) -> ClientChannel:
@@ -322,7 +322,7 @@ async def serve_service(
         try:
             async with (
                 serving(build, settings, hurry=termination.hurry) as server,
-                start_set_aside(),
+                start_freezing(),
             ):
                 termination.started()
                 _log.info("service ready", service=name, address=server.address)

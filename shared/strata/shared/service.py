@@ -19,10 +19,10 @@ import grpc
 
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock
-from strata.shared.commons import Commons
 from strata.shared.interceptors.auth import Authenticator
 from strata.shared.logs import get_logger
 from strata.shared.settings import ServiceSettings
+from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 
 _FIRST_PAUSE_S = 0.5
@@ -87,7 +87,7 @@ class Wiring(Protocol):
         ...
 
     @property
-    def commons(self) -> Commons:
+    def shared_resources(self) -> SharedResources:
         """What the services of the process share."""
         ...
 

@@ -24,7 +24,6 @@ from strata.archival.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
 from strata.archival.indexes import wire
 from strata.archival.settings import ArchivalSettings
 from strata.embedded.vectors import EmbeddedVectors
-from strata.shared.commons import Commons
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.embedding.base import LOCAL_MODEL
 from strata.shared.errors import (
@@ -34,9 +33,10 @@ from strata.shared.errors import (
     PermissionDeniedError,
 )
 from strata.shared.ids import new_id
+from strata.shared.shared_resources import SharedResources
 from strata.shared.vectors import Where
+from strata.shared.vectors.factory import open_models
 from strata.shared.vectors.fusion import FusionConfig
-from strata.shared.vectors.opening import open_models
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.reindex.routes import StoredRoutes
 
@@ -68,7 +68,7 @@ async def world(
         reindex_sample=5,
     )
     async with AsyncExitStack() as stack:
-        opened = await open_models(settings, Commons(), stack)
+        opened = await open_models(settings, SharedResources(), stack)
         indexes = await wire(settings, opened, vectors, stores.database, stores.worker)
         made = World(stores, settings, opened, vectors, indexes, endpoint, project)
         for backlog in indexes.indexer._backlogs:

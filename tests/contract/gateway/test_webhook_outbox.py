@@ -19,7 +19,7 @@ from strata.shared.fair_slots import calling_project
 from strata.shared.ids import new_id
 from strata.shared.secrets import open_envelope
 from strata.shared.web.fetching import Fetcher
-from strata.shared.web.guard import Guard
+from strata.shared.web.url_guard import Guard
 
 
 def store_of(gateways: Gateways) -> PostgresWebhookStore:

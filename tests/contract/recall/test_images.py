@@ -15,8 +15,8 @@ from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
 from strata.recall import convert
 from strata.recall.domain.messages import Message, MessageFilter, Step
-from strata.recall.forgetting import RetentionWorker
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.retention_worker import RetentionWorker
 from strata.recall.store import (
     PostgresImageStore,
     PostgresOldMessages,

@@ -25,14 +25,14 @@ from strata.recall.settings import RecallSettings
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
-from strata.shared.commons import Commons
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError
 from strata.shared.ids import new_id
+from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import Where
-from strata.shared.vectors.opening import open_models
+from strata.shared.vectors.factory import open_models
 from strata.shared.vectors.qdrant import QdrantIndex, connect
 
 
@@ -57,7 +57,7 @@ async def parts(
         embedding_models=endpoints(endpoint.base_url), reindex_batch=2, index_batch=8
     )
     async with AsyncExitStack() as stack:
-        models = await open_models(settings, Commons(), stack)
+        models = await open_models(settings, SharedResources(), stack)
         indexes = wire(settings, models, vectors, database, worker, Telemetry())
         for backlog in indexes.indexers[0]._backlogs:
             await backlog.ensure()

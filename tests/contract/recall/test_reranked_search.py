@@ -23,7 +23,7 @@ from strata.shared.db import Database
 from strata.shared.embedding import Embedder
 from strata.shared.reranking import Outcome
 from strata.shared.reranking.cross_encoder import CrossEncoder
-from strata.shared.reranking.ordering import RERANKS, Reranking
+from strata.shared.reranking.result_order import RERANKS, Reranking
 from strata.shared.telemetry import Telemetry
 
 QUESTION = "What is the name of the boat?"

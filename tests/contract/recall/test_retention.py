@@ -16,10 +16,10 @@ from contract.recall.test_forks import Talk, ids
 from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Message, MessageFilter, Role, Step
 from strata.recall.domain.search import SearchQuery
-from strata.recall.forgetting import ForgottenPoints, RetentionWorker
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import MessageBacklog
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.retention_worker import ForgottenPoints, RetentionWorker
 from strata.recall.store import (
     ForgottenMessages,
     PendingMessages,

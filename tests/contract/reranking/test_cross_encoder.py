@@ -18,14 +18,14 @@ from onnx import TensorProto
 import cross_encoders
 from cross_encoders import constant, counting, export, node, overlap, write_config, write_model
 from strata.recall.settings import RecallSettings
-from strata.shared.commons import Commons
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.reranking import Reranker
 from strata.shared.reranking.cross_encoder import CrossEncoder
-from strata.shared.reranking.opening import open_reranking
-from strata.shared.reranking.ordering import Reranking
+from strata.shared.reranking.factory import open_reranking
+from strata.shared.reranking.result_order import Reranking
+from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.merging import Place
+from strata.shared.vectors.result_merge import Place
 
 WORDS = "who is called nora the boat a cat sleeps on red sofa and"
 SENTENCES = st.lists(st.sampled_from(WORDS.split()), max_size=12).map(" ".join)
@@ -98,7 +98,7 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
 ) -> None:
     folder = export(tmp_path, WORDS, max_tokens=512)
     made = RecallSettings(reranker_path=folder, reranker_text_tokens=16, reranker_budget_ms=60_000)
-    reranking = await open_reranking(made, Commons(), Telemetry(), stack)
+    reranking = await open_reranking(made, SharedResources(), Telemetry(), stack)
     filler = "a cat sleeps on the sofa and " * 40
     texts = [f"{filler} the boat is called nora {filler}", f"boat {filler}", filler]
     found = [(text, Place("fts", 0.5, None, 1)) for text in reversed(texts)]
@@ -195,8 +195,10 @@ async def test_services_of_a_process_share_one_model(stack: AsyncExitStack, tmp_
     made = RecallSettings(
         reranker_path=export(tmp_path, WORDS), reranker_candidates=2, reranker_budget_ms=60_000
     )
-    commons, telemetry = Commons(), Telemetry()
-    first, second = [await open_reranking(made, commons, telemetry, stack) for _ in range(2)]
+    shared_resources, telemetry = SharedResources(), Telemetry()
+    first, second = [
+        await open_reranking(made, shared_resources, telemetry, stack) for _ in range(2)
+    ]
     assert first._reranker is second._reranker
     assert first.depth(1) == 2
     found = [(text, Place("fts", 0.5, None, 1)) for text in ("a cat", "red cat", "red red cat")]
@@ -207,7 +209,7 @@ async def test_services_of_a_process_share_one_model(stack: AsyncExitStack, tmp_
 
 
 async def test_by_default_there_is_none(stack: AsyncExitStack) -> None:
-    off = await open_reranking(RecallSettings(), Commons(), Telemetry(), stack)
+    off = await open_reranking(RecallSettings(), SharedResources(), Telemetry(), stack)
     assert off.depth(5) == 5
 
 
@@ -325,7 +327,7 @@ async def test_a_folder_that_cannot_be_used_is_refused_at_the_start(
     made = RecallSettings(reranker_path=folder)
     async with AsyncExitStack() as stack:
         with pytest.raises(FailedPreconditionError, match=why) as caught:
-            await open_reranking(made, Commons(), Telemetry(), stack)
+            await open_reranking(made, SharedResources(), Telemetry(), stack)
     assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED
     assert caught.value.metadata["path"] == str(folder)
     assert str(folder) in caught.value.message

@@ -21,8 +21,8 @@ from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, ResourceExhaustedError
 from strata.shared.ids import new_id
 from strata.shared.secrets import Envelope
-from strata.shared.web.guard import Guard
 from strata.shared.web.resolver import SystemResolver
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpServer, OAuthClient, SignIn, Transport
 from strata.tool_execution.domain.mcp_sign_in import MAX_BEGUN, Client, Tokens

@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 
 from contract.channels.conftest import until
+from strata.shared.bidi_call import answering
 from strata.shared.channels import ChannelFactory
 from strata.shared.endings import let_end
-from strata.shared.questions import answering
 from strata.shared.telemetry import Telemetry
 
 

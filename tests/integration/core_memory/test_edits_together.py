@@ -36,9 +36,9 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.domain.merging import merge3_text
 from strata.core_memory.domain.patching import apply_section, parse_patch
 from strata.core_memory.domain.ports import ReplayedError, Request
+from strata.core_memory.domain.three_way_merge import merge3_text
 from strata.core_memory.store import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import models
 
-from strata.embedded.vectors import EmbeddedVectors, narrowing, wire
+from strata.embedded.vectors import EmbeddedVectors, filter_rewriter, wire
 from strata.embedded.vectors.convert_filters import filter_of
-from strata.embedded.vectors.narrowing import Narrowing
+from strata.embedded.vectors.filter_rewriter import FilterRewriter
 from strata.embedded.vectors.store import CollectionStore
 from strata.shared.vectors.qdrant import connect
 
@@ -119,7 +119,7 @@ def keyword(field: str, value: str) -> wire.common.Condition:
 
 def left_of(shard: edge.EdgeShard, condition: wire.common.Filter) -> str | None:
     """What of a filter is checked, as text; None if nothing."""
-    needed = Narrowing(shard).needed(condition)
+    needed = FilterRewriter(shard).needed(condition)
     return None if needed is None else repr(needed)
 
 
@@ -223,7 +223,7 @@ def test_a_narrowed_filter_finds_what_the_whole_one_finds(
         stack.callback(shard.close)
         for conditions in asked:
             message = wire.common.Filter(must=[keyword(*pair) for pair in conditions.items()])
-            narrowed = Narrowing(shard).needed(message)
+            narrowed = FilterRewriter(shard).needed(message)
             found = {hit.id for hit in shard.query(nearest(narrowed))}
             assert found == {
                 number
@@ -267,9 +267,9 @@ def test_a_broad_range_that_is_checked_by_point_finds_the_same(
             must.append(keyword("project", "a"))
         message = wire.common.Filter(must=must)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(narrowing, "_MANY_POINTS", 1)
-            patch.setattr(narrowing, "_BROAD", 0)
-            narrowed = Narrowing(shard).needed(message)
+            patch.setattr(filter_rewriter, "_MANY_POINTS", 1)
+            patch.setattr(filter_rewriter, "_BROAD", 0)
+            narrowed = FilterRewriter(shard).needed(message)
         found = {hit.id for hit in shard.query(nearest(narrowed))}
         assert found == {
             number
@@ -293,7 +293,7 @@ def test_only_a_broad_range_of_many_points_is_checked_by_point(
     narrow = wire.common.Filter(must=[range_of("number", {"gte": 98})])
     unindexed = wire.common.Filter(must=[range_of("other", {"gte": 0})])
     assert left_of(shard, broad) == repr(filter_of(broad))  # few points
-    monkeypatch.setattr(narrowing, "_MANY_POINTS", 100)
+    monkeypatch.setattr(filter_rewriter, "_MANY_POINTS", 100)
     denied = wire.common.Condition(filter=wire.common.Filter(must_not=broad.must))
     assert left_of(shard, broad) == repr(filter_of(wire.common.Filter(must_not=[denied])))
     assert left_of(shard, narrow) == repr(filter_of(narrow))
@@ -350,7 +350,7 @@ def test_what_is_known_of_a_collection_is_forgotten_when_it_is_written_to(
                 store.update("c", [change_of(verb, number, payload)])
             known = store.narrowing("c")
             assert store.narrowing("c") is known  # until the next write
-            anew = Narrowing(store.shard("c"))
+            anew = FilterRewriter(store.shard("c"))
             assert repr(known.needed(mine)) == repr(anew.needed(mine))
 
 

@@ -14,9 +14,9 @@ import qdrant_edge as edge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.embedded.vectors import narrowing, searching, wire
+from strata.embedded.vectors import filter_rewriter, searching, wire
 from strata.embedded.vectors.convert_queries import query_request
-from strata.embedded.vectors.narrowing import Narrowing
+from strata.embedded.vectors.filter_rewriter import FilterRewriter
 from strata.embedded.vectors.searching import search
 
 DENSE, SPARSE = "dense", "words"
@@ -35,7 +35,7 @@ def shard(tmp_path: Path) -> Iterator[edge.EdgeShard]:
 
 @pytest.fixture
 def broad(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrowing, "_MANY_POINTS", 1)
+    monkeypatch.setattr(filter_rewriter, "_MANY_POINTS", 1)
 
 
 def new_shard(folder: str) -> edge.EdgeShard:
@@ -128,15 +128,15 @@ def test_a_search_finds_what_a_plain_one_finds(
     more: int,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(narrowing, "_MANY_POINTS", 1)
-        patch.setattr(narrowing, "_BROAD", share)
+        patch.setattr(filter_rewriter, "_MANY_POINTS", 1)
+        patch.setattr(filter_rewriter, "_BROAD", share)
         patch.setattr(searching, "_SAMPLE", sample)
         # Few more than are asked for, so that there often are not enough.
         patch.setattr(searching, "_MARGIN", 1.0)
         patch.setattr(searching, "_AT_LEAST_MORE", more)
         with closing(new_shard(folder)) as shard:
             put(shard, points)
-            known = Narrowing(shard)
+            known = FilterRewriter(shard)
             messages = [(dense if close else sparse)(limit, *must) for close, limit, must in asked]
             if threshold is not None:
                 messages[0].score_threshold = threshold
@@ -168,7 +168,7 @@ def test_a_condition_that_most_points_meet_is_checked_of_the_best_alone(
     put(shard, [(number % 10, {"a"}, {0}) for number in range(100)])
     spy: Any = Spy(shard)
     message = dense(10, at_least(5))
-    [found] = search(spy, Narrowing(shard), [message])
+    [found] = search(spy, FilterRewriter(shard), [message])
     assert told(found) == plainly(shard, message)
     assert len(found) == 10
     first, second = spy.searched
@@ -182,7 +182,7 @@ def test_where_the_best_do_not_meet_it_all_points_are_looked_at_and_it_is_not_tr
     # The nearest come first, and none of the first half is within the range.
     put(shard, [(number // 100, {"a"}, {0}) for number in range(1000)])
     spy: Any = Spy(shard)
-    known, message = Narrowing(shard), dense(10, at_least(5))
+    known, message = FilterRewriter(shard), dense(10, at_least(5))
     assert told(search(spy, known, [message])[0]) == plainly(shard, message)
     assert len(spy.searched) == 3
     assert told(search(spy, known, [message])[0]) == plainly(shard, message)
@@ -196,7 +196,7 @@ def test_where_a_few_too_few_of_the_best_meet_it_more_are_taken_the_next_time(
     values = [9 if number % 10 < (3 if number < 100 else 9) else 0 for number in range(300)]
     put(shard, [(value, {"a"}, {0}) for value in values])
     spy: Any = Spy(shard)
-    known, message = Narrowing(shard), dense(20, at_least(5))
+    known, message = FilterRewriter(shard), dense(20, at_least(5))
     estimated = known.of(message.filter).share
     assert estimated == pytest.approx(0.7, abs=0.05)
     for searches in (3, 2, 2):
@@ -210,13 +210,13 @@ def test_a_search_by_words_is_made_as_it_was_asked(shard: edge.EdgeShard, broad:
     put(shard, [(number % 10, {"a"}, {0}) for number in range(100)])
     spy: Any = Spy(shard)
     message = sparse(10, at_least(5))
-    assert told(search(spy, Narrowing(shard), [message])[0]) == plainly(shard, message)
+    assert told(search(spy, FilterRewriter(shard), [message])[0]) == plainly(shard, message)
     assert len(spy.searched) == 1
 
 
 def test_conditions_that_go_together_are_seen_to(shard: edge.EdgeShard, broad: None) -> None:
     put(shard, [(number % 2 * 9, {"a"} if number % 2 else {"b"}, {0}) for number in range(600)])
-    known, message = Narrowing(shard), dense(20, at_least(5), tagged("a"))
+    known, message = FilterRewriter(shard), dense(20, at_least(5), tagged("a"))
     narrowed = known.of(message.filter)
     assert narrowed.share == pytest.approx(0.25, abs=0.05)
     for _ in range(2):
@@ -240,6 +240,6 @@ def test_other_searches_are_made_as_they_were_asked(
     if message.prefetch:
         message.prefetch[0].query.nearest.dense.data.extend([0.0, 1.0])
         message.prefetch[0].using = DENSE
-    [found] = search(spy, Narrowing(shard), [message])
+    [found] = search(spy, FilterRewriter(shard), [message])
     assert told(found) == plainly(shard, message)
     assert len(spy.searched) == 1

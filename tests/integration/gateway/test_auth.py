@@ -17,8 +17,8 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import new_secret
-from strata.gateway.auth.of_runs import FOR_RUNS
 from strata.gateway.auth.policy import scopes_of
+from strata.gateway.auth.run_tokens import FOR_RUNS
 from strata.gateway.registry import public_services
 from strata.shared.auth import TokenSigner, generate_key_pair
 from strata.shared.clock import SystemClock

@@ -1,4 +1,4 @@
-"""Programs that a service starts are not touched by gRPC (see `strata.shared.forks`)."""
+"""Programs that a service starts are not touched by gRPC (see `strata.shared.fork_safety`)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from certificates import self_signed
 from integration.sandbox.attacks import source
 from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import ROOT, Worker, readable
-from strata.shared.web.guard import Guard
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
 from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox

@@ -53,7 +53,7 @@ def proxies(settings: dict[str, Any]) -> Proxies:
     """Returns what lets calls reach servers on loopback, under the names of the settings."""
     # Beside the sandbox they need one library, and not every Python has it.
     sys.path.append(settings["libraries"])
-    from strata.shared.web.guard import Guard  # noqa: PLC0415
+    from strata.shared.web.url_guard import Guard  # noqa: PLC0415
     from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits  # noqa: PLC0415
 
     async def resolve(host: str, port: int) -> list[str]:

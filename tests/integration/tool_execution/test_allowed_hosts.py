@@ -17,7 +17,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import InvalidArgumentError, UnimplementedError, WrongSettingError
 from strata.shared.secrets import Envelope, generate_master_key, open_envelope
-from strata.shared.web.guard import Guard
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.hosts import NetworkPolicy

@@ -21,7 +21,7 @@ from mcp_support import alive, open_folder, program_command, serving_http, tool,
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.guard import Guard
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import Connectable, McpServer, Reported, Synced, Transport
 from strata.tool_execution.domain.tools import (
@@ -35,13 +35,13 @@ from strata.tool_execution.domain.tools import (
 )
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
-from strata.tool_execution.mcp.opening import Way
 from strata.tool_execution.mcp.program_user import (
     PROGRAM_UID,
     PROGRAM_UIDS,
     ProgramUsers,
     open_program_users,
 )
+from strata.tool_execution.mcp.transports import Way
 
 ANYTHING = {"type": "object", "properties": {}, "required": [], "additionalProperties": True}
 

@@ -12,7 +12,7 @@ import pytest
 from uv import find_uv_bin
 
 from certificates import issued
-from strata.shared.web.guard import Guard
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
 from strata.tool_execution.packages import Builder

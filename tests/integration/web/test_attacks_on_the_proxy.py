@@ -12,7 +12,7 @@ import pytest
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import calling_project
 from strata.shared.web.fetching import Fetched
-from strata.shared.web.guard import Guard
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.builtin.web_reading import PageLimits, PageReader
 from strata.tool_execution.domain.tools import ToolError
 from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits

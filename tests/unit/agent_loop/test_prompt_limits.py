@@ -17,14 +17,14 @@ from strata.agent_loop.domain.commands import UpdateAgent
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.store import AgentStore, Request
 from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.limiting import PromptLimits
-from strata.agent_loop.loop.gauge import MESSAGES_SHARE, Gauge
 from strata.agent_loop.loop.ports import BoundModel, Models, PromptLimit, Tools
+from strata.agent_loop.loop.token_budget import MESSAGES_SHARE, Gauge
 from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings, ToolSchema
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompt_budget import PromptBudget, budget_of
+from strata.agent_loop.prompt_limits import PromptLimits
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     Metadata,

@@ -18,8 +18,8 @@ from strata.archival.domain.searching import Answer, Exclusion, Found, Search, e
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.reranking import Outcome, Report
-from strata.shared.timewords import TimeRange
-from strata.shared.vectors.merging import Place
+from strata.shared.time_expressions import TimeRange
+from strata.shared.vectors.result_merge import Place
 
 AGENT = new_id("agent")
 TAGS = st.frozensets(st.sampled_from("abc"))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import DELETE, Authorship, Block, Origin, Version
 from strata.core_memory.domain.reverting import UndoConflict, undo
-from strata.core_memory.domain.spans import (
+from strata.core_memory.domain.revision_ranges import (
     Span,
     already_undone,
-    read_spans,
-    spans_of,
-    write_spans,
+    read_revision_ranges,
+    revision_ranges_of,
+    write_revision_ranges,
 )
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -49,14 +49,14 @@ def undone(current: Block, before: Block | None, after: Block) -> Block:
 
 
 def test_revisions_that_follow_each_other_are_one_span() -> None:
-    assert spans_of([9, 8, 5, 3, 2, 1]) == [Span(8, 9), Span(5, 5), Span(1, 3)]
-    assert spans_of([]) == []
+    assert revision_ranges_of([9, 8, 5, 3, 2, 1]) == [Span(8, 9), Span(5, 5), Span(1, 3)]
+    assert revision_ranges_of([]) == []
 
 
 @given(st.lists(st.integers(1, 10**9), unique=True))
 def test_spans_are_written_and_read(revisions: list[int]) -> None:
-    spans = spans_of(sorted(revisions, reverse=True))
-    assert read_spans(write_spans(spans)) == spans
+    spans = revision_ranges_of(sorted(revisions, reverse=True))
+    assert read_revision_ranges(write_revision_ranges(spans)) == spans
     assert sum(span.last - span.first + 1 for span in spans) == len(revisions)
 
 

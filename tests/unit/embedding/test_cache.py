@@ -74,5 +74,5 @@ async def test_answers_are_those_of_the_embedder(batches: list[list[str]], size:
 
 
 def test_a_cache_without_space_is_refused() -> None:
-    with pytest.raises(ValueError, match="service"):
+    with pytest.raises(ValueError, match="space"):
         CachingEmbedder(CountingEmbedder(), max_entries=0)

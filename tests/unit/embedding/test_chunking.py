@@ -95,7 +95,7 @@ def test_one_endless_word_is_cut() -> None:
 
 @pytest.mark.parametrize(("limit", "overlap"), [(2, 0), (32, 16), (32, -1)])
 def test_impossible_sizes_are_refused(limit: int, overlap: int) -> None:
-    with pytest.raises(ValueError, match="service"):
+    with pytest.raises(ValueError, match="space"):
         chunk_text("text", count, limit, overlap)
 
 

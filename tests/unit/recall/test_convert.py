@@ -23,7 +23,7 @@ from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.images import image_id
 from strata.shared.reranking import Outcome, Report
-from strata.shared.timewords import TimeRange
+from strata.shared.time_expressions import TimeRange
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

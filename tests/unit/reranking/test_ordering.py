@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from strata.shared import context
 from strata.shared.context import RequestContext
 from strata.shared.reranking import Outcome, Report, Reranker
-from strata.shared.reranking.ordering import RERANK_SECONDS, RERANKS, Ranked, Reranking, told
+from strata.shared.reranking.result_order import RERANK_SECONDS, RERANKS, Ranked, Reranking, told
 from strata.shared.telemetry import Histogram, Telemetry
-from strata.shared.vectors.merging import Place
+from strata.shared.vectors.result_merge import Place
 from unit.loop_time import put_forward
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.shared.reranking.reading import fitting
+from strata.shared.reranking.passage_window import fitting
 
 TOKENS = st.lists(st.integers(min_value=0, max_value=20), max_size=80)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.shared.errors import StrataError
 from strata.shared.web.addresses import is_allowed, read_networks
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.guard import Guard, parse_url
+from strata.shared.web.url_guard import Guard, parse_url
 from strata.tool_execution.builtin.web_texts import encoding_of
 from strata.tool_execution.domain.hosts import listed
 from strata.tool_execution.domain.hosts import problem_of as problem_of_host

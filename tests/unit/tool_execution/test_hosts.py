@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.shared.web.guard import parse_url
+from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.domain.hosts import NetworkPolicy, covers, listed, problem_of
 
 LABELS = st.from_regex(r"\A[a-z][a-z0-9]{0,9}\Z")

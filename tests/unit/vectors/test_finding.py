@@ -10,7 +10,7 @@ import pytest
 
 from strata.shared.errors import UnavailableError
 from strata.shared.vectors import Hit, Moment
-from strata.shared.vectors.merging import Matches, find
+from strata.shared.vectors.result_merge import Matches, find
 
 
 def hit(name: str) -> Hit:

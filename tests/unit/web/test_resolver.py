@@ -12,8 +12,8 @@ import pytest
 
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.web.errors import FetchError
-from strata.shared.web.guard import Guard, parse_url
 from strata.shared.web.resolver import SystemResolver
+from strata.shared.web.url_guard import Guard, parse_url
 
 ENTRY = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 443))
 

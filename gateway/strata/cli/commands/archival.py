@@ -21,7 +21,7 @@ from strata.cli.options import (
     online,
 )
 from strata.cli.output import clipped, labels_line, note, print_json, print_listing, when
-from strata.cli.spoken_times import tell_spoken_times
+from strata.cli.time_expressions import print_time_expressions
 
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
 
@@ -221,4 +221,4 @@ def _tell_left_out(found: pb.SearchPassagesResponse) -> None:
         note(
             f"{exclusion.condition} leaves out {exclusion.count}, best {exclusion.best_passage_id}."
         )
-    tell_spoken_times(found.spoken_times)
+    print_time_expressions(found.spoken_times)

@@ -14,6 +14,7 @@ from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands import files_reading
 from strata.cli.failures import EXIT_FAILURE, UsageError
+from strata.cli.files.file_windows import window_of
 from strata.cli.files.references import FolderArgument, file_named, folder_named
 from strata.cli.files.uploading import (
     Bars,
@@ -24,7 +25,6 @@ from strata.cli.files.uploading import (
     upload,
     wait,
 )
-from strata.cli.files.windows import window_of
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
     error_console,

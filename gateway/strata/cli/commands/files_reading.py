@@ -11,8 +11,8 @@ from rich.text import Text
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError
+from strata.cli.files.file_windows import asked_window, window_of
 from strata.cli.files.references import file_named
-from strata.cli.files.windows import asked_window, window_of
 from strata.cli.options import (
     AgentArgument,
     Connection,

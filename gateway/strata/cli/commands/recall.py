@@ -32,7 +32,7 @@ from strata.cli.output import (
     safe,
     when,
 )
-from strata.cli.spoken_times import tell_spoken_times
+from strata.cli.time_expressions import print_time_expressions
 
 app = typer.Typer(
     help="List, search, pin, expand and export what was said.",
@@ -228,4 +228,4 @@ def _tell_left_out(found: pb.SearchMessagesResponse) -> None:
         note(
             f"{exclusion.condition} leaves out {exclusion.count}, best {exclusion.best_message_id}."
         )
-    tell_spoken_times(found.spoken_times)
+    print_time_expressions(found.spoken_times)

@@ -9,6 +9,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import UsageError
 from strata.cli.memory.blocks import blocks_of, version_at
+from strata.cli.memory.document_merge import merge
 from strata.cli.memory.folder import (
     CHANGED_MEANWHILE,
     Entry,
@@ -18,7 +19,6 @@ from strata.cli.memory.folder import (
     file_name,
 )
 from strata.cli.memory.markdown import Document, document_of, document_of_version
-from strata.cli.memory.merging import merge
 from strata.cli.memory.outcomes import Outcome, Result, both_sides, difference
 
 

@@ -19,7 +19,7 @@ import qdrant_edge as edge
 
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.convert_queries import DEFAULT_LIMIT, query_request
-from strata.embedded.vectors.narrowing import Narrowed, Narrowing
+from strata.embedded.vectors.filter_rewriter import FilterRewriter, RewrittenFilter
 
 # So much more than what should hold as many as are asked for: of forty by a condition that half of
 # the points meet, enough do in all but some in ten thousand searches, if it says nothing about
@@ -38,12 +38,12 @@ class _Guess:
     """A search without its broad conditions, and how many of the best it takes."""
 
     place: int
-    narrowed: Narrowed
+    narrowed: RewrittenFilter
     taken: int
 
 
 def search(
-    shard: edge.EdgeShard, narrowing: Narrowing, messages: Sequence[wire.points.QueryPoints]
+    shard: edge.EdgeShard, narrowing: FilterRewriter, messages: Sequence[wire.points.QueryPoints]
 ) -> list[list[edge.ScoredPoint]]:
     """Returns what each query finds, in the order of the queries.
 
@@ -58,7 +58,9 @@ def search(
     return [found[place] for place in range(len(requests))]
 
 
-def _guesses(messages: Iterable[wire.points.QueryPoints], narrowing: Narrowing) -> Iterator[_Guess]:
+def _guesses(
+    messages: Iterable[wire.points.QueryPoints], narrowing: FilterRewriter
+) -> Iterator[_Guess]:
     for place, message in enumerate(messages):
         if not _is_plain(message):
             continue
@@ -108,7 +110,7 @@ def _guessed(
 
 
 def _learn_share(
-    shard: edge.EdgeShard, narrowed: Narrowed, points: Sequence[edge.ScoredPoint]
+    shard: edge.EdgeShard, narrowed: RewrittenFilter, points: Sequence[edge.ScoredPoint]
 ) -> None:
     """Sees once how many of the best meet all of several broad conditions.
 

@@ -27,7 +27,7 @@ from strata.embedded.vectors.errors import (
     ExistsError,
     MissingError,
 )
-from strata.embedded.vectors.narrowing import Narrowing
+from strata.embedded.vectors.filter_rewriter import FilterRewriter
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _FLUSH_EVERY_OPERATIONS = 1000
@@ -41,7 +41,7 @@ class _Collection:
     shard: edge.EdgeShard | None
     unflushed: int = 0
     damage: str = ""
-    narrowing: Narrowing | None = None
+    narrowing: FilterRewriter | None = None
 
 
 class CollectionStore:
@@ -136,7 +136,7 @@ class CollectionStore:
             )
         return collection.shard
 
-    def narrowing(self, name: str) -> Narrowing:
+    def narrowing(self, name: str) -> FilterRewriter:
         """Returns what is known of conditions on a collection as it is now.
 
         Raises:
@@ -145,7 +145,7 @@ class CollectionStore:
         """
         collection, shard = self._find(name), self.shard(name)
         if collection.narrowing is None:
-            collection.narrowing = Narrowing(shard)
+            collection.narrowing = FilterRewriter(shard)
         return collection.narrowing
 
     def update(self, name: str, operations: Iterable[edge.UpdateOperation]) -> None:

@@ -187,8 +187,8 @@ def _check_returns(
         if decision.HasField("client_return") and decision.tool_call_id not in by_client:
             raise PermissionDeniedError(
                 f"decisions[{index}].client_return answers {decision.tool_call_id}, a call of a"
-                f" tool that Strata runs: for that the key needs the scope {Scope.WRITE}. Approve or"
-                " deny the call instead.",
+                f" tool that Strata runs: for that the key needs the scope {Scope.WRITE}. Approve"
+                " or deny the call instead.",
                 metadata={"scope": Scope.WRITE},
             )
 

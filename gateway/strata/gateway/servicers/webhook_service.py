@@ -17,7 +17,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id, default_conversation_id, new_id
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.guard import Guard, parse_url
+from strata.shared.web.url_guard import Guard, parse_url
 
 
 class WebhookServicer(pb_grpc.WebhookServiceServicer):

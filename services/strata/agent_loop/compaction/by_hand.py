@@ -11,9 +11,9 @@ from strata.agent_loop.compaction.summarizing import Summarizer
 from strata.agent_loop.domain.agents import CompactionSettings
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.inspection import NextRequest
-from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.ports import Models, Recall
 from strata.agent_loop.loop.requests import view_of
+from strata.agent_loop.loop.token_budget import Gauge
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.shared.clock import Clock
 from strata.shared.errors import FailedPreconditionError, Reason

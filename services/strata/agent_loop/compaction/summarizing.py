@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from strata.agent_loop.compaction import transcript
 from strata.agent_loop.domain.agents import Agent, ModelConfig
 from strata.agent_loop.domain.messages import Message, SummaryPart
-from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.ports import BoundModel, Models
+from strata.agent_loop.loop.token_budget import Gauge
 from strata.agent_loop.models.domain import ChatMessage, ModelReply, ModelRequest, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, request_bytes

@@ -32,12 +32,6 @@ from strata.agent_loop.loop.failures import (
     system_prompt_too_large,
 )
 from strata.agent_loop.loop.fallbacks import ModelChain, may_fail_over
-from strata.agent_loop.loop.gauge import (
-    MESSAGES_SHARE,
-    Gauge,
-    compaction_helps,
-    files_excess,
-)
 from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
 from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.replies_in_json import (
@@ -47,6 +41,12 @@ from strata.agent_loop.loop.replies_in_json import (
     repair_of,
 )
 from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request, view_of
+from strata.agent_loop.loop.token_budget import (
+    MESSAGES_SHARE,
+    Gauge,
+    compaction_helps,
+    files_excess,
+)
 from strata.agent_loop.models.domain import (
     ChatMessage,
     FinishReason,

@@ -38,7 +38,7 @@ from strata.shared.tool_catalogue import ToolEffect
 
 if TYPE_CHECKING:
     from strata.agent_loop.domain.journal import StepRecord
-    from strata.agent_loop.loop.tooling import ToolBench
+    from strata.agent_loop.loop.tooling import ToolContext
 
 MAX_NESTED_CALLS = 50
 """Calls of tools that one call's code may make, refused ones included."""
@@ -63,7 +63,7 @@ class Before:
     seen: Seen
 
 
-class CodeCalls:
+class NestedCalls:
     """The calls of the code of one call.
 
     Args:
@@ -74,7 +74,7 @@ class CodeCalls:
     """
 
     def __init__(
-        self, bench: ToolBench, record: StepRecord, parent: ToolCall, before: Before
+        self, bench: ToolContext, record: StepRecord, parent: ToolCall, before: Before
     ) -> None:
         self._bench = bench
         self._record = record

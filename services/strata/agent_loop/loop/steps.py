@@ -39,7 +39,6 @@ from strata.agent_loop.loop.calls import tidy
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.failures import nothing_to_answer
 from strata.agent_loop.loop.fallbacks import ModelChain
-from strata.agent_loop.loop.gauge import FILES_SHARE
 from strata.agent_loop.loop.images import load_images
 from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.packaging import (
@@ -61,8 +60,9 @@ from strata.agent_loop.loop.ports import (
 from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.ruling import StepRules, TurnRules
-from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
-from strata.agent_loop.loop.uninterrupted import uninterrupted
+from strata.agent_loop.loop.shield import uninterrupted
+from strata.agent_loop.loop.token_budget import FILES_SHARE
+from strata.agent_loop.loop.tooling import StepCalls, ToolContext, effects
 from strata.agent_loop.loop.voice_transcripts import older_lines
 from strata.agent_loop.models.domain import (
     FinishReason,
@@ -442,12 +442,12 @@ class Steps:
         stop, note = rules.ending(messages, self._toolset.names)
         return (self._messages(record, calls, reminder=note) if note else messages), stop
 
-    def _bench(self, record: StepRecord, rules: StepRules) -> ToolBench:
+    def _bench(self, record: StepRecord, rules: StepRules) -> ToolContext:
         # What was offered when the reply was made is judged by that, also in a later dispatch.
         called = {call.name for call in record.reply.tool_calls if call.id in record.effects}
         toolset = self._known.only({*self._toolset.names, *called})
         ports, tool = self._ports, self._request.group_tool
-        return ToolBench(
+        return ToolContext(
             ports.tools,
             ports.journal,
             self._sink,

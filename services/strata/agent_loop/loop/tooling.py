@@ -25,7 +25,7 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.agent_loop.loop.calls import runnable
 from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
-from strata.agent_loop.loop.nesting import Before, CodeCalls, Known, joined, labels_in, recorded
+from strata.agent_loop.loop.nesting import Before, Known, NestedCalls, joined, labels_in, recorded
 from strata.agent_loop.loop.packaging import (
     NOT_STARTED,
     OUTCOME_UNKNOWN,
@@ -47,7 +47,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ToolBench:
+class ToolContext:
     """What the calls of a reply are run with."""
 
     tools: Tools
@@ -78,7 +78,7 @@ class StepCalls:
 
     def __init__(
         self,
-        bench: ToolBench,
+        bench: ToolContext,
         record: StepRecord,
         *,
         resumed: bool,
@@ -92,7 +92,7 @@ class StepCalls:
         self._unrecorded: list[ToolResult] = []
         self._sent: set[str] = set()
         self._started: set[str] = set()
-        self._code: dict[str, CodeCalls] = {}
+        self._code: dict[str, NestedCalls] = {}
         # Calls before the one that is run in turn, and whether there is text of strangers by then.
         self._turn: tuple[list[Called], bool] = ([], False)
         self._in_turn = bench.rules.in_turn and len(record.reply.tool_calls) > 1
@@ -337,7 +337,7 @@ class StepCalls:
         if code is None:
             calls = self._record.reply.tool_calls
             parent = next(call for call in calls if call.id == asked.parent_id)
-            code = CodeCalls(self._bench, self._record, parent, self._before(parent))
+            code = NestedCalls(self._bench, self._record, parent, self._before(parent))
             self._code[parent.id] = code
         return await code.answer(asked)
 

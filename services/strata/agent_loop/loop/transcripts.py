@@ -12,8 +12,8 @@ from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole
 from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.taint import taint_of_messages
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.ports import BoundModel, MemorySection
+from strata.agent_loop.loop.token_budget import Gauge
 from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, TextPart
 from strata.agent_loop.models.tokens import TokenEstimator, text_bytes, tools_bytes
 

@@ -15,7 +15,7 @@ from strata.agent_loop.convert.agents import (
     fork_from_proto,
     update_from_proto,
 )
-from strata.agent_loop.convert.windows import freed_to_proto, gauge_of, window_to_proto
+from strata.agent_loop.convert.context_windows import freed_to_proto, gauge_of, window_to_proto
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.models.tokens import TokenEstimator

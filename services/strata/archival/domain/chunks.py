@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from strata.shared.vectors.merging import Look
+from strata.shared.vectors.result_merge import Look
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from strata.archival.domain.likeness import Likeness
+from strata.archival.domain.near_duplicates import TextSignature
 
 Cursor = tuple[str | int | datetime, ...]
 
@@ -84,7 +84,7 @@ class NewText:
 
     text: str
     token_count: int
-    likeness: Likeness
+    likeness: TextSignature
 
     @property
     def content_hash(self) -> str:

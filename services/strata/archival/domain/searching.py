@@ -8,8 +8,8 @@ from datetime import datetime
 
 from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.shared.reranking import Report
-from strata.shared.timewords import TimeRange
-from strata.shared.vectors.merging import BELOW_FLOOR, Place
+from strata.shared.time_expressions import TimeRange
+from strata.shared.vectors.result_merge import BELOW_FLOOR, Place
 
 
 @dataclass(frozen=True, slots=True)

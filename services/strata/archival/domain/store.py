@@ -23,7 +23,7 @@ from strata.archival.domain.passages import (
     Request,
     Uploaded,
 )
-from strata.shared.vectors.merging import Look
+from strata.shared.vectors.result_merge import Look
 
 NOT_REPEATABLE = Request()
 

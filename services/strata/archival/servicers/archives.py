@@ -16,7 +16,7 @@ from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.embedding import EmbeddingModels
 from strata.shared.ids import check_id
-from strata.shared.vectors.reindex.desk import to_proto
+from strata.shared.vectors.reindex.index_admin import to_proto
 
 Context = Any
 MAX_PAGE_SIZE = 500

@@ -15,7 +15,7 @@ from strata.archival.convert_passages import PassageReader
 from strata.archival.domain.passages import Archive, NewPassage, Place
 from strata.archival.domain.store import ArchiveStore, PassageHistory, PassageStore
 from strata.archival.search import PassageSearch
-from strata.archival.servicers.steady_uploads import SteadyUpload
+from strata.archival.servicers.resumable_uploads import ResumableUpload
 from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller
@@ -93,7 +93,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         self, request_iterator: AsyncIterator[pb.UploadPassagesRequest], context: Context
     ) -> AsyncIterator[pb.UploadPassagesResponse]:
         """Stores many passages, and tells after each message how far it is."""
-        upload = SteadyUpload(self._passages, self._to_passages, self._template, self._wake)
+        upload = ResumableUpload(self._passages, self._to_passages, self._template, self._wake)
         async for progress in upload.receive(request_iterator):
             yield convert_passages.progress_to_proto(progress)
 

@@ -16,7 +16,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
-from strata.shared.vectors.merging import Look
+from strata.shared.vectors.result_merge import Look
 
 _CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
 # A chunk belongs to a set that serves; every search says so.

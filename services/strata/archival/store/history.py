@@ -19,7 +19,7 @@ from strata.archival.domain.history import (
     PassageVersion,
     VersionPage,
 )
-from strata.archival.domain.likeness import likeness_of
+from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
     Cursor,
     NewPassage,
@@ -31,7 +31,7 @@ from strata.archival.domain.passages import (
 from strata.archival.store import receipts
 from strata.archival.store.destroying import destroy_expired_same, destroy_sql
 from strata.archival.store.inserting import same_texts
-from strata.archival.store.nearness import near_sql, put_likeness_sql
+from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.passages import missing_passage
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
@@ -113,7 +113,7 @@ _NEW_TEXT = text(
     f"""
     WITH record AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
-    ), likened AS ({put_likeness_sql("record r")}
+    ), likened AS ({put_signature_sql("record r")}
     ), unplaced AS (
         DELETE FROM archival.passage_vectors WHERE project_id = :project AND passage_id = :id
     )
@@ -356,7 +356,7 @@ async def _compare(
     connection: AsyncConnection, new: Passage, content: NewText | None, now: datetime
 ) -> None:
     if content is None:
-        likeness = await asyncio.to_thread(likeness_of, new.text)
+        likeness = await asyncio.to_thread(signature_of, new.text)
         content = NewText(new.text, new.token_count, likeness)
     record = NewPassage(new.id, content, new.create_time, now)
     values = {

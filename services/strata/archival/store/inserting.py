@@ -20,7 +20,7 @@ from strata.archival.store.archives import (
     missing_archive,
 )
 from strata.archival.store.destroying import destroy_expired_same
-from strata.archival.store.nearness import near_sql, put_likeness_sql
+from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
     RECORD,
@@ -81,7 +81,7 @@ _INSERT = text(
         ON CONFLICT (project_id, archive_id, tag)
         DO UPDATE SET count = archive_tags.count + excluded.count
     ), likened AS (
-        {put_likeness_sql("record r JOIN added ON added.id = r.id")}
+        {put_signature_sql("record r JOIN added ON added.id = r.id")}
     ), placed AS (
         INSERT INTO archival.passage_vectors (project_id, passage_id, model, vector)
         SELECT :project, r.id, r.model, decode(r.vector, 'base64')

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from strata.archival.domain.history import Author, Operation
-from strata.archival.domain.likeness import BITS
+from strata.archival.domain.near_duplicates import BITS
 from strata.archival.domain.passages import Archive, NewPassage, Origin, Passage
 
 

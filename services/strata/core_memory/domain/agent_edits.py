@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from strata.core_memory.domain.bases import is_outdated, text_at
+from strata.core_memory.domain.base_revisions import is_outdated, text_at
 from strata.core_memory.domain.blocks import (
     LABEL_RULE,
     Authorship,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from strata.core_memory.domain.agent_edits import apply_verb
-from strata.core_memory.domain.bases import is_outdated, text_at
+from strata.core_memory.domain.base_revisions import is_outdated, text_at
 from strata.core_memory.domain.blocks import (
     DELETE,
     Authorship,

@@ -24,7 +24,7 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.domain.merging import lines_of, merge3_text
+from strata.core_memory.domain.three_way_merge import lines_of, merge3_text
 from strata.shared.errors import (
     AbortedError,
     AlreadyExistsError,

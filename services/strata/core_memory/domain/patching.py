@@ -19,7 +19,7 @@ from strata.core_memory.domain.editing import (
     shortened,
     text_missing,
 )
-from strata.core_memory.domain.merging import Hunk, apply_hunks, lines_of
+from strata.core_memory.domain.three_way_merge import Hunk, apply_hunks, lines_of
 from strata.shared.errors import FailedPreconditionError
 from strata.shared.escaping import unescape
 

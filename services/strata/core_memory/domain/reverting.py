@@ -25,10 +25,15 @@ from strata.core_memory.domain.blocks import (
 )
 from strata.core_memory.domain.commands import Change, RevertBlock
 from strata.core_memory.domain.diffing import unified_diff
-from strata.core_memory.domain.merging import merge3_text
 from strata.core_memory.domain.ports import Unit
-from strata.core_memory.domain.spans import Span, already_undone, spans_of, write_spans
+from strata.core_memory.domain.revision_ranges import (
+    Span,
+    already_undone,
+    revision_ranges_of,
+    write_revision_ranges,
+)
 from strata.core_memory.domain.taint import undone
+from strata.core_memory.domain.three_way_merge import merge3_text
 from strata.shared.errors import AbortedError, Reason
 
 REVERT = "revert"
@@ -77,7 +82,7 @@ async def revert(
     conflicts: list[str] = []
     for block in blocks.values():
         undone = already_undone(reverts.get(block.id, {}), edits[block.id])
-        spans = spans_of(each for each in edits[block.id] if each not in undone)
+        spans = revision_ranges_of(each for each in edits[block.id] if each not in undone)
         try:
             outcomes.append(await _outcome(unit, block, spans, command, now))
         except UndoConflict:
@@ -213,7 +218,7 @@ async def _write(
         diff = unified_diff(outcome.block.value, changed.value)
         changes.append(Change(changed, diff, operation))
         authorship = _authorship(command, operation, changed.update_time)
-        versions.append((changed, replace(authorship, undoes=write_spans(outcome.spans))))
+        versions.append((changed, replace(authorship, undoes=write_revision_ranges(outcome.spans))))
     result = tuple(changes)
     if command.validate_only:
         return result

@@ -13,13 +13,13 @@ from strata.core_memory.domain.compilation import (
     MAX_VIEW_CHARS,
 )
 from strata.core_memory.files.convert import open_file_to_proto
-from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
-from strata.core_memory.files.domain.search import FileFindings, FileQuery
-from strata.core_memory.files.domain.windows import (
+from strata.core_memory.files.domain.file_windows import (
     Opened,
     OpenWindows,
     WindowRequest,
 )
+from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
+from strata.core_memory.files.domain.search import FileFindings, FileQuery
 from strata.shared.blank_text import BLANK, is_blank
 
 # More than folder and file name together may have, so that a wrong name is only unknown.

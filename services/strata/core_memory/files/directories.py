@@ -12,7 +12,7 @@ from strata.core_memory.files.domain.directories import (
     render_directories,
     window_view,
 )
-from strata.core_memory.files.domain.windows import Window
+from strata.core_memory.files.domain.file_windows import Window
 from strata.shared.escaping import escape
 
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from strata.recall.domain.messages import Message, Role
 from strata.shared.reranking import Report
-from strata.shared.timewords import TimeRange
-from strata.shared.vectors.merging import BELOW_FLOOR, Look, Place
+from strata.shared.time_expressions import TimeRange
+from strata.shared.vectors.result_merge import BELOW_FLOOR, Look, Place
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from strata.api.recall.v1 import message_index_service_pb2 as pb
 from strata.api.recall.v1 import message_index_service_pb2_grpc as pb_grpc
-from strata.shared.vectors.reindex.desk import IndexDesk
+from strata.shared.vectors.reindex.index_admin import IndexAdmin
 
 Context = Any
 
@@ -14,7 +14,7 @@ Context = Any
 class MessageIndexServicer(pb_grpc.MessageIndexServiceServicer):
     """Shows and rebuilds indexes."""
 
-    def __init__(self, desk: IndexDesk) -> None:
+    def __init__(self, desk: IndexAdmin) -> None:
         self._desk = desk
 
     async def GetIndex(self, request: pb.GetIndexRequest, context: Context) -> pb.GetIndexResponse:

@@ -1,6 +1,7 @@
 """Windows and messages in PostgreSQL."""
 
-from strata.recall.store.forks import PostgresForkStore
+from strata.recall.store.context_windows import PostgresWindowStore
+from strata.recall.store.conversation_forks import PostgresForkStore
 from strata.recall.store.images import PostgresImageStore
 from strata.recall.store.messages import PostgresMessageStore
 from strata.recall.store.pending import PendingMessages
@@ -11,7 +12,6 @@ from strata.recall.store.retention import (
     PostgresRetentionSettings,
 )
 from strata.recall.store.searching import PostgresSearchStore
-from strata.recall.store.windows import PostgresWindowStore
 
 __all__ = [
     "ForgottenMessages",

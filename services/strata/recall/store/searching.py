@@ -19,8 +19,8 @@ from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.timewords import TimeRange
-from strata.shared.vectors.merging import Look
+from strata.shared.time_expressions import TimeRange
+from strata.shared.vectors.result_merge import Look
 
 # Ranking reads the text of all that match; older matches than these are not ranked.
 RANKED_MATCHES = 1_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from strata.shared.web.fetching import Fetcher, FetchLimits
-from strata.shared.web.guard import Guard, Trusting
 from strata.shared.web.resolver import SystemResolver
+from strata.shared.web.url_guard import Guard, Trusting
 from strata.tool_execution.builtin.web import WebTools
 from strata.tool_execution.builtin.web_reading import PDF_TYPES, PageReader
 from strata.tool_execution.builtin.web_search import SearchProvider, open_provider

@@ -15,7 +15,7 @@ from strata.shared.context import current, use
 from strata.shared.errors import StrataError
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.guard import Admission, Target
+from strata.shared.web.url_guard import Admission, Target
 from strata.tool_execution.domain.hosts import listed
 from strata.tool_execution.egress.requests import ProxyError, Request, check_name, read_request
 

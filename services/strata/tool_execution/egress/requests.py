@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.guard import Target, parse_url
+from strata.shared.web.url_guard import Target, parse_url
 
 _WORD = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _LINE = re.compile(rf"({_WORD}) (\S+) HTTP/1\.[01]")

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from strata.shared.web.guard import Guard
 from strata.shared.web.resolver import SystemResolver
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.domain.hosts import NetworkPolicy
 from strata.tool_execution.domain.sandbox import Proxies
 from strata.tool_execution.egress.fields import EgressFields

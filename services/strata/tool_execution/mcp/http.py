@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 import httpx2
 
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.guard import Admission, parse_url
+from strata.shared.web.url_guard import Admission, parse_url
 
 _MOST_ADDRESSES = 4
 SIGN_IN = frozenset((401, 403))

@@ -34,8 +34,8 @@ from strata.tool_execution.domain.sandbox import RunStatus
 from strata.tool_execution.domain.tools import McpOrigin, Output, Tool, ToolError
 from strata.tool_execution.mcp.errors import ConnectError, LostError, RefusedError
 from strata.tool_execution.mcp.gate import judge
-from strata.tool_execution.mcp.opening import Way
 from strata.tool_execution.mcp.results import MAX_FAILURE, read_result
+from strata.tool_execution.mcp.transports import Way
 
 if TYPE_CHECKING:
     from strata.tool_execution.mcp.connection import Connection

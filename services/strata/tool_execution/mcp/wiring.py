@@ -8,15 +8,15 @@ from dataclasses import replace
 import httpx2
 
 from strata.shared.clock import SystemClock
-from strata.shared.web.guard import Guard
 from strata.shared.web.resolver import SystemResolver
+from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpStore
 from strata.tool_execution.domain.mcp_sign_in import SignInStore
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
-from strata.tool_execution.mcp.opening import Way
 from strata.tool_execution.mcp.program_user import open_program_users
 from strata.tool_execution.mcp.signing_in import SignIns
+from strata.tool_execution.mcp.transports import Way
 from strata.tool_execution.settings import ToolExecutionSettings
 
 # What is left of a call's time for saying how it ended.

@@ -8,9 +8,9 @@ from typing import Any
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
+from strata.shared.bidi_call import answering
 from strata.shared.endings import let_end
 from strata.shared.errors import UnavailableError
-from strata.shared.questions import answering
 from strata.tool_execution.domain.sandbox import Answerer, Isolation, Run, RunResult, RunStatus
 from strata.tool_execution.runner import convert
 

@@ -16,8 +16,8 @@ from strata.tool_execution.domain.mcp import McpServer, McpStore
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.gate import MAX_REMOTE_NAME
 from strata.tool_execution.mcp.manager import McpManager
-from strata.tool_execution.mcp.opening import Way
 from strata.tool_execution.mcp.signing_in import SignIns
+from strata.tool_execution.mcp.transports import Way
 
 Context = Any
 MAX_PAGE_SIZE = 500

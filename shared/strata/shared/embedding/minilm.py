@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from strata.shared import heap
+from strata.shared import heap_trim
 from strata.shared.embedding.base import LOCAL_DIM as DIM
 from strata.shared.embedding.base import LOCAL_MODEL as MODEL_ID
 from strata.shared.embedding.base import Kind
@@ -69,7 +69,7 @@ class MiniLmEmbedder:
     def _load(cls, model_path: Path | None, executor: ThreadPoolExecutor) -> "MiniLmEmbedder":
         path = find_weights() if model_path is None else model_path
         session = open_session(check_weights(path))
-        heap.return_freed()
+        heap_trim.trim_heap()
         return cls(session, executor)
 
     @property
@@ -128,7 +128,7 @@ class MiniLmEmbedder:
     def _give_back(self) -> None:
         self._giving_back = None
         with contextlib.suppress(RuntimeError):  # it is being closed
-            self._executor.submit(heap.return_freed)
+            self._executor.submit(heap_trim.trim_heap)
 
     def _embed_batch(self, texts: Sequence[str]) -> list[list[float]]:
         return [self._embed_one(text) for text in texts]

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from strata.shared import heap
+from strata.shared import heap_trim
 from strata.shared.embedding.session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.reranking.base import TEXT_TOKENS
 from strata.shared.reranking.folder import ModelFolder, read_folder, refused
-from strata.shared.reranking.reading import fitting
+from strata.shared.reranking.passage_window import fitting
 
 # Pairs scored at one visit of the thread: so many are computed in vain when time runs out.
 _BATCH = 4
@@ -87,7 +87,7 @@ class CrossEncoder:
             session = open_session(read.weights)
         except Exception as error:
             raise refused(folder, f"{read.weights.name} is no model: {error}") from error
-        heap.return_freed()
+        heap_trim.trim_heap()
         inputs = {tensor.name for tensor in session.get_inputs()}
         if not _REQUIRED <= inputs <= _KNOWN:
             raise refused(folder, f"it takes {sorted(inputs)}, and not {sorted(_KNOWN)}")

@@ -18,7 +18,7 @@ import httpx2
 
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.guard import Admission, Target, parse_url
+from strata.shared.web.url_guard import Admission, Target, parse_url
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MOST_ADDRESSES = 4

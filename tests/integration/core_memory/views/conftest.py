@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from file_seeds import FileSeeds
+from strata.core_memory.files.file_windows import Windows
 from strata.core_memory.files.grep import Grep
+from strata.core_memory.files.store.file_windows import PostgresWindowStore
 from strata.core_memory.files.store.texts import PostgresTextStore
-from strata.core_memory.files.store.windows import PostgresWindowStore
-from strata.core_memory.files.windows import Windows
 from strata.shared.clock import ManualClock, SystemClock
 from strata.shared.db import Database
 

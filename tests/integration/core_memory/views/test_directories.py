@@ -7,7 +7,7 @@ from typing import Any
 from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import Request
-from strata.core_memory.files.domain.windows import OpenWindows, WindowRequest
+from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequest
 from strata.core_memory.store import PostgresBlockStore
 
 NO_RECEIPT: Receipt[Any] = Receipt(Request("", b""), lambda _: b"")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from file_seeds import FileSeeds
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import Request
+from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequest
 from strata.core_memory.files.domain.grep import MAX_SECONDS, GrepQuery
-from strata.core_memory.files.domain.windows import OpenWindows, WindowRequest
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.store.texts import PostgresTextStore
 from strata.shared.clock import ManualClock

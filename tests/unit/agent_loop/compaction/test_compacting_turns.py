@@ -17,9 +17,9 @@ from strata.agent_loop.domain.events import (
 )
 from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
 from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.ports import BoundModel, WindowSwap
 from strata.agent_loop.loop.requests import View
+from strata.agent_loop.loop.token_budget import Gauge
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import ModelReply, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind

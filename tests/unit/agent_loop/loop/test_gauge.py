@@ -8,8 +8,8 @@ import pytest
 
 from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.requests import View
+from strata.agent_loop.loop.token_budget import Gauge
 from strata.agent_loop.models.domain import ModelSettings, TextPart, Usage
 from strata.agent_loop.models.tokens import TokenEstimator
 

@@ -15,8 +15,8 @@ from strata.core_memory.files.domain.directories import (
     render_directories,
     window_view,
 )
+from strata.core_memory.files.domain.file_windows import AttachedFile, Window
 from strata.core_memory.files.domain.files import ContentState
-from strata.core_memory.files.domain.windows import AttachedFile, Window
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FORTY = "\n".join(f"line {number}" for number in range(1, 41))

@@ -10,7 +10,7 @@ import qdrant_edge as edge
 
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.errors import UnsupportedError, VectorsError
-from strata.embedded.vectors.narrowing import Narrowing
+from strata.embedded.vectors.filter_rewriter import FilterRewriter
 from strata.embedded.vectors.worker import EngineWorker
 
 _Response = TypeVar("_Response")
@@ -59,7 +59,7 @@ class EngineServicer:
         return await self._worker.run(lambda store: work(store.shard(name)))
 
     async def search(
-        self, name: str, work: Callable[[edge.EdgeShard, Narrowing], _Response]
+        self, name: str, work: Callable[[edge.EdgeShard, FilterRewriter], _Response]
     ) -> tuple[_Response, float]:
         """As `read`; `work` is also given what tells which part of a filter must be checked."""
         return await self._worker.run_now(

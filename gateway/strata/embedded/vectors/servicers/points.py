@@ -22,7 +22,7 @@ from strata.embedded.vectors.convert_points import (
 from strata.embedded.vectors.convert_queries import scroll_request, with_payload, with_vectors
 from strata.embedded.vectors.convert_schema import field_index
 from strata.embedded.vectors.errors import BadRequestError
-from strata.embedded.vectors.narrowing import Narrowing
+from strata.embedded.vectors.filter_rewriter import FilterRewriter
 from strata.embedded.vectors.searching import search
 from strata.embedded.vectors.servicers.base import Context, EngineServicer, complete
 
@@ -167,7 +167,7 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
     async def Query(self, request: wire.points.QueryPoints, context: Context) -> Any:
         """Searches."""
 
-        def work(shard: edge.EdgeShard, narrowing: Narrowing) -> wire.points.QueryResponse:
+        def work(shard: edge.EdgeShard, narrowing: FilterRewriter) -> wire.points.QueryResponse:
             response = wire.points.QueryResponse()
             [hits] = search(shard, narrowing, [request])
             put_scored(response.result, hits)
@@ -180,7 +180,9 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
     async def QueryBatch(self, request: wire.points.QueryBatchPoints, context: Context) -> Any:
         """Searches several times in one pass."""
 
-        def work(shard: edge.EdgeShard, narrowing: Narrowing) -> wire.points.QueryBatchResponse:
+        def work(
+            shard: edge.EdgeShard, narrowing: FilterRewriter
+        ) -> wire.points.QueryBatchResponse:
             response = wire.points.QueryBatchResponse()
             for hits in search(shard, narrowing, request.query_points):
                 put_scored(response.result.add().result, hits)

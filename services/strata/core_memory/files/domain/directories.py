@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.core_memory.domain.compilation import FileLimits
+from strata.core_memory.files.domain.file_windows import Window
 from strata.core_memory.files.domain.files import ContentState
-from strata.core_memory.files.domain.windows import Window
 from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
 

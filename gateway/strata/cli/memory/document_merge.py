@@ -1,0 +1,51 @@
+"""Three-way merges of documents, by the rules of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strata.cli.memory.markdown import FIELDS, Document
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What comes of two changes of one document.
+
+    Attributes:
+        document: Both changes; where they conflict, theirs.
+        conflicts: Names of the fields that were changed in different ways.
+    """
+
+    document: Document
+    conflicts: tuple[str, ...] = ()
+
+
+def merge(base: Document, theirs: Document, mine: Document) -> Merged:
+    """Merges what was changed since `base`; all fields must be filled.
+
+    The result has the identity and the revision of `theirs`.
+    """
+    values: dict[str, Any] = {}
+    conflicts: list[str] = []
+    for name in FIELDS:
+        was, has, wants = (getattr(each, name) for each in (base, theirs, mine))
+        merged = _merged(name, was, has, wants)
+        if merged is None:
+            conflicts.append(name)
+            merged = has
+        values[name] = merged
+    return Merged(replace(theirs, **values), tuple(conflicts))
+
+
+def _merged(name: str, was: Any, has: Any, wants: Any) -> Any:
+    """Returns what both want; None if there is no such thing."""
+    if wants in (was, has):
+        return has
+    if has == was:
+        return wants
+    if name != "value":
+        return None
+    from strata.core_memory.domain.three_way_merge import merge3_text  # noqa: PLC0415 - of use to few commands
+
+    return merge3_text(was, has, wants)

@@ -1,0 +1,53 @@
+"""SQL that finds near duplicates of a new passage; see `strata.archival.domain.near_duplicates`."""
+
+from __future__ import annotations
+
+from strata.archival.domain.near_duplicates import BANDS, MOST_DIFFERENT_BITS
+from strata.archival.store.rows import PASSAGES, UNEXPIRED
+
+_MOST_NEAR = 5
+_MOST_OF_A_BAND = 16
+_BANDS = ", ".join(f"band_{number}" for number in range(BANDS))
+
+
+def put_signature_sql(source: str) -> str:
+    """Returns SQL that stores the likeness of records ``r``, or replaces it.
+
+    Args:
+        source: Where the records come from.
+    """
+    bands = ", ".join(f"r.bands[{number + 1}]" for number in range(BANDS))
+    anew = ", ".join(f"band_{number} = excluded.band_{number}" for number in range(BANDS))
+    return f"""
+        INSERT INTO archival.passage_likeness (project_id, passage_id, sketch, {_BANDS})
+        SELECT :project, r.id, r.sketch, {bands} FROM {source}
+        ON CONFLICT (project_id, passage_id) DO UPDATE SET sketch = excluded.sketch, {anew}
+    """
+
+
+def near_sql(record: str) -> str:
+    """Returns SQL for the ids of living passages that are nearly the same, most alike first.
+
+    Each band is an index lookup of a few rows, whatever the size of the archive. ``OFFSET 0``
+    keeps the planner from beginning with all passages of the project.
+
+    Args:
+        record: What the record of the text is called in the statement.
+    """
+    looked_up = " UNION ".join(
+        f"""(SELECT l.passage_id, l.sketch FROM archival.passage_likeness l
+             WHERE l.project_id = :project AND l.band_{number} = {record}.bands[{number + 1}]
+             LIMIT {_MOST_OF_A_BAND})"""
+        for number in range(BANDS)
+    )
+    different = f"bit_count(alike.sketch # {record}.sketch)"
+    return f"""
+        ARRAY(SELECT living.id FROM ({looked_up}) alike
+              CROSS JOIN LATERAL (
+                  SELECT p.id FROM {PASSAGES}
+                  WHERE p.project_id = :project AND p.id = alike.passage_id
+                    AND NOT p.deleted AND NOT p.purge AND {UNEXPIRED}
+                  OFFSET 0) living
+              WHERE alike.passage_id <> {record}.id AND {different} <= {MOST_DIFFERENT_BITS}
+              ORDER BY {different}, living.id LIMIT {_MOST_NEAR})
+    """

@@ -1,0 +1,335 @@
+"""Which windows an agent has open after it asked for some, and what it is told (observed §11)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from strata.core_memory.files.domain.file_windows import (
+    AttachedFile,
+    Opening,
+    OpenWindows,
+    PromptUse,
+    UnknownFileError,
+    Window,
+    WindowRequest,
+)
+from strata.core_memory.files.domain.files import ContentState
+from strata.shared.errors import (
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    Reason,
+    StrataError,
+)
+
+NAMES_SHOWN = 20
+"""Attached files that a message names at most."""
+
+# The note in the prompt that names the files that were closed, without the names.
+_NOTE_BYTES = 200
+_TICK = timedelta(microseconds=1)
+
+
+def check_requests(command: OpenWindows) -> None:
+    """Refuses what is wrong whatever files there are.
+
+    Raises:
+        InvalidArgumentError: The message says what, for the model.
+    """
+    requests = command.requests
+    if not requests:
+        raise _wrong("windows", "No file requests provided")
+    if len(requests) > command.max_open:
+        raise _wrong(
+            "windows",
+            f"Cannot open {len(requests)} files: exceeds configured maximum limit of "
+            f"{command.max_open} files",
+        )
+    seen: set[str] = set()
+    for index, request in enumerate(requests):
+        field, name = f"windows[{index}]", request.file_name
+        if request.offset is not None and request.offset < 0:
+            raise _wrong(
+                f"{field}.offset",
+                f"Offset for file {name} must be >= 0 (0-indexed), got {request.offset}",
+            )
+        if request.length is not None and request.length < 1:
+            raise _wrong(
+                f"{field}.length", f"Length for file {name} must be >= 1, got {request.length}"
+            )
+        if name in seen:
+            raise _wrong(
+                f"{field}.file_name",
+                f"File {name} is requested twice: a file has one window at a time",
+            )
+        seen.add(name)
+
+
+def plan_opening(
+    command: OpenWindows,
+    files: Mapping[str, AttachedFile],
+    windows: Sequence[Window],
+    now: datetime,
+) -> Opening:
+    """Returns what opening files comes to. Nothing comes of it unless every request is right.
+
+    Args:
+        command: What is asked, checked by `check_requests`.
+        files: The attached files among those asked for, by name.
+        windows: What is open.
+        now: The present.
+
+    Raises:
+        UnknownFileError: A name is not attached.
+        FailedPreconditionError: A file cannot be read, or not yet (``EDIT_NOT_APPLICABLE``).
+        OutOfRangeError: A window begins after the end of its file.
+    """
+    wanted = [(request, _readable(request, files)) for request in command.requests]
+    before = {window.file.id: window for window in windows}
+    # A clock that stands still or goes back must not make new windows look old.
+    latest = max((window.last_access_time for window in windows), default=now)
+    moment = max(now, latest + _TICK)
+    opened = [
+        _window(request, file, moment + index * _TICK)
+        for index, (request, file) in enumerate(wanted)
+    ]
+    asked = {window.file.id for window in opened}
+    others = sorted(
+        (window for window in windows if window.file.id not in asked),
+        key=lambda window: (window.last_access_time, window.file.id),
+    )
+    space = 0 if command.close_all_others else max(0, command.max_open - len(opened))
+    kept = others[len(others) - space :] if space < len(others) else others
+    closed = [window for window in others if window not in kept]
+    cause = "{} least recently used file(s) due to open file limit"
+    if command.close_all_others:
+        cause = "{} file(s) due to close_all_others=True"
+    return Opening(
+        windows=_by_name([*kept, *opened]),
+        opened=tuple(opened),
+        closed=tuple(window.file.id for window in closed),
+        message=_opened_note(opened, before) + _closed_note(closed, cause),
+    )
+
+
+class NoSpaceError(FailedPreconditionError):
+    """Opening files would leave no space for the conversation.
+
+    Attributes:
+        fitting: How many of the requested files, from the first, there would be space for.
+    """
+
+    fitting = 0
+
+
+def check_space(use: PromptUse, opening: Opening, max_bytes: int) -> None:
+    """Refuses windows that leave no space for messages in the agent's prompt.
+
+    Args:
+        use: What memory takes with the windows.
+        opening: The windows.
+        max_bytes: What blocks and folders may take together; 0 for the limit of the blocks.
+
+    Raises:
+        NoSpaceError: They take more (``CONTEXT_WINDOW_EXCEEDED``). The message is for the model:
+            it names what is open and what to do.
+    """
+    limit = max_bytes or use.limit
+    total = use.blocks + use.directories
+    if limit is None or total <= limit:
+        return
+    asked = {window.file.id for window in opening.opened}
+    others = [window for window in opening.windows if window.file.id not in asked]
+    free = max(0, limit - total + sum(use.files[window.file.id] for window in opening.opened))
+    fitting, taken = 0, 0
+    for window in opening.opened:
+        taken += use.files[window.file.id]
+        if taken > free:
+            break
+        fitting += 1
+    message = (
+        f"Cannot open {_sizes(opening.opened, use)}: there is space for {free} bytes of files, so "
+        "that enough of the context window is left for the conversation. Nothing was changed."
+    )
+    if others:
+        message += (
+            f" Already open: {_sizes(others, use)}. Call open_files with close_all_others=true to "
+            "close these, or open fewer lines"
+        )
+    else:
+        message += " No other file is open: open fewer files at once or fewer lines"
+    message += (
+        " with offset and length, for example offset=0 and length=100; grep_files and "
+        "semantic_search_files read files without opening them."
+    )
+    error = NoSpaceError(
+        message,
+        reason=Reason.CONTEXT_WINDOW_EXCEEDED,
+        metadata={"size": total, "limit": limit, "fitting_files": fitting},
+    )
+    error.fitting = fitting
+    raise error
+
+
+def choose_to_fit(
+    windows: Sequence[Window], sizes: Mapping[str, int], excess: int
+) -> Sequence[Window]:
+    """Returns the least recently used windows without which a prompt is smaller by `excess`.
+
+    Args:
+        windows: What is open.
+        sizes: UTF-8 bytes shown of each, by id of file.
+        excess: Bytes to save; the note that names what was closed is allowed for.
+    """
+    chosen: list[Window] = []
+    needed = excess + _NOTE_BYTES
+    for window in sorted(windows, key=lambda window: (window.last_access_time, window.file.id)):
+        if needed <= 0:
+            break
+        chosen.append(window)
+        needed -= sizes[window.file.id] - len(window.file.name.encode("utf-8", "replace"))
+    return chosen
+
+
+def plan_closing(
+    names: Collection[str], files: Mapping[str, AttachedFile], windows: Sequence[Window]
+) -> Opening:
+    """Returns what closing files comes to; closing what is not open is no error.
+
+    Args:
+        names: What is to be closed; nothing means every window.
+        files: The attached files among those named, by name.
+        windows: What is open.
+
+    Raises:
+        UnknownFileError: A name is not attached.
+    """
+    for name in names:
+        if name not in files:
+            raise UnknownFileError(name)
+    closed = {window.file.id for window in windows if not names or window.file.name in names}
+    return Opening(
+        windows=_by_name(window for window in windows if window.file.id not in closed),
+        opened=(),
+        closed=tuple(sorted(closed)),
+        message="",
+    )
+
+
+def not_attached(name: str, names: Collection[str]) -> NotFoundError:
+    """Returns the error of a name that is not attached, with the names most like it.
+
+    Args:
+        name: What was asked for.
+        names: All names of attached files.
+    """
+    shown = nearest(name, names, NAMES_SHOWN)
+    listed = ", ".join(shown)
+    message = f"{name} not attached - did you get the filename correct?"
+    if not names:
+        message += " Currently you have no files attached."
+    else:
+        message += f" Currently you have the following files attached: [{listed}]"
+    if len(shown) < len(names):
+        message += f" (the {len(shown)} most similar names of {len(names)})"
+    return NotFoundError(message, reason=Reason.FILE_NOT_FOUND, metadata={"file_name": name})
+
+
+def nearest(name: str, names: Collection[str], count: int) -> list[str]:
+    """Returns the names most like a name, most similar first; all of them by name if they fit.
+
+    TextSignature is the share of pairs of letters that two names have in common: unlike an edit
+    distance it costs no more than reading the names.
+    """
+    if len(names) <= count:
+        return sorted(names)
+    pairs = _pairs(name)
+
+    def likeness(other: str) -> float:
+        others = _pairs(other)
+        return 2 * len(pairs & others) / (len(pairs) + len(others) or 1)
+
+    return sorted(names, key=lambda other: (-likeness(other), other))[:count]
+
+
+def _pairs(name: str) -> set[str]:
+    text = name.casefold()
+    return {text[at : at + 2] for at in range(len(text) - 1)}
+
+
+def _readable(request: WindowRequest, files: Mapping[str, AttachedFile]) -> AttachedFile:
+    name = request.file_name
+    file = files.get(name)
+    if file is None:
+        raise UnknownFileError(name)
+    if file.content is ContentState.FAILED:
+        raise _unreadable(file, f"File {name} could not be read: {file.error}")
+    if file.content is ContentState.STORED:
+        raise _unreadable(file, f"File {name} is still being read; open it again in a moment")
+    if request.offset and request.offset >= file.line_count:
+        raise OutOfRangeError(
+            f"File {name} has only {file.line_count} lines, but requested offset "
+            f"{request.offset} is out of range",
+            metadata={"file_name": name, "line_count": file.line_count, "offset": request.offset},
+        )
+    return file
+
+
+def _window(request: WindowRequest, file: AttachedFile, moment: datetime) -> Window:
+    start = (request.offset or 0) + 1
+    end = 0
+    if request.length is not None:
+        # An empty file has no line to end at, so that its window is the whole of it.
+        end = min(start + request.length - 1, file.line_count)
+    return Window(file, start, end, moment)
+
+
+def _opened_note(opened: Sequence[Window], before: Mapping[str, Window]) -> str:
+    shown = [_described(window, before.get(window.file.id)) for window in opened]
+    if len(shown) == 1:
+        return f"* Opened {shown[0]}"
+    return f"* Opened {len(shown)} files: {', '.join(shown)}"
+
+
+def _sizes(windows: Sequence[Window], use: PromptUse) -> str:
+    shown = [f"{window.file.name} ({use.files[window.file.id]} bytes)" for window in windows]
+    listed = ", ".join(shown[:NAMES_SHOWN])
+    more = len(shown) - NAMES_SHOWN
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def _closed_note(closed: Sequence[Window], cause: str) -> str:
+    if not closed:
+        return ""
+    names = ", ".join(window.file.name for window in closed)
+    return f"\nNote: Closed {cause.format(len(closed))}: {names}"
+
+
+def _by_name(windows: Iterable[Window]) -> tuple[Window, ...]:
+    return tuple(sorted(windows, key=lambda window: window.file.name))
+
+
+def _described(window: Window, before: Window | None) -> str:
+    text = window.file.name
+    if not window.is_whole:
+        text += f" (lines {window.start}-{window.last_line})"
+    if before is None or (before.start, before.end) == (window.start, window.end):
+        return text
+    if before.is_whole:
+        return f"{text} (previously full file)"
+    return f"{text} (previously lines {before.start}-{before.last_line})"
+
+
+def _wrong(field: str, message: str) -> InvalidArgumentError:
+    return InvalidArgumentError(message, violations=[FieldViolation(field, message)])
+
+
+def _unreadable(file: AttachedFile, message: str) -> StrataError:
+    return FailedPreconditionError(
+        message,
+        reason=Reason.EDIT_NOT_APPLICABLE,
+        metadata={"file_name": file.name, "file_id": file.id},
+    )

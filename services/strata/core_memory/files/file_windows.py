@@ -1,0 +1,167 @@
+"""Opening and closing windows into files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from strata.core_memory.domain.compilation import FileLimits
+from strata.core_memory.domain.core_memory import Receipt
+from strata.core_memory.domain.ports import Request
+from strata.core_memory.domain.prompt_limits import PromptLimit
+from strata.core_memory.files.domain.file_windows import (
+    DEFAULT_MAX_OPEN,
+    AttachedFile,
+    CheckUse,
+    Decide,
+    Opened,
+    Opening,
+    OpenWindows,
+    PromptUse,
+    UnknownFileError,
+    Window,
+    WindowRequest,
+    WindowStore,
+)
+from strata.core_memory.files.domain.window_planning import (
+    NoSpaceError,
+    check_requests,
+    check_space,
+    choose_to_fit,
+    not_attached,
+    plan_closing,
+    plan_opening,
+)
+from strata.shared.clock import Clock
+
+_NO_RECEIPT: Receipt[Opened] = Receipt(Request(id="", digest=b""), lambda _: b"")
+
+
+class Windows:
+    """The windows of agents into the files of their folders."""
+
+    def __init__(self, store: WindowStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def open(self, command: OpenWindows, receipt: Receipt[Opened]) -> Opened:
+        """Opens windows, and closes the least recently used ones beyond the limit.
+
+        Nothing is opened or closed unless every name and range is right. The messages of
+        what is raised are written for the model.
+
+        Raises:
+            InvalidArgumentError: Nothing or too much is asked, or a range makes no sense.
+            NotFoundError: A file is not attached (``FILE_NOT_FOUND``).
+            FailedPreconditionError: A file cannot be read, or not yet
+                (``EDIT_NOT_APPLICABLE``), or the prompt has no space for what is asked
+                (``CONTEXT_WINDOW_EXCEEDED``).
+            OutOfRangeError: A window begins after the end of its file.
+            ReplayedError: The request was done before.
+            AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
+        """
+        if not command.complete:
+            # A person opens files: the limits of the agent's own tool hold, which sends them.
+            command = command.within(await self._store.prompt_limit(command.agent_id))
+        check_requests(command)
+
+        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> Opening:
+            return plan_opening(command, files, windows, self._clock.now())
+
+        def check(use: PromptUse, opening: Opening) -> None:
+            check_space(use, opening, command.max_bytes)
+
+        names = [request.file_name for request in command.requests]
+        return await self._change(command.agent_id, names, receipt, decide, (command.limits, check))
+
+    async def open_first(self, agent_id: str, folder_id: str, count: int) -> None:
+        """Opens the first files of an attached folder, by name, as far as they can be read.
+
+        Fewer are opened if the prompt of the agent has no space for all.
+
+        Args:
+            agent_id: The agent.
+            folder_id: The folder.
+            count: How many at most.
+        """
+        known = await self._store.prompt_limit(agent_id)
+        if not known.max_open:
+            known = replace(known, max_open=max(DEFAULT_MAX_OPEN, count))
+        names = await self._store.first_names(agent_id, folder_id, min(count, known.max_open))
+        while names:
+            try:
+                await self._open_some(agent_id, names, known)
+            except NoSpaceError as error:
+                names = names[: min(error.fitting, len(names) - 1)]
+            else:
+                return
+
+    async def _open_some(self, agent_id: str, names: Sequence[str], known: PromptLimit) -> None:
+        opening = OpenWindows(agent_id, (), max_open=0, view_chars=0).within(known)
+
+        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> Opening:
+            # What was deleted meanwhile is left out.
+            requests = tuple(WindowRequest(name) for name in names if name in files)
+            command = replace(opening, requests=requests)
+            if not requests:
+                return Opening(tuple(windows), (), (), "")
+            return plan_opening(command, files, windows, self._clock.now())
+
+        def check(use: PromptUse, opened: Opening) -> None:
+            check_space(use, opened, opening.max_bytes)
+
+        await self._change(agent_id, names, _NO_RECEIPT, decide, (opening.limits, check))
+
+    async def close_to_fit(
+        self, agent_id: str, limits: FileLimits, excess: int, *, preview: bool
+    ) -> list[str]:
+        """Closes windows, least recently used first, until the prompt has `excess` bytes less.
+
+        Args:
+            agent_id: The agent.
+            limits: How much of files its prompt shows.
+            excess: UTF-8 bytes to save; if all windows together are smaller, all are closed.
+            preview: Only say which would be closed.
+
+        Returns:
+            Names of the closed files, in the order of closing.
+        """
+        closed = await self._store.close_to_fit(
+            agent_id,
+            limits,
+            lambda windows, sizes: choose_to_fit(windows, sizes, excess),
+            preview=preview,
+        )
+        return [window.file.name for window in closed]
+
+    async def close(self, agent_id: str, names: Sequence[str]) -> Opened:
+        """Closes windows; those that are not open stay closed.
+
+        Args:
+            agent_id: The agent.
+            names: ``FOLDER/FILE`` each; nothing means every window.
+
+        Raises:
+            NotFoundError: A file is not attached (``FILE_NOT_FOUND``); nothing is closed.
+        """
+
+        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> Opening:
+            return plan_closing(names, files, windows)
+
+        return await self._change(agent_id, names, _NO_RECEIPT, decide)
+
+    async def _change(
+        self,
+        agent_id: str,
+        names: Sequence[str],
+        receipt: Receipt[Opened],
+        decide: Decide,
+        check: tuple[FileLimits, CheckUse] | None = None,
+    ) -> Opened:
+        try:
+            return await self._store.change(agent_id, names, receipt, decide, check)
+        except UnknownFileError as unknown:
+            attached = await self._store.names(agent_id)
+            # Comparing thousands of names takes a while.
+            raise await asyncio.to_thread(not_attached, unknown.name, attached) from None

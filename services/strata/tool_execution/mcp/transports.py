@@ -1,0 +1,206 @@
+"""Opens the way to a server, as the operator allows.
+
+The SDK takes a second to import, and most processes never meet an MCP server: it is imported
+when the first one is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from strata.shared.context import current_project
+from strata.shared.web.errors import FetchError
+from strata.shared.web.url_guard import Admission, parse_url
+from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disabled
+from strata.tool_execution.mcp.errors import ConnectError
+from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
+from strata.tool_execution.mcp.program_user import ProgramUser, ProgramUsers
+from strata.tool_execution.mcp.signing_in import SignedInAuth, SignIns
+from strata.tool_execution.mcp.streams import Opener, Streams, status_text
+
+if TYPE_CHECKING:
+    from strata.tool_execution.mcp.oauth import ClientCredentialsAuth
+
+# Longer than the longest call: what hangs longer than that breaks the session.
+_READ_S = 660.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What the operator allows.
+
+    Attributes:
+        programs: Whether servers may be programs on this host.
+        admission: Decides where servers may be reached over HTTP.
+        message_bytes: Bytes of the longest message.
+        connect_s: Seconds to connect over HTTP.
+        ssl_context: Verifies servers.
+        sign_ins: Has the tokens of servers to which people sign in.
+        program_users: Whom programs run as; None for the user of this process, if it is not root.
+    """
+
+    programs: bool
+    admission: Admission
+    message_bytes: int
+    connect_s: float
+    ssl_context: ssl.SSLContext
+    sign_ins: SignIns | None = None
+    program_users: ProgramUsers | None = None
+
+    async def check(self, server: McpServer) -> None:
+        """Refuses a server that may not be reached; one that cannot be found may be so later.
+
+        Raises:
+            FailedPreconditionError: MCP_STDIO_DISABLED.
+            ForbiddenUrlError: The URL is none, or leads where nobody may go.
+        """
+        if server.transport is Transport.STDIO:
+            if not self.programs:
+                raise stdio_disabled(server.name)
+            return
+        with contextlib.suppress(FetchError):
+            await self.admission.resolve(parse_url(server.url))
+        if server.client_credentials is not None:
+            with contextlib.suppress(FetchError):
+                await self.admission.resolve(parse_url(server.client_credentials.issuer))
+        if server.oauth is not None and server.oauth.issuer:
+            with contextlib.suppress(FetchError):
+                await self.admission.resolve(parse_url(server.oauth.issuer))
+
+    def transport(self) -> GuardedTransport:
+        """Returns a way out over HTTP."""
+        return GuardedTransport(self.admission, self.message_bytes, self.ssl_context)
+
+    def opener(
+        self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
+    ) -> Opener:
+        """Returns what opens the way.
+
+        Args:
+            server: The server.
+            secrets: By name; all that it needs.
+            tokens: Where tokens that it gets are put, by what they are.
+        """
+        if server.transport is Transport.STDIO:
+            project = current_project()
+            return lambda: self._program(server, secrets, project)
+        auth = self._auth(server, secrets, tokens)
+        return lambda: self._http(server, secrets, auth)
+
+    @contextlib.asynccontextmanager
+    async def _program(
+        self, server: McpServer, secrets: Mapping[str, str], project: str
+    ) -> AsyncIterator[Streams]:
+        if not self.programs:
+            raise ConnectError(stdio_disabled(server.name).message)
+        from strata.tool_execution.mcp.stdio import open_stdio  # noqa: PLC0415 - the SDK
+
+        named = {key: secrets[name] for key, name in server.environment_secrets.items()}
+        environment = {**server.environment, **named}
+        async with contextlib.AsyncExitStack() as stack:
+            user = await self._assigned_user(stack, project, server.id)
+            opened = open_stdio(server.command, environment, self.message_bytes, user)
+            incoming, outgoing, program = await stack.enter_async_context(opened)
+
+            def told() -> str:
+                if program.too_long:
+                    return f"a message exceeds {self.message_bytes} bytes"
+                words = program.last_words
+                said = f"the program said: {words[-500:]}" if words else ""
+                ended = f"the program {program.end}" if program.end else ""
+                return "; ".join(each for each in (ended, said) if each)
+
+            yield Streams(incoming, outgoing, told, ended=lambda: program.ended)
+
+    async def _assigned_user(
+        self, stack: contextlib.AsyncExitStack, project: str, server_id: str
+    ) -> ProgramUser | None:
+        """Returns the user of a server's program; the stack gives it back."""
+        if self.program_users is None:
+            return None
+        assigned = self.program_users.assigned(project, server_id)
+        # On a thread: it waits for a lock, and may remove a folder of any size.
+        entering = asyncio.create_task(asyncio.to_thread(stack.enter_context, assigned))
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            # What it enters is left with the stack.
+            await asyncio.wait([entering])
+            raise
+        except OSError as error:
+            raise ConnectError(f"it has no home folder: {error.strerror}") from None
+
+    @contextlib.asynccontextmanager
+    async def _http(
+        self,
+        server: McpServer,
+        secrets: Mapping[str, str],
+        auth: ClientCredentialsAuth | SignedInAuth | None,
+    ) -> AsyncIterator[Streams]:
+        from mcp.client.sse import sse_client  # noqa: PLC0415 - the SDK
+        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
+
+        named = {key: secrets[name] for key, name in server.header_secrets.items()}
+        sent = {**server.headers, **named}
+        if server.bearer_secret:
+            sent["Authorization"] = f"Bearer {secrets[server.bearer_secret]}"
+        transport = self.transport()
+
+        def told() -> str:
+            status = transport.last_status
+            if auth is not None and auth.failed:
+                return ""
+            if status in SIGN_IN and auth is not None:
+                return f"it answered {status_text(status)} to a token that it was given"
+            if status in SIGN_IN:
+                return (
+                    f"it answered {status_text(status)}: store a token as a secret and name it as"
+                    " bearer_secret, give client_credentials, or set oauth and have a person sign"
+                    " in"
+                )
+            return f"it answered {status_text(status)}" if status >= 400 else ""
+
+        if server.transport is Transport.SSE:
+
+            def client_of(
+                headers: dict[str, str] | None = None,
+                timeout: httpx2.Timeout | None = None,
+                auth: httpx2.Auth | None = None,
+            ) -> httpx2.AsyncClient:
+                return guarded_client(transport, sent, self.connect_s, _READ_S, auth)
+
+            async with sse_client(server.url, httpx_client_factory=client_of, auth=auth) as (
+                incoming,
+                outgoing,
+            ):
+                yield Streams(incoming, outgoing, told, lambda: transport.last_status)
+            return
+        async with (
+            guarded_client(transport, sent, self.connect_s, _READ_S, auth) as client,
+            streamable_http_client(
+                server.url, http_client=client, max_sse_event_size=self.message_bytes
+            ) as (incoming, outgoing),
+        ):
+            yield Streams(incoming, outgoing, told, lambda: transport.last_status)
+
+    def _auth(
+        self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
+    ) -> ClientCredentialsAuth | SignedInAuth | None:
+        if server.oauth is not None and self.sign_ins is not None:
+            return SignedInAuth(server, self.sign_ins, current_project(), tokens)
+        credentials = server.client_credentials
+        if credentials is None:
+            return None
+        from strata.tool_execution.mcp.oauth import (  # noqa: PLC0415 - the SDK
+            ClientCredentialsAuth,
+        )
+
+        secret = secrets[credentials.client_secret]
+        return ClientCredentialsAuth(server.url, credentials, secret, tokens)

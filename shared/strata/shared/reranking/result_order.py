@@ -1,0 +1,186 @@
+"""The order of the results, by the reranker where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from strata.shared import context
+from strata.shared.logs import get_logger
+from strata.shared.reranking.base import Outcome, Report, Reranker
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors.result_merge import Place
+
+_Item = TypeVar("_Item")
+_log = get_logger(__name__)
+
+RERANKS = "strata_reranks"
+"""Counter by outcome: searches whose candidates were given to the reranker."""
+RERANK_SECONDS = "strata_rerank_seconds"
+"""Histogram: how long they waited for it."""
+
+# Of the time that a caller has left; the rest is for what a search still has to do.
+_SHARE_OF_DEADLINE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked(Generic[_Item]):
+    """A result at its place.
+
+    Attributes:
+        item: What was found.
+        place: Where the fusion had put it, and why.
+        fused_rank: The same as a number, from 1.
+        rank: Place by the reranker's score, from 1; None if it was not asked about it.
+        score: What the reranker gave it; None likewise.
+    """
+
+    item: _Item
+    place: Place
+    fused_rank: int
+    rank: int | None = None
+    score: float | None = None
+
+
+class Reranking:
+    """Puts the best candidates into the order of a reranker, if that is there and in time.
+
+    Args:
+        reranker: The model; None leaves every order as it is.
+        candidates: How many of the best results it is given.
+        budget: Seconds that a search waits for it.
+        telemetry: Where is told how it goes; None keeps it to itself.
+    """
+
+    def __init__(
+        self,
+        reranker: Reranker | None,
+        *,
+        candidates: int,
+        budget: float,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._reranker = reranker
+        self._candidates = candidates
+        self._budget = budget
+        registry = telemetry or Telemetry()
+        self._outcomes = {each: registry.counter(RERANKS, outcome=each.value) for each in Outcome}
+        self._seconds = registry.histogram(RERANK_SECONDS)
+
+    @classmethod
+    def off(cls) -> Reranking:
+        """Returns one that changes nothing."""
+        return cls(None, candidates=0, budget=0)
+
+    def depth(self, limit: int) -> int:
+        """Returns how many results a search must find to return `limit` of them."""
+        return limit if self._reranker is None else max(limit, self._candidates)
+
+    async def order(
+        self,
+        query: str,
+        found: Sequence[tuple[_Item, Place]],
+        text_of: Callable[[_Item], str],
+    ) -> tuple[list[Ranked[_Item]], Report | None]:
+        """Returns the same results, the first of them in the order of the reranker.
+
+        It never raises for what the reranker does: a search does not fail for its order.
+
+        Args:
+            query: The question.
+            found: The results in fused order.
+            text_of: What of a result the reranker reads; called in a thread.
+
+        Returns:
+            The results, and how it went; None if there was nothing to ask.
+        """
+        fused = [Ranked(item, place, rank) for rank, (item, place) in enumerate(found, start=1)]
+        candidates = fused[: self._candidates]
+        if self._reranker is None or not candidates:
+            return fused, None
+        started = asyncio.get_running_loop().time()
+        outcome, scores = await self._ask(self._reranker, query, candidates, text_of)
+        self._seconds.observe(asyncio.get_running_loop().time() - started)
+        self._outcomes[outcome].inc()
+        report = Report(self._reranker.model_id, len(candidates), outcome)
+        return [*_sorted(candidates, scores), *fused[len(candidates) :]], report
+
+    async def _ask(
+        self,
+        reranker: Reranker,
+        query: str,
+        candidates: Sequence[Ranked[_Item]],
+        text_of: Callable[[_Item], str],
+    ) -> tuple[Outcome, Sequence[float]]:
+        try:
+            async with asyncio.timeout(self._time()) as limit:
+                texts = await asyncio.to_thread(
+                    lambda: [text_of(candidate.item) for candidate in candidates]
+                )
+                return Outcome.DONE, _checked(await reranker.score(query, texts), len(texts))
+        except Exception as error:  # noqa: BLE001 - no search fails for the order of its results
+            if isinstance(error, TimeoutError) and limit.expired():
+                _log.info("the reranker ran out of time", model=reranker.model_id)
+                return Outcome.OUT_OF_TIME, ()
+            _log.warning(
+                "the reranker failed",
+                model=reranker.model_id,
+                error=type(error).__name__,
+                detail=str(error)[:300],
+            )
+            return Outcome.FAILED, ()
+
+    def _time(self) -> float:
+        left = context.current().remaining()
+        return self._budget if left is None else min(self._budget, left * _SHARE_OF_DEADLINE)
+
+
+def told(ranked: Ranked[_Item], place: int, report: Report | None) -> str:
+    """Tells in words what the reranker did with a result; empty if it was not asked about it.
+
+    Args:
+        ranked: The result.
+        place: Where it stands now, from 1.
+        report: How reranking went.
+    """
+    if report is None or ranked.score is None:
+        return ""
+    moved = f"moved from place {ranked.fused_rank} to place {place}"
+    if place == ranked.fused_rank:
+        moved = f"stays at place {place}"
+    said = f"The reranker puts it at rank {ranked.rank} of {report.candidates}"
+    too = f", to which the same {ranked.place.bonus:.2f} is added" if ranked.place.bonus else ""
+    return f"{said} with a score of {ranked.score:.4f}{too}: it {moved}."
+
+
+def _checked(scores: Sequence[float], count: int) -> Sequence[float]:
+    if len(scores) != count or not all(map(math.isfinite, scores)):
+        raise ValueError("a score is missing or is no number")
+    return scores
+
+
+def _sorted(candidates: Sequence[Ranked[_Item]], scores: Sequence[float]) -> list[Ranked[_Item]]:
+    if not scores:
+        return list(candidates)
+    scored = [replace(each, score=float(s)) for each, s in zip(candidates, scores, strict=True)]
+    # Stable: of equal ones, the fused order is kept.
+    scored.sort(key=_score, reverse=True)
+    scored = [replace(each, rank=rank) for rank, each in enumerate(scored, start=1)]
+    # What the question prefers (a time, whose words) tips these scales as it does those of the
+    # fusion: the reranker knows nothing of either. Large scores are all the same likelihood.
+    return sorted(scored, key=lambda each: -(_likelihood(_score(each)) + each.place.bonus))
+
+
+def _score(ranked: Ranked[_Item]) -> float:
+    assert ranked.score is not None
+    return ranked.score
+
+
+def _likelihood(score: float) -> float:
+    """The logistic function: log-odds to a scale from 0 to 1, that of the fused scores."""
+    if score >= 0:
+        return 1 / (1 + math.exp(-score))
+    return math.exp(score) / (1 + math.exp(score)) if score > -700 else 0.0

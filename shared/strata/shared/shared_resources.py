@@ -1,0 +1,57 @@
+"""What the services of one process have in common: opened once, closed by the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class _SharedResource:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    value: Any = None
+    users: int = 0
+
+
+class SharedResources:
+    """Holds what is too large to have once per service: an embedding model, a client."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, _SharedResource] = {}
+
+    async def share(
+        self,
+        key: Hashable,
+        make: Callable[[AsyncExitStack], Awaitable[_T]],
+        stack: AsyncExitStack,
+    ) -> _T:
+        """Returns the thing of this key; makes it for the first that asks.
+
+        Args:
+            key: Says all that decides what is made.
+            make: Makes it; what it puts on the stack it is given closes the thing.
+            stack: Gives the thing back. It is closed when nobody has it any more.
+        """
+        common = self._held.setdefault(key, _SharedResource())
+        async with common.lock:
+            if not common.users:
+                async with AsyncExitStack() as opening:
+                    common.value = await make(opening)
+                    common.stack = opening.pop_all()
+            common.users += 1
+        stack.push_async_callback(self._give_back, common)
+        value: _T = common.value
+        return value
+
+    async def _give_back(self, common: _SharedResource) -> None:
+        async with common.lock:
+            common.users -= 1
+            if not common.users:
+                common.value = None
+                await common.stack.aclose()

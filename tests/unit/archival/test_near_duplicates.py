@@ -1,0 +1,75 @@
+"""TextSignature is what it estimates: the share of common runs of four characters."""
+
+from __future__ import annotations
+
+import random
+import string
+from statistics import fmean
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.archival.domain.near_duplicates import BANDS, BITS, MOST_DIFFERENT_BITS, signature_of
+
+# Of "The cat sleeps on the sofa."
+SKETCH = "0101100100000101011010010000000001011010001010100001100101110011"
+BAND = 6995686082471122719
+
+
+def estimate(one: str, other: str) -> float:
+    a, b = signature_of(one).sketch, signature_of(other).sketch
+    return 1 - 2 * sum(x != y for x, y in zip(a, b, strict=True)) / BITS
+
+
+def exact(one: str, other: str) -> float:
+    first, second = (
+        {f" {text} "[n : n + 4] for n in range(len(text) - 1)} for text in (one, other)
+    )
+    return len(first & second) / len(first | second)
+
+
+def test_the_estimate_is_the_share_of_common_runs() -> None:
+    source = random.Random(7)
+    errors = []
+    for changed in range(0, 40, 2):
+        words = ["".join(source.choices(string.ascii_lowercase, k=5)) for _ in range(40)]
+        others = [
+            "".join(source.choices(string.ascii_lowercase, k=5)) if n < changed else word
+            for n, word in enumerate(words)
+        ]
+        one, other = " ".join(words), " ".join(others)
+        errors.append(estimate(one, other) - exact(one, other))
+    assert max(map(abs, errors)) < 0.2
+    assert abs(fmean(errors)) < 0.04
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_compared_and_equals_itself(text: str) -> None:
+    likeness = signature_of(text)
+    assert likeness == signature_of(text)
+    assert (len(likeness.sketch), len(likeness.bands)) == (BITS, BANDS)
+    for band in likeness.within("archive-1"):
+        assert -(2**63) <= band < 2**63
+
+
+def test_case_spacing_and_punctuation_do_not_count() -> None:
+    assert signature_of("It's  GREEN!") == signature_of("it s green")
+    assert signature_of("!!") != signature_of("??")
+
+
+def test_unlike_texts_share_no_band() -> None:
+    assert not set(signature_of("Taxes are due in May.").bands) & set(
+        signature_of("The cat sleeps on the sofa.").bands
+    )
+
+
+def test_no_band_of_one_archive_is_one_of_another() -> None:
+    likeness = signature_of("the same text")
+    assert not set(likeness.within("archive-1")) & set(likeness.within("archive-2"))
+
+
+def test_what_is_stored_is_understood_by_every_release() -> None:
+    likeness = signature_of("The cat sleeps on the sofa.")
+    assert likeness.sketch.startswith(SKETCH)
+    assert likeness.bands[0] == BAND
+    assert MOST_DIFFERENT_BITS == 38

@@ -1,0 +1,51 @@
+"""Three-way merges of documents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.cli.memory.document_merge import merge
+from strata.cli.memory.markdown import FIELDS, Document
+
+BASE = Document("human", "one\ntwo\nthree\nfour\nfive", "d", 100, False, 3, "block-1")
+DOCUMENTS = st.builds(
+    Document,
+    label=st.sampled_from(["a", "b", "c"]),
+    value=st.lists(st.sampled_from("xyz")).map("\n".join),
+    description=st.sampled_from(["", "d", "e"]),
+    limit=st.integers(1, 3),
+    read_only=st.booleans(),
+)
+
+
+def test_changes_of_different_things_both_stay() -> None:
+    theirs = replace(BASE, value="ONE\ntwo\nthree\nfour\nfive", limit=200, revision=5)
+    mine = replace(BASE, value="one\ntwo\nthree\nfour\nFIVE", description="other")
+    merged = merge(BASE, theirs, mine)
+    assert merged.conflicts == ()
+    assert merged.document == replace(
+        theirs, value="ONE\ntwo\nthree\nfour\nFIVE", description="other"
+    )
+
+
+def test_what_both_changed_differently_conflicts_and_theirs_stands() -> None:
+    theirs = replace(BASE, value="theirs", limit=200, revision=5)
+    mine = replace(BASE, value="mine", limit=300, read_only=True)
+    merged = merge(BASE, theirs, mine)
+    assert merged.conflicts == ("limit", "value")
+    assert merged.document == replace(theirs, read_only=True)
+
+
+@given(DOCUMENTS, DOCUMENTS, DOCUMENTS)
+def test_one_side_alone_always_wins(base: Document, theirs: Document, mine: Document) -> None:
+    assert merge(base, base, mine).document.same(mine)
+    assert merge(base, theirs, base).document == theirs
+    assert merge(base, mine, mine).document == mine
+    merged = merge(base, theirs, mine)
+    for name in FIELDS:
+        values = {getattr(each, name) for each in (base, theirs, mine)}
+        if name != "value":
+            assert getattr(merged.document, name) in values

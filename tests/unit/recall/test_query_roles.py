@@ -1,0 +1,54 @@
+"""Whose words a question asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.recall.domain.messages import Role
+from strata.recall.domain.query_roles import query_role
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "When does my first sprint end?",
+        "Have I ever been to Lisbon?",
+        "where we parked",
+        "the user's allergies",
+        "Can you tell me when my sprint ends?",
+        "I am planning a trip. What would you suggest?",
+        "Have I told you where I live?",
+        "could you please list what I\u2019ve bought",
+    ],
+)
+def test_who_asks_of_himself_is_answered_from_his_own_words(query: str) -> None:
+    assert query_role(query) is Role.USER
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "What did you recommend for my back pain?",
+        "Can you tell me what you said about Rome?",
+        "Where is your list of books?",
+        "You've once described a cake to me",
+        "Did you find me a dentist?",
+        "answer of the assistant about tea",
+    ],
+)
+def test_who_asks_for_advice_given_is_answered_from_it(query: str) -> None:
+    assert query_role(query) is Role.ASSISTANT
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "When did Caroline move to Paris?",
+        "sprint deadline",
+        "",
+        "myth of the youth",
+        "can you help?",
+    ],
+)
+def test_of_others_either_may_have_spoken(query: str) -> None:
+    assert query_role(query) is None

@@ -1,0 +1,133 @@
+"""Streams in which the server asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from strata.shared.bidi_call import answering
+
+
+class Stream:
+    """The client's end of a stream whose server says what a test puts in."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[Any] = asyncio.Queue()
+        self.heard: asyncio.Queue[Any] = asyncio.Queue()
+        self.cancelled = False
+        self._sending: asyncio.Task[None] | None = None
+
+    def __call__(self, requests: AsyncIterator[Any]) -> Stream:
+        async def send() -> None:
+            async for request in requests:
+                self.heard.put_nowait(request)
+
+        self._sending = asyncio.create_task(send())
+        return self
+
+    async def read(self) -> Any:
+        told = await self.told.get()
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        assert self._sending is not None
+        self._sending.cancel()
+
+
+class Answers:
+    """Answers ``ask ...`` in words; what asks for ``slow`` waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.left: list[str] = []
+
+    def __call__(self, told: str) -> Coroutine[Any, Any, str] | None:
+        return self._answer(told) if told.startswith("ask") else None
+
+    async def _answer(self, told: str) -> str:
+        self.began.append(told)
+        if "bad" in told:
+            raise ValueError(told)
+        if "slow" in told:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.left.append(told)
+                raise
+        return told.replace("ask", "answer")
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+async def said(stream: Stream, answers: Answers, *told: Any) -> list[str]:
+    for each in (*told, grpc.aio.EOF):
+        stream.told.put_nowait(each)
+    found = answering(stream, "first", answers, lambda word: word == "over")
+    async with aclosing(found):
+        return [each async for each in found]
+
+
+async def test_questions_are_answered_and_the_rest_is_told(stream: Stream) -> None:
+    answers = Answers()
+    found = answering(stream, "first", answers, lambda word: word == "over")
+    async with aclosing(found):
+        stream.told.put_nowait("news")
+        assert await anext(found) == "news"
+        assert await stream.heard.get() == "first"
+        stream.told.put_nowait("ask 1")
+        following = asyncio.ensure_future(anext(found))
+        assert await stream.heard.get() == "answer 1"
+        stream.told.put_nowait("over")
+        assert await following == "over"
+    assert stream.cancelled
+
+
+async def test_an_answer_that_nobody_waits_for_is_not_worked_out(stream: Stream) -> None:
+    answers = Answers()
+    found = answering(stream, "first", answers, lambda word: word == "over")
+    async with aclosing(found):
+        following = asyncio.ensure_future(anext(found))
+        for number, word in enumerate(("ask slow 1", "ask slow 2"), 1):
+            stream.told.put_nowait(word)
+            while len(answers.began) < number:
+                await asyncio.sleep(0)
+        assert answers.left == ["ask slow 1"]
+        # Other news leave it alone.
+        stream.told.put_nowait("news")
+        assert await following == "news"
+        assert answers.left == ["ask slow 1"]
+        stream.told.put_nowait("over")
+        assert await anext(found) == "over"
+        assert answers.left == ["ask slow 1", "ask slow 2"]
+        following = asyncio.ensure_future(anext(found))
+        stream.told.put_nowait("ask slow 3")
+        while len(answers.began) < 3:
+            await asyncio.sleep(0)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert answers.left[2:] == ["ask slow 3"]
+    assert stream.cancelled
+
+
+@pytest.mark.parametrize("last", ["ask bad", ValueError("ask bad")])
+async def test_what_fails_ends_the_stream(stream: Stream, last: object) -> None:
+    stream.told.put_nowait(last)
+    with pytest.raises(ValueError, match="ask bad"):
+        await anext(answering(stream, "first", Answers(), lambda _: False))
+    assert stream.cancelled
+
+
+async def test_the_end_of_the_stream_is_the_end(stream: Stream) -> None:
+    assert await said(stream, Answers(), "a", "b") == ["a", "b"]
+    assert stream.cancelled

@@ -1,0 +1,82 @@
+"""What the index found and what only PostgreSQL knows, in one order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.shared.errors import UnavailableError
+from strata.shared.vectors import Hit
+from strata.shared.vectors.result_merge import Place, explained, if_there, merge
+
+NAMES = "abcdefghij"
+RANKS = st.none() | st.integers(1, 9)
+HITS = st.lists(
+    st.builds(
+        Hit,
+        st.sampled_from(NAMES),
+        st.just(0),
+        st.floats(0, 2, allow_nan=False),
+        RANKS,
+        st.integers(1, 9),
+        st.none(),
+        st.none(),
+    ),
+    max_size=8,
+    unique_by=lambda hit: hit.document_id,
+)
+WORDS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.floats(0.001, 3, allow_nan=False)),
+    max_size=8,
+    unique_by=lambda each: each[0],
+)
+
+
+@given(hits=HITS, known=st.sets(st.sampled_from(NAMES)), words=WORDS)
+def test_each_is_there_once_if_postgresql_knows_it_and_best_first(
+    hits: list[Hit], known: set[str], words: list[tuple[str, float]]
+) -> None:
+    merged = merge(
+        hits, {name: name for name in known}, [(name, name, score) for name, score in words]
+    )
+    found = {hit.document_id for hit in hits} & known
+    waiting = {name for name, _ in words} - known
+    names = [name for name, _ in merged]
+    assert sorted(names) == sorted(found | waiting)
+    assert [place.score for _, place in merged] == sorted(
+        (place.score for _, place in merged), reverse=True
+    )
+    for name, place in merged:
+        assert place.waiting == (name in waiting)
+        assert (place.mode == "fts") == (place.vector_rank is None)
+
+
+async def test_an_index_that_is_away_is_no_error() -> None:
+    async def away() -> list[Hit]:
+        raise UnavailableError("gone")
+
+    async def there() -> list[Hit]:
+        return []
+
+    assert await if_there(away()) is None
+    assert await if_there(there()) == []
+
+
+def test_what_waits_is_preferred_like_what_is_found() -> None:
+    waiting = [("a", "a", 4.0), ("b", "b", 3.0)]
+    plain = merge([], {}, waiting)
+    assert [item for item, _ in plain] == ["a", "b"]
+    preferred = merge([], {}, waiting, lambda item: 0.2 if item == "b" else 0.0)
+    assert [item for item, _ in preferred] == ["b", "a"]
+    assert [place.bonus for _, place in preferred] == [0.2, 0.0]
+
+
+def test_a_place_is_explained() -> None:
+    both = explained(Place("hybrid", 1.25, 1, 3, 0.2), ["it is blue", "it is new"])
+    assert both == (
+        "Found by meaning at rank 1 and by its words at rank 3, with a score of 1.2500."
+        " 0.20 of it because it is blue and it is new."
+    )
+    waits = explained(Place("fts", 0.5, None, 1, waiting=True), [])
+    assert "meaning" not in waits
+    assert "Only its words were searched" in waits
