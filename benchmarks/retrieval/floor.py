@@ -2,7 +2,7 @@
 
 ``relevance.json`` has two sets of short texts, with queries of several types that a text answers,
 and queries about something else. The constants of the floor were chosen on the calibration set and
-on the chats in `CALIBRATION` (decision 0145); only the figures of the test set are evidence.
+on the chats in `CALIBRATION` (decision 0023); only the figures of the test set are evidence.
 """
 
 from __future__ import annotations

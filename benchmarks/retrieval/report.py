@@ -142,7 +142,7 @@ def _share(part: int, whole: int) -> str:
 
 
 _FLOOR = """\
-Results below a floor are left out ([decision](../decisions/0145-floor-by-query.md)). A question is
+Results below a floor are left out ([decision](../decisions/0023-floor-by-query.md)). A question is
 *lost* if a search without the floor has evidence among the first five results, and a search with it
 has none. *Off-topic* queries are about nothing that the texts are about; each is put to every chat
 of its set. The floor was chosen on the calibration half (of BEAM: {chats}), so that only the

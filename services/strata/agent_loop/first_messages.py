@@ -1,4 +1,4 @@
-"""The first messages of a new agent, behind its system message. Decision 0160."""
+"""The first messages of a new agent, behind its system message. Decision 0045."""
 
 from __future__ import annotations
 

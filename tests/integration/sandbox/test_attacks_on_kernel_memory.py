@@ -200,7 +200,7 @@ def test_no_lock_on_a_file_of_the_host_is_held(jail: Worker) -> None:
         found = jail.value(source(body), {"path": path})
     finally:
         said, _ = probe.communicate()
-    # Locks by fcntl are granted and not taken: see docs/decisions/0124.
+    # Locks by fcntl are granted and not taken: see docs/decisions/0093.
     assert found == ["stopped", "stopped", "got", "stopped"]
     assert said.strip() == "free"
 

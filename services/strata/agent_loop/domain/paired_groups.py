@@ -1,6 +1,6 @@
 """Groups of an agent and its memory agent: the kinds `sleeptime` and `voice_sleeptime`.
 
-Such a group is a name for a pair that the agents have already (decision 0168): its manager agent
+Such a group is a name for a pair that the agents have already (decision 0054): its manager agent
 is the agent, its only member the memory agent of that agent. How often the memory agent runs is
 kept with the agent and shown in the group.
 """

@@ -94,7 +94,7 @@ def package(
 def pack_user_message(
     text: str, sent: datetime | None, zone: str, *, location: str = "", name: str = ""
 ) -> str:
-    """Returns the JSON text that stands for a message of the user (decision 0155).
+    """Returns the JSON text that stands for a message of the user (decision 0043).
 
     Args:
         text: What the user wrote.

@@ -2,7 +2,7 @@
 
 A reply to the user is the text of a message without calls, and the argument of ``send_message``.
 Both are checked when the model has written them and before anything is journalled, stored or shown
-(decision 0159).
+(decision 0039).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All else is the same for both: journal, ledger, approvals, rules, compaction, streaming. A strategy
 holds no state; what it decides follows from what is stored, so that another dispatch of the run
-decides the same. Decision 0158 says why a loop is a strategy.
+decides the same. Decision 0044 says why a loop is a strategy.
 """
 
 from __future__ import annotations

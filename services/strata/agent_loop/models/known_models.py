@@ -2,7 +2,7 @@
 
 Only what a provider states for its own service is here: the window of a model that somebody runs
 depends on how the server was started, and is asked of that server. Services whose list of models
-says the window (Groq, Mistral, OpenRouter, Together) need no row. Decision 0163 names the sources.
+says the window (Groq, Mistral, OpenRouter, Together) need no row. Decision 0036 names the sources.
 """
 
 from __future__ import annotations

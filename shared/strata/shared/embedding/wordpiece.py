@@ -17,7 +17,7 @@ from strata.shared.scripts import UNSPACED
 
 _VOCABULARY = "bert-base-uncased-vocab.txt"
 _MAX_WORD_CHARS = 100
-# Decision 0145 has the measurements of these four.
+# Decision 0023 has the measurements of these four.
 _LEAST_SPELLED_CHARS = 4
 _SPELLED_CHARS_PER_PIECE = 1.5
 _SHORT_CHARS_PER_PIECE = 2.34

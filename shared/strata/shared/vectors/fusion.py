@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 FLOOR = 0.2
-"""Least score of a document that is related to a query; decision 0145 has the measurements."""
+"""Least score of a document that is related to a query; decision 0023 has the measurements."""
 SHORT_QUERY_WORDS = 3
 """A query of at most so many words is short."""
 SHORT_QUERY_SHARE = 0.75
