@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import runpy
 import tomllib
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from unit.house.repository import REPOSITORY, tracked
+from unit.house.repository import REPOSITORY, texts, tracked
 from unit.k8s.manifests import services
 
 DOCUMENTS = [path for path in tracked() if path.suffix == ".md"]
 README = (REPOSITORY / "README.md").read_text("utf-8")
 CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text("utf-8")
-_LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_PAGE = re.compile(r"(?<![\w/])docs/[\w./-]+\.md\b(?:#([\w-]+))?")
 _GENERATOR = runpy.run_path(str(REPOSITORY / "docs" / "generate_configuration.py"))
 
 
@@ -46,12 +49,63 @@ def test_the_readme_knows_every_service_and_its_port() -> None:
         assert re.search(rf"\| `{service.name}` \| {service.port} \|", README), service.name
 
 
+def anchors(text: str) -> set[str]:
+    """Returns the anchors of the headings of a Markdown text, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} +(.+?)\s*$", _FENCE.sub("", text), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        repeated = (f"{slug}-{number}" for number in itertools.count(1))
+        found.add(slug if slug not in found else next(s for s in repeated if s not in found))
+    return found
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_links_lead_to_files(document: Path) -> None:
-    for target in _LINK.findall(document.read_text("utf-8")):
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    text = document.read_text("utf-8")
+    for target, anchor in _LINK.findall(text):
         if "://" in target:
             continue
-        assert (document.parent / target).exists(), target
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        if anchor and page.suffix == ".md":
+            assert anchor in anchors(page.read_text("utf-8")), f"{target}#{anchor}"
+
+
+def test_pages_that_any_file_names_exist() -> None:
+    named = 0
+    # Tests name files of the users' own folders, which may be called docs, too.
+    outside_tests = {name: text for name, text in texts().items() if not name.startswith("tests/")}
+    for name, text in outside_tests.items():
+        for match in _PAGE.finditer(text):
+            named += 1
+            page = REPOSITORY / match.group().partition("#")[0]
+            assert page.is_file(), f"{name}: {match.group()}"
+            anchor = match.group(1)
+            assert anchor is None or anchor in anchors(page.read_text("utf-8")), match.group()
+    assert named > 10
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "# One turn\n## `local-demo`\n### Add, and share!",
+            {"one-turn", "local-demo", "add-and-share"},
+        ),
+        ("## Files\n## Files", {"files", "files-1"}),
+        ("```\n# a comment\n```\n# [Name](x.md)", {"name"}),
+    ],
+)
+def test_anchors_are_those_of_headings(text: str, expected: set[str]) -> None:
+    assert anchors(text) == expected
+
+
+def test_glossary_is_in_alphabetical_order() -> None:
+    glossary = (REPOSITORY / "docs" / "glossary.md").read_text("utf-8")
+    terms = [term.casefold() for term in re.findall(r"^\*\*(.+?)\.?\*\*", glossary, re.MULTILINE)]
+    assert len(terms) > 50
+    assert terms == sorted(set(terms))
 
 
 def test_make_targets_that_documents_name_exist() -> None:
@@ -60,16 +114,6 @@ def test_make_targets_that_documents_name_exist() -> None:
     for document in DOCUMENTS:
         for name in re.findall(r"`make ([a-z0-9-]+)", document.read_text("utf-8")):
             assert name in targets, f"{document.name}: make {name}"
-
-
-def test_decisions_are_numbered_once_and_say_what_was_decided() -> None:
-    decisions = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
-    numbers = [path.name[:4] for path in decisions]
-    assert len(set(numbers)) == len(numbers) > 3
-    for path in decisions:
-        text = path.read_text("utf-8")
-        assert text.startswith(f"# {path.name[:4]}: "), path.name
-        assert "**Decision.**" in text, path.name
 
 
 def test_the_changelog_knows_the_release() -> None:
