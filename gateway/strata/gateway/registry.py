@@ -76,7 +76,7 @@ PROXIED_SERVICES: Mapping[str, Sequence[ServiceDescriptor]] = {
         mcp_service_pb2.DESCRIPTOR.services_by_name["McpService"],
     ),
 }
-"""Service to the services of it that are public (architecture §2)."""
+"""Service to the services of it that are public (docs/architecture.md)."""
 
 
 def public_services() -> Sequence[ServiceDescriptor]:

@@ -2,7 +2,7 @@
 
 There are no transactions over several services. Each action is a sequence of calls that can be
 repeated from its start, and is recorded where it starts: an agent in creation or deletion has a
-row that nobody sees, and the next one to come finishes or clears it (architecture §2).
+row that nobody sees, and the next one to come finishes or clears it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a turn costs: internal calls, statements and commits, whatever the age of the agent.
 
-The budget is that of architecture §4: 4 internal calls and 2 per step (1 more if memory
+The budget is that of docs/architecture.md: 4 internal calls and 2 per step (1 more if memory
 changed), 15 statements for a plain turn and 10 more per tool step, over all services but the
 gateway. ExecuteRun counts as one of the calls; the tools' own calls to public services do not.
 """

@@ -1,4 +1,4 @@
-"""What a turn costs, counted (architecture §4)."""
+"""What a turn costs, counted (docs/architecture.md, invariant 6)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The step under way, as it is written down before its tools run.
 
 A reply that is journalled is never asked for again, and a call whose result is in the ledger is
-never run again (architecture §5). The codecs here give the stored form.
+never run again (docs/architecture.md#durability). The codecs here give the stored form.
 """
 
 from __future__ import annotations

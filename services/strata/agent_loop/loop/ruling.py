@@ -1,7 +1,7 @@
 """The tool rules of a turn: what is offered, what a call may do, how the turn may end.
 
 All of it follows from the rules and from what is committed and journalled, so that another
-dispatch of the run comes to the same decisions (architecture §5).
+dispatch of the run comes to the same decisions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The steps of a turn: ask, run the calls, store; and again while the model wants tools.
 
-Invariants 2 to 4 of the architecture are kept here: a step is stored whole, after a crash it is
+Invariants 2 to 4 of docs/architecture.md are kept here: a step is stored whole, after a crash it is
 gone on with from the journal, and a call is never stored without its return.
 """
 

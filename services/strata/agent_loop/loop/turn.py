@@ -1,4 +1,4 @@
-"""One turn: begin, steps, end (blueprint §0.5; architecture §4 and §5).
+"""One turn: begin, steps, end (docs/architecture.md#the-life-of-one-message).
 
 Which step ends the turn is decided by the agent's loop (`loop.strategy`). Each step is stored
 whole or not at all; a call is stored with its return or not at all.

@@ -1,4 +1,4 @@
-"""The invariant that a tool call and its return are never separated (architecture §1.4)."""
+"""The invariant that a tool call and its return are never separated: no. 4 of docs/architecture.md."""
 
 from __future__ import annotations
 
