@@ -1,8 +1,8 @@
 """Makes any stored conversation legal to send, whatever the provider.
 
 Providers refuse a whole request for one unanswered call, one orphan return, one repeated call id
-or one unpaired surrogate. The store keeps pairs together (invariant 4 of docs/architecture.md); this
-is the last line of defence, and the place where ids take their form on the wire.
+or one unpaired surrogate. The store keeps pairs together (docs/architecture.md, invariant 4);
+this is the last line of defence, and the place where ids take their form on the wire.
 """
 
 from __future__ import annotations

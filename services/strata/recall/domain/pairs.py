@@ -1,4 +1,4 @@
-"""The invariant that a tool call and its return are never separated: no. 4 of docs/architecture.md."""
+"""A tool call and its return are never separated (invariant 4 of docs/architecture.md)."""
 
 from __future__ import annotations
 
