@@ -72,8 +72,8 @@ async def conversation_search(bench: Bench) -> None:
         await bench.client.turn(agent, text)
     numbers = count()
     words = ("boat", "espresso", "telescope", "quarterly report", "garden", "Lisbon", "piano")
-    found = await bench.client.search_messages(agent, words[0])
-    if not found:
+    response = await bench.client.search_messages(agent, words[0])
+    if not response:
         raise RuntimeError("the search found nothing")
     searches = Samples()
     await searches.time(

@@ -136,10 +136,10 @@ class Client:
 
     async def _run_tool(self, name: str, arguments_json: str) -> tool_pb.RunToolResponse:
         if name not in self._tool_ids:
-            found = await self._tools.GetTool(
+            response = await self._tools.GetTool(
                 tool_pb.GetToolRequest(name=name), metadata=self._metadata, timeout=_SECONDS
             )
-            self._tool_ids[name] = found.tool.id
+            self._tool_ids[name] = response.tool.id
         return await self._tools.RunTool(
             tool_pb.RunToolRequest(tool_id=self._tool_ids[name], arguments_json=arguments_json),
             metadata=self._metadata,

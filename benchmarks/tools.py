@@ -52,15 +52,15 @@ async def custom_tools(bench: Bench) -> None:
     started = time.perf_counter()
     await asyncio.gather(*(_several(call, count // _AT_ONCE) for _ in range(_AT_ONCE)))
     done = count // _AT_ONCE * _AT_ONCE
-    each = (time.perf_counter() - started) / done * 1000
+    milliseconds = (time.perf_counter() - started) / done * 1000
     bench.report.add(
         Row("floor: plain subprocess, no isolation", plain.median, "ms", p95=plain.p95,
             samples=len(plain)),
         Row("custom tool (RunTool)", calls.median, "ms", p95=calls.p95, floor=plain.median,
             floor_name="subprocess", samples=len(calls), note=isolation),
-        Row(f"custom tool, {_AT_ONCE} at once, each", each, "ms", floor=plain.median,
+        Row(f"custom tool, {_AT_ONCE} at once, each", milliseconds, "ms", floor=plain.median,
             floor_name="subprocess", target=_PER_CALL_TARGET_MS, samples=done,
-            note=f"{1000 / each:.0f} a second"),
+            note=f"{1000 / milliseconds:.0f} a second"),
     )  # fmt: skip
 
 
@@ -70,8 +70,8 @@ async def _alone(bench: Bench) -> None:
 
         async def call() -> None:
             # Packaged as the model is shown it.
-            if '"5"' not in (said := await service.execute("add", a=2, b=3)):
-                raise RuntimeError(f"the tool gave another sum: {said}")
+            if '"5"' not in (tool_return := await service.execute("add", a=2, b=3)):
+                raise RuntimeError(f"the tool gave another sum: {tool_return}")
 
         count = bench.effort.calls
         calls, plain = Samples(), Samples()
@@ -84,13 +84,13 @@ async def _alone(bench: Bench) -> None:
         started = time.perf_counter()
         await asyncio.gather(*(_several(call, count // _AT_ONCE) for _ in range(_AT_ONCE)))
         done = count // _AT_ONCE * _AT_ONCE
-        each = (time.perf_counter() - started) / done * 1000
+        milliseconds = (time.perf_counter() - started) / done * 1000
     bench.report.add(
         Row("custom tool (ExecuteTools)", calls.median, "ms", p95=calls.p95, floor=plain.median,
             floor_name="subprocess", target=CALL_TARGET_MS, samples=len(calls)),
-        Row(f"custom tool (ExecuteTools), {_AT_ONCE} at once, each", each, "ms",
+        Row(f"custom tool (ExecuteTools), {_AT_ONCE} at once, each", milliseconds, "ms",
             floor=plain.median, floor_name="subprocess", target=_PER_CALL_TARGET_MS, samples=done,
-            note=f"{1000 / each:.0f} a second"),
+            note=f"{1000 / milliseconds:.0f} a second"),
     )  # fmt: skip
 
 

@@ -91,18 +91,18 @@ async def long_window(bench: Bench) -> None:
 async def long_reply(bench: Bench) -> None:
     """A reply of 250 pieces: what each piece of a stream costs on its way to the client."""
     agent = await _ready_agent(bench)
-    said = "x" * _LONG_REPLY_CHARS
+    reply = "x" * _LONG_REPLY_CHARS
     turns, model, short = Samples(), Samples(), Samples()
     cpu: dict[str, float] = {}
     for size in _chunks(max(bench.effort.turns // 10, _CHUNK)):
         agent = await _ready_agent(bench)
         before = bench.system.usage().cpu_ms
         for _ in range(size):
-            turns.add((await bench.client.turn(agent, said)).total)
+            turns.add((await bench.client.turn(agent, reply)).total)
         _count_cpu(cpu, before, bench.system.usage().cpu_ms)
         for _ in range(size):
             short.add((await bench.client.turn(agent, "Good night.")).total)
-        bench.floors.model.ask(await bench.model.request_of(bench.client, agent, said))
+        bench.floors.model.ask(await bench.model.request_of(bench.client, agent, reply))
         model.values += await bench.floors.model.apart(size)
     pieces = _LONG_REPLY_CHARS // _PIECE_CHARS
     own = turns.median - model.median
@@ -166,7 +166,7 @@ def _count_cpu(total: dict[str, float], before: dict[str, float], after: dict[st
 
 
 def _cpu_row(name: str, cpu: dict[str, float], turns: int) -> Row:
-    each = {kind: used / turns for kind, used in cpu.items()}
-    parts = sorted(each.items(), key=lambda item: -item[1])
+    per_turn = {kind: used / turns for kind, used in cpu.items()}
+    parts = sorted(per_turn.items(), key=lambda item: -item[1])
     note = ", ".join(f"{kind} {used:.1f}" for kind, used in parts if used >= 0.05)
-    return Row(name, sum(each.values()), "ms CPU", samples=turns, note=note)
+    return Row(name, sum(per_turn.values()), "ms CPU", samples=turns, note=note)

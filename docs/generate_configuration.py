@@ -52,13 +52,13 @@ def document() -> str:
     others = [cls for cls in settings_classes() if not issubclass(cls, ServiceSettings)]
     parts.append("## Every service\n\n`<SERVICE>` is the name of the service.\n")
     parts.append(_table(_rows(ServiceSettings, "STRATA_<SERVICE>_")))
-    for cls in sorted(services, key=lambda each: each.__module__):
+    for cls in sorted(services, key=lambda cls: cls.__module__):
         if cls is ServiceSettings:
             continue
         parts.append(f"## {_service_of(cls)}\n\n{_first_sentence(cls)}\n")
         parts.append(_table(_own_rows(cls)))
         parts.extend(_elements(cls))
-    for other in sorted(others, key=lambda each: each.__module__):
+    for other in sorted(others, key=lambda cls: cls.__module__):
         parts.append(f"## {_title(other)}\n\n{_first_sentence(other)}\n")
         parts.append(_table(_rows(other, _prefix(other))))
     return "\n".join(parts)
@@ -66,19 +66,19 @@ def document() -> str:
 
 def settings_classes() -> list[type[BaseSettings]]:
     """Returns every settings class that a `settings.py` of the source roots defines."""
-    found: list[type[BaseSettings]] = []
+    classes: list[type[BaseSettings]] = []
     for root in _ROOTS:
         for path in sorted((REPOSITORY / root).glob("strata/**/settings.py")):
             name = ".".join(path.relative_to(REPOSITORY / root).with_suffix("").parts)
             module = importlib.import_module(name)
-            found += [
+            classes += [
                 value
                 for value in vars(module).values()
                 if isinstance(value, type)
                 and issubclass(value, BaseSettings)
                 and value.__module__ == name
             ]
-    return found
+    return classes
 
 
 Row = tuple[str, str, str]
@@ -108,8 +108,8 @@ def _elements(cls: type[BaseSettings]) -> Iterator[str]:
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 variable = _variable(name, field, _prefix(cls))
                 rows = [
-                    (key, "required" if each.is_required() else _default(each), each.description)
-                    for key, each in inner.model_fields.items()
+                    (key, "required" if field.is_required() else _default(field), field.description)
+                    for key, field in inner.model_fields.items()
                 ]
                 yield f"Each element of `{variable}`:\n"
                 yield _table(((key, default, text or "") for key, default, text in rows), "key")

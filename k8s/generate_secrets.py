@@ -108,14 +108,14 @@ def main() -> None:
     existing = "file with that of a server that is there already"
     parser.add_argument("--admin-password-file", type=Path, metavar="FILE", help=existing)
     parser.add_argument("--qdrant-api-key-file", type=Path, metavar="FILE", help=existing)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     objects = secret_objects(
-        namespace=given.namespace,
-        postgres=given.postgres,
-        database=given.database,
-        admin_user=given.admin_user,
-        admin_password=_content(given.admin_password_file),
-        qdrant_api_key=_content(given.qdrant_api_key_file),
+        namespace=arguments.namespace,
+        postgres=arguments.postgres,
+        database=arguments.database,
+        admin_user=arguments.admin_user,
+        admin_password=_content(arguments.admin_password_file),
+        qdrant_api_key=_content(arguments.qdrant_api_key_file),
     )
     json.dump({"apiVersion": "v1", "kind": "List", "items": objects}, sys.stdout, indent=2)
     sys.stdout.write("\n")

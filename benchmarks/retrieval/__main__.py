@@ -40,10 +40,10 @@ def main() -> int:
     for name, by_method in result.scores.items():
         print(f"{name:24s} recall@5  recall@10  any@10  all@10  MRR")
         for method in methods:
-            each = by_method[method][ALL]
+            scores = by_method[method][ALL]
             print(
-                f"  {method:20s}  {each.recall_5:9.3f} {each.recall_10:10.3f} {each.any_10:7.3f}"
-                f" {each.all_10:7.3f} {each.mrr:6.3f}"
+                f"  {method:20s}  {scores.recall_5:9.3f} {scores.recall_10:10.3f}"
+                f" {scores.any_10:7.3f} {scores.all_10:7.3f} {scores.mrr:6.3f}"
             )
     for name, effects in result.floors.items():
         for half, effect in effects.items():
@@ -108,7 +108,7 @@ async def _run(folder: Path, sets: dict[str, list[Chat]], reranker: Path | None)
             f" with {os.cpu_count()} processors",
         }
         if recall.reranked is not None:
-            result.facts["reranker"] = recall.reranked.told()
+            result.facts["reranker"] = recall.reranked.description()
     return result
 
 
@@ -128,7 +128,7 @@ async def _ask(
         _, seconds = await recall.search(chat, question, pb.SEARCH_MODE_HYBRID, DEPTH)
         again.append(seconds)
         full_text, _ = await recall.search(chat, question, pb.SEARCH_MODE_FULL_TEXT, DEPTH)
-        found: dict[str, Sequence[str]] = {
+        results: dict[str, Sequence[str]] = {
             "hybrid": hybrid,
             "dense": await recall.by_meaning(chat, question, DEPTH),
             "full text": full_text,
@@ -139,9 +139,9 @@ async def _ask(
         }
         if recall.reranked is not None:
             # The query's vector is known by now: what is measured is the reranker.
-            found[RERANKED], seconds = await recall.rerank(chat, question, DEPTH)
+            results[RERANKED], seconds = await recall.rerank(chat, question, DEPTH)
             reranked.append(seconds)
-        for method, keys in found.items():
+        for method, keys in results.items():
             scores[method][question.kind].append(score(keys, question.evidence))
 
 
@@ -159,10 +159,10 @@ def _is_beam(name: str, paths: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given.resolve()
+def _folder(path: Path | None) -> Iterator[Path]:
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+        yield path.resolve()
         return
     made = Path(tempfile.mkdtemp(prefix="strata-retrieval-"))
     made.chmod(0o711)

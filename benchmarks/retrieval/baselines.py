@@ -44,8 +44,8 @@ class Bm25:
 def substring(texts: Sequence[str], query: str, limit: int) -> list[int]:
     """Returns the places of the texts that hold the whole query, newest first."""
     wanted = query.casefold()
-    found = [place for place, text in enumerate(texts) if wanted in text.casefold()]
-    return found[::-1][:limit]
+    places = [place for place, text in enumerate(texts) if wanted in text.casefold()]
+    return places[::-1][:limit]
 
 
 def _stems(text: str) -> list[str]:

@@ -72,7 +72,7 @@ def load(path: Path) -> Iterator[Chat]:
         if (path / "chat.json").exists():
             yield _beam(path)
             return
-        folders = sorted(each.parent for each in path.glob("*/chat.json"))
+        folders = sorted(file.parent for file in path.glob("*/chat.json"))
         if not folders:
             raise ValueError(f"{path} is no folder of BEAM chats")
         for folder in folders:
@@ -98,7 +98,7 @@ def _beam(folder: Path) -> Chat:
     batches = json.loads((folder / "chat.json").read_text(encoding="utf-8"))
     turns: list[Turn] = []
     time = _START
-    for message in (each for batch in batches for group in batch["turns"] for each in group):
+    for message in (turn for batch in batches for group in batch["turns"] for turn in group):
         if anchor := message.get("time_anchor"):
             time = max(time, datetime.strptime(anchor, "%B-%d-%Y").replace(hour=9, tzinfo=UTC))
         time += timedelta(minutes=1)
@@ -118,11 +118,11 @@ def _beam(folder: Path) -> Chat:
 
 def _numbers(value: Any) -> Iterable[int]:
     if isinstance(value, dict):
-        for each in value.values():
-            yield from _numbers(each)
+        for item in value.values():
+            yield from _numbers(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from _numbers(each)
+        for item in value:
+            yield from _numbers(item)
     elif isinstance(value, int):
         yield value
 
@@ -134,13 +134,13 @@ def _locomo(name: str, item: dict[str, Any]) -> Chat:
     number = 1
     time = _START
     while (session := talk.get(f"session_{number}")) is not None:
-        if told := talk.get(f"session_{number}_date_time"):
-            time = datetime.strptime(told, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
-        for each in session:
+        if date_time := talk.get(f"session_{number}_date_time"):
+            time = datetime.strptime(date_time, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+        for line in session:
             time += timedelta(seconds=20)
-            caption = each.get("blip_caption")
-            text = each["text"] + (f" [image: {caption}]" if caption else "")
-            turns.append(Turn(each["dia_id"], "user", text, time, each["speaker"]))
+            caption = line.get("blip_caption")
+            text = line["text"] + (f" [image: {caption}]" if caption else "")
+            turns.append(Turn(line["dia_id"], "user", text, time, line["speaker"]))
         number += 1
     known = {turn.key for turn in turns}
     asked = time + timedelta(days=1)

@@ -33,13 +33,13 @@ class Score:
     questions: int = 1
 
 
-def score(found: Sequence[str], evidence: AbstractSet[str]) -> Score:
+def score(results: Sequence[str], evidence: AbstractSet[str]) -> Score:
     """Returns the score of one ranking."""
-    ten = found[:DEPTH]
+    ten = results[:DEPTH]
     hits = evidence & set(ten)
     first = next((place for place, key in enumerate(ten, start=1) if key in evidence), None)
     return Score(
-        recall_5=len(evidence & set(found[:5])) / len(evidence),
+        recall_5=len(evidence & set(results[:5])) / len(evidence),
         recall_10=len(hits) / len(evidence),
         any_10=float(bool(hits)),
         all_10=float(len(hits) == len(evidence)),
@@ -51,11 +51,11 @@ def mean(scores: Iterable[Score]) -> Score:
     """Returns the mean; every question counts alike."""
     every = list(scores)
     return Score(
-        fmean(each.recall_5 for each in every),
-        fmean(each.recall_10 for each in every),
-        fmean(each.any_10 for each in every),
-        fmean(each.all_10 for each in every),
-        fmean(each.mrr for each in every),
+        fmean(score.recall_5 for score in every),
+        fmean(score.recall_10 for score in every),
+        fmean(score.any_10 for score in every),
+        fmean(score.all_10 for score in every),
+        fmean(score.mrr for score in every),
         len(every),
     )
 
@@ -63,8 +63,8 @@ def mean(scores: Iterable[Score]) -> Score:
 def by_kind(scores: Mapping[str, Sequence[Score]], headline: Sequence[str]) -> dict[str, Score]:
     """Returns the mean of each type, and under `ALL` that of the types of the headline."""
     chosen = [kind for kind in scores if kind in headline] or list(scores)
-    found = {ALL: mean(each for kind in chosen for each in scores[kind])}
-    return found | {kind: mean(scores[kind]) for kind in sorted(scores)}
+    means = {ALL: mean(score for kind in chosen for score in scores[kind])}
+    return means | {kind: mean(scores[kind]) for kind in sorted(scores)}
 
 
 def interval(part: int, whole: int) -> tuple[float, float]:

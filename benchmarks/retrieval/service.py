@@ -53,7 +53,7 @@ class Reranked:
     outcomes: Counter[str] = field(default_factory=Counter)
     model: str = ""
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Returns how it went, in words."""
         counts = ", ".join(f"{name} {count}" for name, count in sorted(self.outcomes.items()))
         return f"{self.model}: {counts or 'not asked'}"
@@ -142,7 +142,7 @@ class Recall:
     def sizes(self) -> dict[str, int]:
         """Returns the bytes on disk, by engine."""
         return {
-            name: sum(each.stat().st_blocks * 512 for each in path.rglob("*") if each.is_file())
+            name: sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
             for name, path in (
                 ("vectors", self.folder / "vectors"),
                 ("postgres", self.folder / "postgres"),

@@ -67,8 +67,8 @@ def vector_of(text: str, dim: int) -> list[float]:
     """Returns the vector of a text, of length 1."""
     places = [_place(word) for word in text.lower().rstrip("?.").split()]
     mean = _directions(dim)[places].sum(axis=0)
-    found: list[float] = (mean / np.linalg.norm(mean)).tolist()
-    return found
+    vector: list[float] = (mean / np.linalg.norm(mean)).tolist()
+    return vector
 
 
 @cache

@@ -61,28 +61,28 @@ async def measure(
         searches: Searches of each kind, and turns.
         rounds: How often they are searched, each time others of the agents; all are reported.
     """
-    each = count // agents
-    first_agent = await _fill(services, each, seed=0)
+    per_agent = count // agents
+    first_agent = await _fill(services, per_agent, seed=0)
     await _index(services, first_agent)
     started = time.perf_counter()
     filled = [first_agent]
     for first in range(1, agents, _AT_ONCE):
         seeds = range(first, min(first + _AT_ONCE, agents))
-        filled += await asyncio.gather(*(_fill(services, each, seed=seed) for seed in seeds))
+        filled += await asyncio.gather(*(_fill(services, per_agent, seed=seed) for seed in seeds))
     seconds = time.perf_counter() - started
     report.add(
         Row(
             "1,000 messages stored",
-            seconds / max(1, (agents - 1) * each) * 1000,
+            seconds / max(1, (agents - 1) * per_agent) * 1000,
             "s",
-            note=f"{(agents - 1) * each / seconds:.0f} a second, a thousand in one call",
+            note=f"{(agents - 1) * per_agent / seconds:.0f} a second, a thousand in one call",
         )
     )
     started = time.perf_counter()
     for agent in filled[1:indexed]:
         await _index(services, agent)
     seconds = time.perf_counter() - started
-    points = (min(indexed, agents) - 1) * each
+    points = (min(indexed, agents) - 1) * per_agent
     await _mark_the_rest(services)
     if points > 0:
         report.add(
@@ -94,25 +94,25 @@ async def measure(
                 note=f"{points / seconds:.0f} a second",
             )
         )
-    alone, beside = await _turns_compared(services, filled, each, searches)
+    alone, beside = await _turns_compared(services, filled, per_agent, searches)
     for name in ("BeginTurn", "CommitStep"):
         one, all_of_them = alone[name], beside[name]
         report.add(
-            Row(f"{name}, {each:,} messages", one.median, "ms", one.p95, samples=len(one)),
+            Row(f"{name}, {per_agent:,} messages", one.median, "ms", one.p95, samples=len(one)),
             Row(
                 f"{name}, {count:,} messages",
                 all_of_them.median,
                 "ms",
                 all_of_them.p95,
                 floor=one.median,
-                floor_name=f"{each:,} messages",
+                floor_name=f"{per_agent:,} messages",
                 samples=len(all_of_them),
             ),
         )
     for round_number in range(rounds):
         await services.until_calm()
         await _searches(services, report, filled[: max(1, indexed)], count, searches, round_number)
-    share = f"{min(indexed, agents) * each:,} of them in the vector index"
+    share = f"{min(indexed, agents) * per_agent:,} of them in the vector index"
     report.add(
         Row(f"memory with {count:,} messages", total(services.memory()), "MB",
             note=f"{services.memory()}; {share}"),
@@ -171,8 +171,8 @@ async def _searches(
 async def _fill(services: Services, count: int, seed: int) -> Agent:
     """Stores the messages of an agent through the service; the last twenty stay in its window."""
     agent = Agent(new_id("agent"), new_id("conversation"), count)
-    said = list(texts(count, words=_WORDS, seed=seed))
-    messages = [_message(text, number) for number, text in enumerate(said)]
+    lines = list(texts(count, words=_WORDS, seed=seed))
+    messages = [_message(text, number) for number, text in enumerate(lines)]
     system = common.Message(id=new_id("message"), role=common.ROLE_SYSTEM)
     await services.windows.OpenWindow(
         pb.OpenWindowRequest(
@@ -217,7 +217,7 @@ async def _turn(services: Services, agent: Agent, *, evicted: int = 0) -> tuple[
 
 
 async def _turns_compared(
-    services: Services, agents: Sequence[Agent], each: int, count: int
+    services: Services, agents: Sequence[Agent], per_agent: int, count: int
 ) -> tuple[dict[str, Samples], dict[str, Samples]]:
     """Makes turns in services with one agent's messages and in those with all, one after the other.
 
@@ -228,19 +228,19 @@ async def _turns_compared(
     folder.mkdir()
     folder.chmod(0o711)
     async with open_services(folder, services.pid) as few:
-        one = await _fill(few, each, seed=0)
+        one = await _fill(few, per_agent, seed=0)
         await _index(few, one)
         await services.until_calm()
         places = ((few, [one]), (services, agents))
-        found = tuple({"BeginTurn": Samples(), "CommitStep": Samples()} for _ in places)
+        latencies = tuple({"BeginTurn": Samples(), "CommitStep": Samples()} for _ in places)
         for number in range(count + 5):
-            for (where, those), samples in zip(places, found, strict=True):
+            for (where, those), samples in zip(places, latencies, strict=True):
                 with use(where.context):
                     begin, commit = await _turn(where, draw.choice(those))
                 if number >= 5:
                     samples["BeginTurn"].add(begin)
                     samples["CommitStep"].add(commit)
-    return found[0], found[1]
+    return latencies[0], latencies[1]
 
 
 async def _index(services: Services, agent: Agent) -> None:
@@ -268,8 +268,8 @@ async def _index(services: Services, agent: Agent) -> None:
 
 
 async def _mark_the_rest(services: Services) -> None:
-    while found := await services.pending.find(10_000):
-        for project, ids in found.items():
+    while batch := await services.pending.find(10_000):
+        for project, ids in batch.items():
             await services.pending.done(project, ids)
 
 

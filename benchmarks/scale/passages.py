@@ -157,8 +157,8 @@ async def _all_of(requests: list[pb.InsertPassagesRequest]) -> AsyncIterator[Any
 async def _until_indexed(services: Services, archive: str) -> None:
     request = archive_pb.GetArchiveRequest(archive_id=archive)
     while True:
-        found = await services.archives.GetArchive(request)
-        if not found.archive.unindexed_count:
+        response = await services.archives.GetArchive(request)
+        if not response.archive.unindexed_count:
             return
         await asyncio.sleep(0.5)
 

@@ -71,8 +71,8 @@ class Services:
 
     def memory(self) -> str:
         """Returns the memory of the processes in MB, by kind."""
-        found = usage(self.pid).megabytes
-        return ", ".join(f"{name} {megabytes:.0f}" for name, megabytes in sorted(found.items()))
+        used = usage(self.pid).megabytes
+        return ", ".join(f"{name} {megabytes:.0f}" for name, megabytes in sorted(used.items()))
 
     def cpu_ms(self) -> float:
         """Returns the processor time of all processes until now."""
@@ -179,4 +179,4 @@ def _client(private: str, verifier: TokenVerifier, project: str) -> RequestConte
 
 
 def _size(folder: Path) -> int:
-    return sum(each.stat().st_blocks * 512 for each in folder.rglob("*") if each.is_file())
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())

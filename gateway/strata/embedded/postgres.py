@@ -269,9 +269,9 @@ class EmbeddedPostgres:
             ready = partial(self._is_ready, process)
             if await until_ready(process, ready, stop=signal.SIGINT, within=_RECOVERY_SECONDS):
                 return process
-            said = tail(self._log_path, max(1, self._log_path.stat().st_size - logged))
-            if not any(sign in said for sign in _PREDECESSOR) or time.monotonic() > until:
-                raise UnavailableError(f"PostgreSQL did not start: {said[-2000:]}")
+            output = tail(self._log_path, max(1, self._log_path.stat().st_size - logged))
+            if not any(sign in output for sign in _PREDECESSOR) or time.monotonic() > until:
+                raise UnavailableError(f"PostgreSQL did not start: {output[-2000:]}")
             await asyncio.sleep(0.1)
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:

@@ -77,8 +77,8 @@ def find_binaries(folder: Path, identity: Identity) -> Path:
 def major_version(binaries: Path, identity: Identity, folder: Path) -> int:
     """Returns the major version of `postgres` in `binaries`; 0 where it does not run."""
     answer = run([str(binaries / "postgres"), "--version"], identity, folder).stdout.decode()
-    found = re.search(r"\) (\d+)", answer)
-    return int(found.group(1)) if found else 0
+    match = re.search(r"\) (\d+)", answer)
+    return int(match.group(1)) if match else 0
 
 
 def _packaged() -> Path | None:
@@ -115,9 +115,9 @@ def _copy(binaries: Path, folder: Path) -> Path:
 
 
 def _on_path(folder: Path, identity: Identity) -> Path:
-    found = shutil.which("postgres")
-    if found is not None:
-        binaries = Path(found).resolve().parent
+    program = shutil.which("postgres")
+    if program is not None:
+        binaries = Path(program).resolve().parent
         if (binaries / "initdb").exists() and _runs(binaries, identity, folder):
             return binaries
     raise FailedPreconditionError(

@@ -13,7 +13,7 @@ from strata.archival.index import ChunkIndex, PassageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.reranking import Report
-from strata.shared.reranking.result_order import Ranked, Reranking, told
+from strata.shared.reranking.result_order import Ranked, Reranking, explain_rank
 from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
 from strata.shared.vectors.result_merge import Place, explained, find, merge
 from strata.shared.vectors.time_preference import WHEN_WEIGHT
@@ -158,4 +158,6 @@ def _why(
 ) -> str:
     named = _of_that_time(ranked.item, spoken)
     reasons = [f"it was stored at the time of {each.words!r}" for each in named]
-    return " ".join(filter(None, [explained(ranked.place, reasons), told(ranked, place, report)]))
+    return " ".join(
+        filter(None, [explained(ranked.place, reasons), explain_rank(ranked, place, report)])
+    )

@@ -22,7 +22,7 @@ from strata.recall.index import MessageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.reranking import Report
-from strata.shared.reranking.result_order import Ranked, Reranking, told
+from strata.shared.reranking.result_order import Ranked, Reranking, explain_rank
 from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
 from strata.shared.vectors.result_merge import Matches, Place, explained, find, merge
 
@@ -136,4 +136,6 @@ def _why(
         for each in spoken
         if each.holds(message.create_time)
     ]
-    return " ".join(filter(None, [explained(ranked.place, reasons), told(ranked, place, report)]))
+    return " ".join(
+        filter(None, [explained(ranked.place, reasons), explain_rank(ranked, place, report)])
+    )

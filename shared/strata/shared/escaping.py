@@ -59,12 +59,12 @@ def _pattern(labels: frozenset[str]) -> re.Pattern[str]:
 
 
 def _raise_level(match: re.Match[str]) -> str:
-    found = match[0]
-    return "&lt;" if found == "<" else f"&amp;{found[1:]}"
+    tag = match[0]
+    return "&lt;" if tag == "<" else f"&amp;{tag[1:]}"
 
 
 def _lower_level(match: re.Match[str]) -> str:
-    found = match[0]
-    if found == "<":
-        return found
-    return "<" if found == "&lt;" else f"&{found[5:]}"
+    tag = match[0]
+    if tag == "<":
+        return tag
+    return "<" if tag == "&lt;" else f"&{tag[5:]}"

@@ -211,7 +211,7 @@ class FairSlots:
 
     def _hand_out(self) -> None:
         while self._used < self._slots:
-            able = [each for each in self._waiting if self.waiting(each) and self._may_have(each)]
+            able = [key for key in self._waiting if self.waiting(key) and self._may_have(key)]
             if not able:
                 return
             project = min(able, key=self._claim)

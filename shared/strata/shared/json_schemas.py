@@ -110,11 +110,12 @@ class _Inliner:
         for key in _MAPS:
             if isinstance(done.get(key), dict):
                 done[key] = {
-                    name: self.inline(each, within, depth + 1) for name, each in done[key].items()
+                    name: self.inline(schema, within, depth + 1)
+                    for name, schema in done[key].items()
                 }
         for key in _LISTS:
             if isinstance(done.get(key), list):
-                done[key] = [self.inline(each, within, depth + 1) for each in done[key]]
+                done[key] = [self.inline(schema, within, depth + 1) for schema in done[key]]
         for key in _SINGLE:
             if key in done and not (key == "additionalProperties" and done[key] in (True, False)):
                 done[key] = self.inline(done[key], within, depth + 1)

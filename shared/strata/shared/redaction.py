@@ -49,7 +49,7 @@ class Redactor:
         if self._pattern is None:
             return text
         text = self._pattern.sub(
-            lambda found: REDACTED.format(name=self._names[found.group()]), text
+            lambda match: REDACTED.format(name=self._names[match.group()]), text
         )
         return self._without_cut_forms(text)
 
@@ -94,8 +94,10 @@ def key_redactor(key: str, url: str = "") -> Redactor:
         url: The endpoint's address, which can hold a password.
     """
     password = urlsplit(url).password or ""
-    found = {"API key": key, "password of the address": unquote(password)}
-    return Redactor({name: value for name, value in found.items() if len(value) >= MIN_KEY_CHARS})
+    credentials = {"API key": key, "password of the address": unquote(password)}
+    return Redactor(
+        {name: value for name, value in credentials.items() if len(value) >= MIN_KEY_CHARS}
+    )
 
 
 def _cut_spans(text: str, form: str) -> Iterable[tuple[int, int]]:
@@ -108,13 +110,13 @@ def _cut_spans(text: str, form: str) -> Iterable[tuple[int, int]]:
             end += 1
         yield start, end
         start = text.find(form[:least], end)
-    found = text.find(form[-least:])
-    while found != -1:
-        start, end = found, found + least
+    offset = text.find(form[-least:])
+    while offset != -1:
+        start, end = offset, offset + least
         while start > 0 and end - start < len(form) and text[start - 1] == form[start - 1 - end]:
             start -= 1
         yield start, end
-        found = text.find(form[-least:], end)
+        offset = text.find(form[-least:], end)
 
 
 def _forms(value: str) -> Iterable[str]:

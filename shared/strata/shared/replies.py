@@ -28,7 +28,7 @@ def words_of(message: message_pb2.Message) -> Sequence[str]:
     text = "".join(part.text.text for part in message.parts)
     if not sent and not any(call.HasField("request_heartbeat") for call in calls):
         sent = [text]
-    return [each for each in sent if each.strip()]
+    return [text for text in sent if text.strip()]
 
 
 def sent_text(name: str, arguments: str) -> str | None:

@@ -145,5 +145,5 @@ def open_envelope(keys: Iterable[str], file: Path | None) -> Envelope | None:
         ValueError: A master key is none.
     """
     texts = keys if file is None else file.read_text(encoding="ascii").splitlines()
-    found = read_master_keys(texts)
-    return Envelope(found) if found else None
+    master_keys = read_master_keys(texts)
+    return Envelope(master_keys) if master_keys else None

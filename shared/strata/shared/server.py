@@ -294,13 +294,13 @@ class _Termination:
             self._starting.cancel()
 
     def __enter__(self) -> Self:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(each, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().remove_signal_handler(each)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 async def serve_service(

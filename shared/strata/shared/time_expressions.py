@@ -44,13 +44,13 @@ def time_ranges(text: str, now: datetime, timezone: ZoneInfo) -> tuple[TimeRange
         today = now.astimezone(timezone).date()
     except OverflowError:
         return ()  # at either end of the calendar
-    found = [
+    matches = [
         _Found(match.start(), match.end(), days, match.group().strip())
         for rule, read in _RULES
         for match in rule.finditer(text)
         if (days := _or_none(read, match, today)) is not None
     ]
-    return tuple(_moments(each, timezone) for each in _joined(_apart(found), text))
+    return tuple(_moments(expression, timezone) for expression in _joined(_apart(matches), text))
 
 
 def just_before(moment: datetime | None) -> datetime | None:
@@ -86,12 +86,12 @@ def _or_none(
         return None  # February 30, or 9,999,999 days ago
 
 
-def _apart(found: list[_Found]) -> list[_Found]:
+def _apart(matches: list[_Found]) -> list[_Found]:
     """Of words that overlap the longer ones."""
     kept: list[_Found] = []
-    for each in sorted(found, key=lambda one: (one.begin - one.end, one.begin)):
-        if all(each.end <= other.begin or each.begin >= other.end for other in kept):
-            kept.append(each)
+    for match in sorted(matches, key=lambda one: (one.begin - one.end, one.begin)):
+        if all(match.end <= other.begin or match.begin >= other.end for other in kept):
+            kept.append(match)
     return sorted(kept, key=lambda one: one.begin)
 
 
@@ -101,13 +101,13 @@ _OPEN = re.compile(r"(since|after|before|until|till)\W+", re.IGNORECASE)
 _OPEN_BEFORE = re.compile(r"\b(since|after|before|until|till)\W+$", re.IGNORECASE)
 
 
-def _joined(found: list[_Found], text: str) -> Iterator[_Found]:
+def _joined(matches: list[_Found], text: str) -> Iterator[_Found]:
     """Makes one of "between A and B", and opens "since A" and "before A"."""
     place = 0
-    while place < len(found):
-        one = found[place]
+    while place < len(matches):
+        one = matches[place]
         before = text[: one.begin]
-        after = found[place + 1] if place + 1 < len(found) else None
+        after = matches[place + 1] if place + 1 < len(matches) else None
         if after and _BETWEEN.search(before) and _AND.search(text[one.end : after.begin]):
             days = (min(one.days[0], after.days[0]), max(one.days[1], after.days[1]))
             yield _Found(one.begin, after.end, days, text[one.begin : after.end])
@@ -120,17 +120,17 @@ def _joined(found: list[_Found], text: str) -> Iterator[_Found]:
         place += 1
 
 
-def _moments(found: _Found, timezone: ZoneInfo) -> TimeRange:
-    first, last = found.days
+def _moments(expression: _Found, timezone: ZoneInfo) -> TimeRange:
+    first, last = expression.days
     start: datetime | None = _midnight(first, timezone)
     end: datetime | None = _midnight(last, timezone)
-    if found.opening == "since":
+    if expression.opening == "since":
         end = None
-    elif found.opening == "after":
+    elif expression.opening == "after":
         start, end = end, None
-    elif found.opening:
-        start, end = None, (start if found.opening == "before" else end)
-    return TimeRange(found.words, start, end)
+    elif expression.opening:
+        start, end = None, (start if expression.opening == "before" else end)
+    return TimeRange(expression.words, start, end)
 
 
 def _midnight(day: date, timezone: ZoneInfo) -> datetime:

@@ -71,8 +71,8 @@ class _Reader:
 
     def _stamps(self) -> tuple[tuple[int, int], ...]:
         files = (self._tls.certificate, self._tls.key, self._tls.client_ca)
-        found = (_existing(file).stat() for file in files if file is not None)
-        return tuple((stat.st_mtime_ns, stat.st_ino) for stat in found)
+        stats = (_existing(file).stat() for file in files if file is not None)
+        return tuple((stat.st_mtime_ns, stat.st_ino) for stat in stats)
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         tls = self._tls

@@ -51,17 +51,17 @@ def fit_arguments(
     Raises:
         ArgumentsError: The text is no JSON object or does not fit.
     """
-    given = _members(_parse_object(name, text), parameters)
-    problems = _first(_unsendable(given, "", integers))
+    arguments = _members(_parse_object(name, text), parameters)
+    problems = _first(_unsendable(arguments, "", integers))
     if not problems:
-        problem = explain(given) if explain is not None else None
+        problem = explain(arguments) if explain is not None else None
         if problem is not None:
             raise ArgumentsError(problem)
-        errors = ArgumentsValidator(parameters).iter_errors(given)
+        errors = ArgumentsValidator(parameters).iter_errors(arguments)
         problems = _first(map(describe_violation, errors))
     if problems:
         raise ArgumentsError(f"{INVALID} {name}: {'; '.join(problems)}.")
-    return given
+    return arguments
 
 
 def _first(problems: Iterator[str]) -> list[str]:
@@ -179,15 +179,15 @@ def describe_violation(error: ValidationError) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
     path = _quoted(path.lstrip(".")) if path else ""
     within = f" in {path}" if path else ""
-    given: Mapping[str, Any] = error.instance if isinstance(error.instance, dict) else {}
+    arguments: Mapping[str, Any] = error.instance if isinstance(error.instance, dict) else {}
     schema: Mapping[str, Any] = error.schema  # type: ignore[assignment]
     if error.validator == "required":
-        return f"missing {_listed(n for n in schema['required'] if n not in given)}{within}"
+        return f"missing {_listed(n for n in schema['required'] if n not in arguments)}{within}"
     if error.validator == "additionalProperties":
         # An inner object can forbid members without having any.
         known = schema.get("properties", {})
         takes = _listed(known) if known else ""
-        unknown = _listed(sorted(set(given) - set(known)))
+        unknown = _listed(sorted(set(arguments) - set(known)))
         return f"unknown {unknown}{within} ({f'it takes {takes}' if takes else 'it takes none'})"
     if error.validator == "enum":
         # A long value must not push the valid ones out of the message.

@@ -181,8 +181,8 @@ class ModelAssembler:
         return self.path
 
     def _state(self) -> dict[str, object]:
-        found = self.path.stat()
-        return {"sha256": self._model.sha256, "size": found.st_size, "mtime": found.st_mtime_ns}
+        stat = self.path.stat()
+        return {"sha256": self._model.sha256, "size": stat.st_size, "mtime": stat.st_mtime_ns}
 
     def _keep_verified_prefix(self, cancellation: Cancellation) -> int:
         """Cuts the unfinished file after its last good part; returns how many parts are good."""
@@ -280,8 +280,8 @@ class ModelAssembler:
             )
         )
         with self._partial.open("rb") as file:
-            found = _sha256(file, self._model.size, cancellation)
-        if found != self._model.sha256:
+            digest = _sha256(file, self._model.size, cancellation)
+        if digest != self._model.sha256:
             self._partial.unlink()
             raise LocalModelError("the assembled model file does not match its pinned sha256")
         self._partial.replace(self.path)

@@ -81,8 +81,8 @@ def parse_cpuinfo(text: str) -> tuple[frozenset[str], int]:
         name, _, value = line.partition(":")
         match name.strip():
             case "flags" | "Features":
-                found = frozenset(value.split())
-                features = found if features is None else features & found
+                flags = frozenset(value.split())
+                features = flags if features is None else features & flags
             case "siblings":
                 siblings = int(value)
             case "cpu cores":

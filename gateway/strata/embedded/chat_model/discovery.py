@@ -68,8 +68,8 @@ async def discover(
     """
     # Proxies of the environment are not for loopback, and a redirect is not a model server.
     async with httpx.AsyncClient(trust_env=False, follow_redirects=False) as client:
-        found = await asyncio.gather(*(_probe(client, port, seconds) for port in ports))
-    return [server for server in found if server is not None]
+        servers = await asyncio.gather(*(_probe(client, port, seconds) for port in ports))
+    return [server for server in servers if server is not None]
 
 
 async def models_of(base_url: str, api_key: str = "", seconds: float = 5.0) -> tuple[str, ...]:

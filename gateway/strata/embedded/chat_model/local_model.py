@@ -194,16 +194,16 @@ class LocalChatModel:
         self, report: ProgressCallback, cancellation: Cancellation
     ) -> Generator[None, None, None]:
         lock = FolderLock(self._folder / "lock", "the local demo model's cache folder")
-        told = False
+        logged = False
         while True:
             try:
                 lock.acquire("preparing the local demo model")
                 break
             except FailedPreconditionError as error:
-                if not told:
+                if not logged:
                     pid = error.metadata.get("pid", "unknown")
                     report(Progress(Phase.MODEL, f"Process {pid} is preparing the model; waiting"))
-                told = True
+                logged = True
                 cancellation.wait(_LOCK_POLL_SECONDS)
         try:
             yield

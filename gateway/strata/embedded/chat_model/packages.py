@@ -43,9 +43,9 @@ class CommandError(Exception):
 
     def last_words(self) -> str:
         """The last line that says what went wrong, or the exit code."""
-        said = [line.strip() for line in self.tail if line.strip()]
-        errors = [line for line in said if "error" in line.lower()]
-        return (errors or said or [str(self)])[-1][:300]
+        lines = [line.strip() for line in self.tail if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()]
+        return (errors or lines or [str(self)])[-1][:300]
 
 
 def run(command: Sequence[str], cancellation: Cancellation, on_line: LineCallback) -> None:

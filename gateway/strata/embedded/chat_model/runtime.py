@@ -151,10 +151,10 @@ def _step_reporter(message: str, report: ProgressCallback) -> LineCallback:
 
     def on_line(line: str) -> None:
         nonlocal last
-        found = _BUILD_STEP.search(line)
-        if found is None:
+        match = _BUILD_STEP.search(line)
+        if match is None:
             return
-        done, total = int(found[1]), int(found[2])
+        done, total = int(match[1]), int(match[2])
         if done != last and total > 1:
             last = done
             report(Progress(Phase.RUNTIME, message, done, total))

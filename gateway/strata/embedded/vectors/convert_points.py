@@ -220,9 +220,9 @@ def facet_hit(hit: edge.FacetHit) -> wire.points.FacetHit:
     """Returns the message of one value of a field and how often it occurs."""
     match hit.value:
         case bool():
-            found = wire.points.FacetValue(bool_value=hit.value)
+            facet = wire.points.FacetValue(bool_value=hit.value)
         case int():
-            found = wire.points.FacetValue(integer_value=hit.value)
+            facet = wire.points.FacetValue(integer_value=hit.value)
         case _:
-            found = wire.points.FacetValue(string_value=str(hit.value))
-    return wire.points.FacetHit(value=found, count=hit.count)
+            facet = wire.points.FacetValue(string_value=str(hit.value))
+    return wire.points.FacetHit(value=facet, count=hit.count)

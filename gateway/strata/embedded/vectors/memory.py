@@ -18,7 +18,7 @@ def unmap_read_pages(folder: Path) -> int:
     Returns:
         How many bytes were mapped; 0 where the system does not tell.
     """
-    found = 0
+    unmapped = 0
     with contextlib.suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None, use_errno=True).madvise
         madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -27,7 +27,7 @@ def unmap_read_pages(folder: Path) -> int:
             place, rights, *_, name = line.split(maxsplit=5)
             # Of a private mapping, what was changed would be lost.
             if rights.endswith("s") and name.startswith(root):
-                start, end = (int(each, 16) for each in place.split("-"))
+                start, end = (int(address, 16) for address in place.split("-"))
                 madvise(start, end - start, mmap.MADV_DONTNEED)
-                found += end - start
-    return found
+                unmapped += end - start
+    return unmapped

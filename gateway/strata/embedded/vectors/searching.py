@@ -52,10 +52,10 @@ def search(
         BadRequestError: A query or a condition that is empty.
     """
     requests = [query_request(message, narrowing.needed) for message in messages]
-    found = _guessed(shard, requests, list(_guesses(messages, narrowing)))
-    left = [place for place in range(len(requests)) if place not in found]
-    found |= zip(left, _query_all(shard, [requests[place] for place in left]), strict=True)
-    return [found[place] for place in range(len(requests))]
+    guessed = _guessed(shard, requests, list(_guesses(messages, narrowing)))
+    left = [place for place in range(len(requests)) if place not in guessed]
+    guessed |= zip(left, _query_all(shard, [requests[place] for place in left]), strict=True)
+    return [guessed[place] for place in range(len(requests))]
 
 
 def _guesses(
@@ -88,25 +88,25 @@ def _guessed(
     shard: edge.EdgeShard, requests: Sequence[edge.QueryRequest], guesses: Sequence[_Guess]
 ) -> dict[int, list[edge.ScoredPoint]]:
     """What was found by checking the best alone, by the place of the query."""
-    found = {}
+    results = {}
     best = _query_all(shard, [_loosened(requests[guess.place], guess) for guess in guesses])
     checked = _query_all(
         shard,
         [
-            _among(points, requests[each.place], each)
-            for each, points in zip(guesses, best, strict=True)
+            _among(points, requests[guess.place], guess)
+            for guess, points in zip(guesses, best, strict=True)
         ],
     )
     for guess, points, within in zip(guesses, best, checked, strict=True):
         _learn_share(shard, guess.narrowed, points)
         # Fewer than were asked for are all that there are.
         if len(within) >= requests[guess.place].limit or len(points) < guess.taken:
-            found[guess.place] = within
+            results[guess.place] = within
         else:
             # By chance, or since what meets the conditions is rare among the best: then a few
             # such searches bring the share down to where none is tried any more.
             guess.narrowed.share = min(guess.narrowed.share, len(within) / len(points) * _CAUTION)
-    return found
+    return results
 
 
 def _learn_share(

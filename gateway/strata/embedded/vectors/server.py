@@ -57,8 +57,8 @@ class ApiKeyInterceptor(grpc.aio.ServerInterceptor):
         """Passes the call on, or answers UNAUTHENTICATED in its place."""
         for name, sent in handler_call_details.invocation_metadata or ():
             if name == "api-key":
-                given = sent if isinstance(sent, bytes) else sent.encode()
-                if hmac.compare_digest(given, self._key):
+                key = sent if isinstance(sent, bytes) else sent.encode()
+                if hmac.compare_digest(key, self._key):
                     return await continuation(handler_call_details)
         return grpc.unary_unary_rpc_method_handler(_refuse)
 

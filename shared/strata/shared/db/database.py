@@ -195,17 +195,17 @@ class Database:
             own = isinstance(error, OSError) and not session.driver.is_closed()
             await self._uninterrupted(self._abandon(session))
             read_only = "READ ONLY" in begin
-            told = None if own else as_strata_error(error, read_only=read_only)
-            if told is None:
+            strata_error = None if own else as_strata_error(error, read_only=read_only)
+            if strata_error is None:
                 raise
-            raise told from error
+            raise strata_error from error
         try:
             await self._uninterrupted(self._commit(session))
         except Exception as error:
-            told = as_strata_error(error)
-            if told is None:
+            strata_error = as_strata_error(error)
+            if strata_error is None:
                 raise
-            raise told from error
+            raise strata_error from error
 
     async def _begin(self, begin: str) -> _Session:
         """Takes a connection and begins.
@@ -221,10 +221,10 @@ class Database:
                 await self._uninterrupted(self._abandon(session, may_be_begun=True))
                 if may_repeat and is_lost_connection(error):
                     continue
-                told = as_strata_error(error)
-                if told is None:
+                strata_error = as_strata_error(error)
+                if strata_error is None:
                     raise
-                raise told from error
+                raise strata_error from error
             self.statistics.transactions += 1
             return session
         raise unavailable()
@@ -240,10 +240,10 @@ class Database:
                 await connection.close()
         except Exception as error:
             # Only here may any error of the operating system be the database's.
-            told = unavailable() if isinstance(error, OSError) else as_strata_error(error)
-            if told is None:
+            strata_error = unavailable() if isinstance(error, OSError) else as_strata_error(error)
+            if strata_error is None:
                 raise
-            raise told from error
+            raise strata_error from error
 
     async def _commit(self, session: _Session) -> None:
         committed = False

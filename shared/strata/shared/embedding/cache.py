@@ -62,16 +62,16 @@ class CachingEmbedder:
     async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
         """See `Embedder.embed`. A text that stands twice in `texts` is embedded once."""
         keys = [_key(text, kind) for text in texts]
-        found = {key: self._vectors[key] for key in keys if key in self._vectors}
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        cached = {key: self._vectors[key] for key in keys if key in self._vectors}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in cached}
         self.hits += len(keys) - len(missing)
         self.misses += len(missing)
         if missing:
             vectors = await self._inner.embed(list(missing.values()), kind)
-            found |= {key: array("f", vec) for key, vec in zip(missing, vectors, strict=True)}
+            cached |= {key: array("f", vec) for key, vec in zip(missing, vectors, strict=True)}
         for key in keys:
-            self._remember(key, found[key])
-        return [found[key].tolist() for key in keys]
+            self._remember(key, cached[key])
+        return [cached[key].tolist() for key in keys]
 
     def _remember(self, key: _Key, vector: "array[float]") -> None:
         self._vectors[key] = vector

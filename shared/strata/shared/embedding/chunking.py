@@ -83,8 +83,8 @@ async def embed_chunked(
     vectors: list[list[float]] = []
     for start in range(0, len(chunks), _AT_ONCE):
         vectors += await embedder.embed(chunks[start : start + _AT_ONCE], kind)
-    each = iter(vectors)
-    return [[Chunk(chunk, next(each)) for chunk in chunks] for chunks in parts]
+    remaining = iter(vectors)
+    return [[Chunk(chunk, next(remaining)) for chunk in chunks] for chunks in parts]
 
 
 def _cut(

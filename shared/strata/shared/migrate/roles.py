@@ -101,14 +101,14 @@ async def _plain(connection: AsyncConnection, statement: str) -> None:
 
 async def _check_roles(admin: AsyncConnection, roles: ServiceRoles) -> None:
     names = (roles.owner, roles.service, roles.worker)
-    found = await admin.execute(
+    role_rows = await admin.execute(
         text(
             "SELECT rolname, rolsuper OR rolbypassrls AS unbound, rolcanlogin FROM pg_roles "
             "WHERE rolname = ANY(:names)"
         ),
         {"names": list(names)},
     )
-    rows = {row.rolname: row for row in found}
+    rows = {row.rolname: row for row in role_rows}
     missing = [name for name in names if name not in rows]
     if missing:
         raise _refused(f"these database roles are missing: {', '.join(missing)}")
@@ -136,14 +136,14 @@ async def ensure_extensions(admin: AsyncConnection) -> None:
         FailedPreconditionError: A required one is not installed with the server.
     """
     names = REQUIRED_EXTENSIONS
-    found = await admin.execute(
+    rows = await admin.execute(
         text(
             "SELECT name, installed_version IS NOT NULL FROM pg_available_extensions "
             "WHERE name = ANY(:names)"
         ),
         {"names": list(names)},
     )
-    available: dict[str, bool] = {row[0]: row[1] for row in found}
+    available: dict[str, bool] = {row[0]: row[1] for row in rows}
     missing = [name for name in REQUIRED_EXTENSIONS if name not in available]
     if missing:
         raise _refused(f"the database server lacks the extensions {', '.join(missing)}")

@@ -87,8 +87,8 @@ class ServiceMigrations:
     @cached_property
     def revisions(self) -> tuple[str, ...]:
         """All revisions in the package, oldest first; read from file names, too."""
-        found = [_REVISION_FILE.fullmatch(path.name) for path in self._versions.glob("*.py")]
-        return tuple(sorted(match.group(1) for match in found if match))
+        matches = [_REVISION_FILE.fullmatch(path.name) for path in self._versions.glob("*.py")]
+        return tuple(sorted(match.group(1) for match in matches if match))
 
     async def upgrade(self, admin_url: str, passwords: RolePasswords | None = None) -> None:
         """Brings roles, schema and tables up to `head`. Safe to repeat and to run twice at once.
@@ -219,13 +219,13 @@ class ServiceMigrations:
     async def _version(self, connection: AsyncConnection) -> str | None:
         query = text(f"SELECT version_num FROM {self.schema}.{VERSION_TABLE}")
         try:
-            found: str | None = (await connection.execute(query)).scalar()
+            version: str | None = (await connection.execute(query)).scalar()
         except DBAPIError as error:
             absent = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
             if isinstance(driver_error(error), absent):
                 return None
             raise
-        return found
+        return version
 
     def _outdated(self, present: str | None) -> FailedPreconditionError:
         what = "was never migrated" if present is None else f"is at revision {present}"
@@ -288,10 +288,10 @@ async def _open(engine: AsyncEngine) -> AsyncConnection:
     except OSError as error:
         raise unavailable() from error
     except DBAPIError as error:
-        told = as_strata_error(error)
-        if told is None:
+        strata_error = as_strata_error(error)
+        if strata_error is None:
             raise
-        raise told from error
+        raise strata_error from error
 
 
 def _execute_script(

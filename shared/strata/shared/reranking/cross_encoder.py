@@ -135,12 +135,12 @@ class CrossEncoder:
 
     def _run(self, ids: Sequence[int], types: Sequence[int]) -> npt.NDArray[np.float32]:
         row = np.array([ids], dtype=np.int64)
-        given = {
+        tensors = {
             "input_ids": row,
             "attention_mask": np.ones_like(row),
             "token_type_ids": np.array([types], dtype=np.int64),
         }
-        outputs = self._session.run(None, {name: given[name] for name in self._inputs})
+        outputs = self._session.run(None, {name: tensors[name] for name in self._inputs})
         scores: npt.NDArray[np.float32] = outputs[0]
         return scores
 

@@ -72,9 +72,9 @@ def read_folder(folder: Path, sha256: str = "") -> ModelFolder:
         raise refused(folder, f"there is no {MODEL_FILES[0]} in it")
     tokenizer, settings = _json(folder, "tokenizer.json"), _json(folder, "tokenizer_config.json")
     _check_rules(folder, tokenizer, settings)
-    found = _digest(folder, weights)
-    if sha256 and found != sha256.lower():
-        raise refused(folder, f"sha256 of {weights.name} is {found}, expected {sha256}")
+    digest = _digest(folder, weights)
+    if sha256 and digest != sha256.lower():
+        raise refused(folder, f"sha256 of {weights.name} is {digest}, expected {sha256}")
     limits = (
         settings.get("model_max_length"),
         _json(folder, "config.json").get("max_position_embeddings"),
@@ -83,7 +83,7 @@ def read_folder(folder: Path, sha256: str = "") -> ModelFolder:
     max_tokens = int(min(limit for limit in limits if isinstance(limit, int | float)))
     if max_tokens < _FEWEST_TOKENS:
         raise refused(folder, f"it reads {max_tokens} tokens, which are too few")
-    return ModelFolder(weights, _vocabulary(folder, tokenizer), max_tokens, found)
+    return ModelFolder(weights, _vocabulary(folder, tokenizer), max_tokens, digest)
 
 
 def _json(folder: Path, name: str) -> Mapping[str, Any]:
@@ -104,11 +104,11 @@ def _check_rules(folder: Path, tokenizer: Mapping[str, Any], settings: Mapping[s
     if kind != "WordPiece":
         raise refused(folder, f"its tokenizer is {kind}; only WordPiece, that of BERT, is known")
     normalizer = tokenizer.get("normalizer") or {}
-    for rules, given in ((_CONFIG_RULES, settings), (_NORMALIZER_RULES, normalizer)):
+    for rules, values in ((_CONFIG_RULES, settings), (_NORMALIZER_RULES, normalizer)):
         for name, value in rules.items():
-            if given.get(name, value) != value:
+            if values.get(name, value) != value:
                 raise refused(
-                    folder, f"its tokenizer has {name} = {given[name]!r}, and only {value!r} works"
+                    folder, f"its tokenizer has {name} = {values[name]!r}, and only {value!r} works"
                 )
     if False in (settings.get("strip_accents"), normalizer.get("strip_accents")):
         raise refused(folder, "its tokenizer keeps accents, and only one that drops them works")

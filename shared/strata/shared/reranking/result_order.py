@@ -67,7 +67,9 @@ class Reranking:
         self._candidates = candidates
         self._budget = budget
         registry = telemetry or Telemetry()
-        self._outcomes = {each: registry.counter(RERANKS, outcome=each.value) for each in Outcome}
+        self._outcomes = {
+            outcome: registry.counter(RERANKS, outcome=outcome.value) for outcome in Outcome
+        }
         self._seconds = registry.histogram(RERANK_SECONDS)
 
     @classmethod
@@ -82,7 +84,7 @@ class Reranking:
     async def order(
         self,
         query: str,
-        found: Sequence[tuple[_Item, Place]],
+        results: Sequence[tuple[_Item, Place]],
         text_of: Callable[[_Item], str],
     ) -> tuple[list[Ranked[_Item]], Report | None]:
         """Returns the same results, the first of them in the order of the reranker.
@@ -91,13 +93,13 @@ class Reranking:
 
         Args:
             query: The question.
-            found: The results in fused order.
+            results: The results in fused order.
             text_of: What of a result the reranker reads; called in a thread.
 
         Returns:
             The results, and how it went; None if there was nothing to ask.
         """
-        fused = [Ranked(item, place, rank) for rank, (item, place) in enumerate(found, start=1)]
+        fused = [Ranked(item, place, rank) for rank, (item, place) in enumerate(results, start=1)]
         candidates = fused[: self._candidates]
         if self._reranker is None or not candidates:
             return fused, None
@@ -138,7 +140,7 @@ class Reranking:
         return self._budget if left is None else min(self._budget, left * _SHARE_OF_DEADLINE)
 
 
-def told(ranked: Ranked[_Item], place: int, report: Report | None) -> str:
+def explain_rank(ranked: Ranked[_Item], place: int, report: Report | None) -> str:
     """Tells in words what the reranker did with a result; empty if it was not asked about it.
 
     Args:
@@ -151,9 +153,9 @@ def told(ranked: Ranked[_Item], place: int, report: Report | None) -> str:
     moved = f"moved from place {ranked.fused_rank} to place {place}"
     if place == ranked.fused_rank:
         moved = f"stays at place {place}"
-    said = f"The reranker puts it at rank {ranked.rank} of {report.candidates}"
+    explanation = f"The reranker puts it at rank {ranked.rank} of {report.candidates}"
     too = f", to which the same {ranked.place.bonus:.2f} is added" if ranked.place.bonus else ""
-    return f"{said} with a score of {ranked.score:.4f}{too}: it {moved}."
+    return f"{explanation} with a score of {ranked.score:.4f}{too}: it {moved}."
 
 
 def _checked(scores: Sequence[float], count: int) -> Sequence[float]:
@@ -165,13 +167,17 @@ def _checked(scores: Sequence[float], count: int) -> Sequence[float]:
 def _sorted(candidates: Sequence[Ranked[_Item]], scores: Sequence[float]) -> list[Ranked[_Item]]:
     if not scores:
         return list(candidates)
-    scored = [replace(each, score=float(s)) for each, s in zip(candidates, scores, strict=True)]
+    scored = [
+        replace(candidate, score=float(s)) for candidate, s in zip(candidates, scores, strict=True)
+    ]
     # Stable: of equal ones, the fused order is kept.
     scored.sort(key=_score, reverse=True)
-    scored = [replace(each, rank=rank) for rank, each in enumerate(scored, start=1)]
+    scored = [replace(candidate, rank=rank) for rank, candidate in enumerate(scored, start=1)]
     # What the question prefers (a time, whose words) tips these scales as it does those of the
     # fusion: the reranker knows nothing of either. Large scores are all the same likelihood.
-    return sorted(scored, key=lambda each: -(_likelihood(_score(each)) + each.place.bonus))
+    return sorted(
+        scored, key=lambda candidate: -(_likelihood(_score(candidate)) + candidate.place.bonus)
+    )
 
 
 def _score(ranked: Ranked[_Item]) -> float:

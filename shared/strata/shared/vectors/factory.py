@@ -80,9 +80,9 @@ async def open_vectors(
 
 
 def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:
-    found = list(settings.embedding_models)
+    endpoints = list(settings.embedding_models)
     if settings.embedding_provider != "minilm":
-        found.append(
+        endpoints.append(
             EmbeddingEndpoint(
                 name=settings.embedding_model,
                 dim=settings.embedding_dim,
@@ -90,7 +90,7 @@ def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:
                 api_key=settings.embedding_api_key,
             )
         )
-    return found
+    return endpoints
 
 
 async def _local(

@@ -122,6 +122,6 @@ def _period(
 def _check_indexed(collection: Collection, name: str, kind: FieldKind | None = None) -> None:
     if name == DOCUMENT_FIELD and kind is None:
         return
-    found = collection.fields.get(name)
-    if found is None or (kind is not None and found is not kind):
+    indexed_kind = collection.fields.get(name)
+    if indexed_kind is None or (kind is not None and indexed_kind is not kind):
         raise InternalError(f"{collection.name} has no index on {name}")

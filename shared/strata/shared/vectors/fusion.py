@@ -157,15 +157,15 @@ def fuse(
     for document_id in by_meaning.keys() | by_words.keys():
         vector_rank, meaning = by_meaning.get(document_id, _NOT_FOUND)
         fts_rank, words = by_words.get(document_id, _NOT_FOUND)
-        found = meaning or words
-        assert found is not None  # the id comes from one of the two
+        source = meaning or words
+        assert source is not None  # the id comes from one of the two
         by_dense = _dense_score(meaning.score if meaning else unseen, config) if dense else 0.0
         by_dense *= dense_weight
         by_sparse = words.score / (words.score + half) if words else 0.0
         relevance = by_dense + config.sparse_weight * by_sparse
         if relevance < floor and not weak:
             continue
-        score = relevance + found.bonus
+        score = relevance + source.bonus
         cosine = meaning.score if meaning else -math.inf
         order = (-score, -cosine, -words.score if words else 0.0, document_id)
         places.append((order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words))
@@ -211,16 +211,16 @@ def _order(place: _Place) -> _Order:
 
 def _hit(place: _Place, sparse_weight: float, floor: float) -> Hit:
     order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words = place
-    found = meaning or words
-    assert found is not None
+    hit = meaning or words
+    assert hit is not None
     return Hit(
-        document_id=found.document_id,
+        document_id=hit.document_id,
         score=-order[0],
         vector_rank=vector_rank,
         fts_rank=fts_rank,
         vector_score=meaning.score if meaning else None,
         fts_score=words.score if words else None,
-        bonus=found.bonus,
+        bonus=hit.bonus,
         meaning=by_dense,
         words=by_sparse,
         weak=by_dense + sparse_weight * by_sparse < floor,

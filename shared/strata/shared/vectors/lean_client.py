@@ -53,20 +53,22 @@ class LeanQdrantClient(AsyncQdrantClient):
             batch.read_consistency.CopyFrom(consistency)
         if timeout is not None:
             batch.timeout = timeout
-        return await self._found(batch, timeout)
+        return await self._responses(batch, timeout)
 
     def prepared(
         self, collection_name: str, requests: Sequence[models.QueryRequest]
     ) -> Callable[[], Awaitable[list[LeanResponse]]]:
         """Makes the message of `query_batch_points` now; returns what sends it."""
         batch = _batch(collection_name, requests)
-        return lambda: self._found(batch)
+        return lambda: self._responses(batch)
 
-    async def _found(self, batch: Any, timeout: int | None = None) -> list[LeanResponse]:  # noqa: ASYNC109 - passed on
+    async def _responses(self, batch: Any, timeout: int | None = None) -> list[LeanResponse]:  # noqa: ASYNC109 - passed on
         reply = await self.grpc_points.QueryBatch(batch, timeout=timeout)
         return [
-            LeanResponse([LeanPoint(point.score, _fields(point.payload)) for point in each.result])
-            for each in reply.result
+            LeanResponse(
+                [LeanPoint(point.score, _fields(point.payload)) for point in result.result]
+            )
+            for result in reply.result
         ]
 
 

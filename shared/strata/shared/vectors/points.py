@@ -92,9 +92,9 @@ def candidates_of(
     for point in points:
         payload = point.payload or {}
         bonus = 0.0
-        for each in prefer:
-            if each.holds(payload.get(each.field)):
-                bonus += each.weight
+        for preference in prefer:
+            if preference.holds(payload.get(preference.field)):
+                bonus += preference.weight
         candidates.append(Candidate(str(payload[DOCUMENT_FIELD]), point.score, bonus))
     return candidates
 

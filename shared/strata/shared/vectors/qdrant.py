@@ -250,7 +250,7 @@ class QdrantIndex:
         if dense is None and sparse is None:
             raise InternalError("a search by nothing")
         depth = max(collection.depth, limit * _DEPTH_PER_HIT)
-        fields = [DOCUMENT_FIELD, *{each.field for each in prefer}]
+        fields = [DOCUMENT_FIELD, *{preference.field for preference in prefer}]
         arms: dict[str, models.QueryRequest] = {}
         if dense is not None:
             arms[DENSE] = _arm(DENSE, list(dense), conditions, depth, fields)
@@ -264,13 +264,13 @@ class QdrantIndex:
         if after is not None:
             await after()
         replies = await self._read("query", ask)
-        found = {
+        scores = {
             name: candidates_of(reply.points, prefer)
             for name, reply in zip(arms, replies, strict=True)
         }
         return fuse(
-            found.get(DENSE, []),
-            found.get(SPARSE, []),
+            scores.get(DENSE, []),
+            scores.get(SPARSE, []),
             limit=len(arms) * depth if uncut else limit,
             depth=depth,
             config=self._fusion(unrelated),
@@ -391,12 +391,12 @@ class QdrantIndex:
     async def _check_dim(self, generation: str, dim: int) -> None:
         info = await self._read("info", lambda: self._client.get_collection(generation))
         vectors = info.config.params.vectors
-        found = vectors[DENSE].size if isinstance(vectors, dict) and DENSE in vectors else None
-        if found != dim:
+        size = vectors[DENSE].size if isinstance(vectors, dict) and DENSE in vectors else None
+        if size != dim:
             raise FailedPreconditionError(
-                f"the collection {generation} holds vectors of {found} dimensions, not {dim}",
+                f"the collection {generation} holds vectors of {size} dimensions, not {dim}",
                 reason=Reason.MODEL_NOT_CONFIGURED,
-                metadata={"collection": generation, "expected": dim, "found": found},
+                metadata={"collection": generation, "expected": dim, "found": size},
             )
 
     async def _change_aliases(self, *operations: models.AliasOperations) -> None:

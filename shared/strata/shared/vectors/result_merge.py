@@ -98,7 +98,7 @@ def merge(
             name: (rank, _PENDING_WEIGHT * score / best)
             for rank, (name, _, score) in enumerate(by_words, start=1)
         }
-    found = [
+    ranked = [
         (by_id[hit.document_id], _place(hit, more.get(hit.document_id)))
         for hit in hits
         if hit.document_id in by_id
@@ -108,8 +108,8 @@ def merge(
         if name not in by_id
     ]
     # Stable: of equal ones, each list keeps its own order.
-    found.sort(key=lambda each: -each[1].score)
-    return found
+    ranked.sort(key=lambda pair: -pair[1].score)
+    return ranked
 
 
 @dataclass(frozen=True, slots=True)

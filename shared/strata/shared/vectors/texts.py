@@ -285,9 +285,9 @@ class TextIndex:
             return False
         return _known_share(embedder, query) < 1
 
-    async def _written(self, given: Sequence[Serving] | None) -> Sequence[Serving]:
-        if given is not None:
-            return given
+    async def _written(self, generations: Sequence[Serving] | None) -> Sequence[Serving]:
+        if generations is not None:
+            return generations
         # What serves is made by `ensure`, after everything was marked as waiting for it.
         serving, *others = await self.routes.written()
         for other in others:

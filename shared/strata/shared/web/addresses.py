@@ -111,7 +111,9 @@ def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
     """Says whether an address lies in one of the networks that were opened on purpose."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
-    if any(each in network for each in (address, *_carried(address)) for network in _NEVER):
+    if any(
+        candidate in network for candidate in (address, *_carried(address)) for network in _NEVER
+    ):
         return False
     return any(address in network for network in allowed)
 
@@ -122,13 +124,13 @@ def _carried(address: Address) -> list[ipaddress.IPv4Address]:
     if isinstance(address, ipaddress.IPv4Address) or int(address) <= 1:
         return []
     bits = int(address)
-    found = [bits & _V4_BITS for network in _CARRIERS if address in network]
+    embedded = [bits & _V4_BITS for network in _CARRIERS if address in network]
     if address in _6TO4:
-        found.append(bits >> 80 & _V4_BITS)
+        embedded.append(bits >> 80 & _V4_BITS)
     if address in _TEREDO:
         # The server of the tunnel, and its client, which is written inverted.
-        found += [bits >> 64 & _V4_BITS, ~bits & _V4_BITS]
-    return [ipaddress.IPv4Address(each) for each in found]
+        embedded += [bits >> 64 & _V4_BITS, ~bits & _V4_BITS]
+    return [ipaddress.IPv4Address(bits) for bits in embedded]
 
 
 def check_addresses(texts: Sequence[str], allowed: Sequence[Network] = ()) -> list[Address]:

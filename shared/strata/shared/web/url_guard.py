@@ -233,8 +233,8 @@ class Guard:
                 f"The host {target.host} is a name of a private network,"
                 " which may not be reached from here."
             )
-        found = await look_up(self._resolver, target)
-        addresses = check_addresses(found, self._allowed)
+        resolved = await look_up(self._resolver, target)
+        addresses = check_addresses(resolved, self._allowed)
         if internal and not all(is_allowed(address, self._allowed) for address in addresses):
             raise ForbiddenUrlError(
                 f"The host {target.host} is an internal name, but leads somewhere else."
@@ -260,8 +260,8 @@ class Trusting:
         """
         if target.literal is not None:
             return [target.literal]
-        found = await look_up(self._resolver, target)
-        return [ipaddress.ip_address(text) for text in found]
+        addresses = await look_up(self._resolver, target)
+        return [ipaddress.ip_address(text) for text in addresses]
 
 
 async def look_up(resolver: Resolver, target: Target) -> list[str]:
@@ -271,13 +271,13 @@ async def look_up(resolver: Resolver, target: Target) -> list[str]:
         FetchError: The name has no address, too many, or nobody answered.
     """
     try:
-        found = list(await resolver(target.host, target.port))
+        addresses = list(await resolver(target.host, target.port))
     except TimeoutError:
         raise FetchError(f"The name servers gave no address of {target.host} in time.") from None
     except (OSError, UnicodeError):
         raise FetchError(f"The host {target.host} cannot be found.") from None
-    if not found:
+    if not addresses:
         raise FetchError(f"The host {target.host} cannot be found.")
-    if len(found) > _MAX_ADDRESSES:
+    if len(addresses) > _MAX_ADDRESSES:
         raise FetchError(f"The host {target.host} has too many addresses.")
-    return found
+    return addresses

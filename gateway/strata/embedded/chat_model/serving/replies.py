@@ -54,10 +54,10 @@ class TextAssembler:
         if self.stopped:
             return ""
         self._held += self._decode(data, final)
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
+        starts = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if starts:
             self.stopped = True
-            ready, self._held = self._held[: min(found)], ""
+            ready, self._held = self._held[: min(starts)], ""
             return ready
         keep = 0 if final else max(map(self._overlap, self._stops), default=0)
         ready = self._held[: len(self._held) - keep]

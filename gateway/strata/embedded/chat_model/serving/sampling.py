@@ -118,8 +118,8 @@ class Sampler:
         candidates["logit"] = np.ctypeslib.as_array(logits, shape=(size,))
         data = candidates.ctypes.data_as(ctypes.POINTER(self._bindings.llama_token_data))
         self._apply(self._grammar, data, size)
-        found = self._apply(self._chain, data, size)
-        token = int(found.data[found.selected].id)
+        chosen = self._apply(self._chain, data, size)
+        token = int(chosen.data[chosen.selected].id)
         self._bindings.llama_sampler_accept(self._chain, token)
         return token
 

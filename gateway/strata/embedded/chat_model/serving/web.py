@@ -62,8 +62,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         raise ApiError(404, f"no {self.command} {self.path}", "not_found")
 
     def _authenticate(self) -> None:
-        given = self.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self.server.api_key}".encode()):
+        authorization = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(
+            authorization.encode(), f"Bearer {self.server.api_key}".encode()
+        ):
             self.close_connection = True  # the body is not read
             raise ApiError(401, "a bearer token is required", "invalid_api_key")
 

@@ -40,9 +40,9 @@ class CollectionsServicer(EngineServicer, wire.collections_service.CollectionsSe
     ) -> Any:
         """Says whether a collection or alias exists."""
         name = request.collection_name
-        found, seconds = await self._worker.run(lambda store: store.exists(name))
+        exists, seconds = await self._worker.run(lambda store: store.exists(name))
         return wire.collections.CollectionExistsResponse(
-            result=wire.collections.CollectionExists(exists=found), time=seconds
+            result=wire.collections.CollectionExists(exists=exists), time=seconds
         )
 
     async def List(self, request: wire.collections.ListCollectionsRequest, context: Context) -> Any:

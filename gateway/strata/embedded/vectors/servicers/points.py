@@ -161,8 +161,8 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
                 shard.retrieve(ids, with_payload(request), with_vectors(request))
             )
 
-        found, seconds = await self.read(request.collection_name, work)
-        return wire.points.GetResponse(result=found, time=seconds)
+        points, seconds = await self.read(request.collection_name, work)
+        return wire.points.GetResponse(result=points, time=seconds)
 
     async def Query(self, request: wire.points.QueryPoints, context: Context) -> Any:
         """Searches."""

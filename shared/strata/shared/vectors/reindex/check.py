@@ -80,7 +80,7 @@ async def compare(
     return Comparison(Share(len(texts), found_old, found_new), gained)
 
 
-def verdict(found: Comparison, least: float) -> str:
+def verdict(comparison: Comparison, least: float) -> str:
     """Returns why the new index may not serve; empty if it may.
 
     Where many texts are alike, which ten of them come first is chance, and each index finds
@@ -89,12 +89,14 @@ def verdict(found: Comparison, least: float) -> str:
     (a one-sided sign test). One that finds nothing new has no such excuse.
 
     Args:
-        found: What the check found.
+        comparison: What the check found.
         least: The part of what the old one finds that the new one has to find.
     """
-    share = found.share
+    share = comparison.share
     needed = max(least * share.old, 1.0 if share.asked else 0.0)
-    if share.new >= needed or (found.gained and _by_chance(found.lost, found.gained)):
+    if share.new >= needed or (
+        comparison.gained and _by_chance(comparison.lost, comparison.gained)
+    ):
         return ""
     return (
         f"Of {share.asked} stored texts the new index found {share.new} again, the one that serves"

@@ -185,13 +185,13 @@ class Reindexer:
 
     async def _check(self, job: Reindex, collection: Rebuildable) -> None:
         source = await collection.source(job)
-        found = await compare(
+        comparison = await compare(
             (collection.place(source), source),
             (collection.place(job.target), job.target),
             await collection.texts(job, job.progress.sample),
             collection.where(job),
         )
-        why, share = verdict(found, self._config.share), found.share
+        why, share = verdict(comparison, self._config.share), comparison.share
         moved = await collection.move(job, Phase.FAILED if why else Phase.SWITCHED, why, share)
         _log.info("a new index was checked", slot=job.slot, phase=moved.phase.value, **_of(share))
 

@@ -55,11 +55,11 @@ class Ledger:
             row = (await connection.execute(self._sql.written, {"slot": slot})).one_or_none()
         if row is None:
             return []
-        found = [_serving(row)]
+        generations = [_serving(row)]
         for stored in (row.source, row.target):
-            if stored is not None and (other := _from_json(stored)) != found[0]:
-                found.append(other)
-        return found
+            if stored is not None and (other := _from_json(stored)) != generations[0]:
+                generations.append(other)
+        return generations
 
     async def keep(self, serving: Serving) -> Serving:
         """Stores what serves unless something is stored, and returns what is."""
@@ -225,14 +225,14 @@ async def move_reindex(
     Raises:
         FailedPreconditionError: It is in another phase by now.
     """
-    told = share or job.share
+    new_share = share or job.share
     values = {
         "project": job.project_id,
         "id": job.id,
         "from": job.phase.value,
         "to": phase.value,
         "note": note,
-        "share": json.dumps([told.asked, told.old, told.new]),
+        "share": json.dumps([new_share.asked, new_share.old, new_share.new]),
     }
     row = (await connection.execute(_Statements(schema).move, values)).one_or_none()
     if row is None:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from strata.shared import context
 from strata.shared.context import RequestContext
 from strata.shared.reranking import Outcome, Report, Reranker
-from strata.shared.reranking.result_order import RERANK_SECONDS, RERANKS, Ranked, Reranking, told
+from strata.shared.reranking.result_order import (
+    RERANK_SECONDS,
+    RERANKS,
+    Ranked,
+    Reranking,
+    explain_rank,
+)
 from strata.shared.telemetry import Histogram, Telemetry
 from strata.shared.vectors.result_merge import Place
 from unit.loop_time import put_forward
@@ -97,7 +103,7 @@ async def test_what_the_question_prefers_tips_the_scales_and_does_not_outweigh()
         assert ranked[0].item == first
         # The rank is that of the reranker's own score.
         assert [each.rank for each in sorted(ranked, key=lambda each: each.item)] == [1, 2]
-    assert "the same 0.20 is added: it stays at place 2" in told(ranked[1], 2, report)
+    assert "the same 0.20 is added: it stays at place 2" in explain_rank(ranked[1], 2, report)
 
 
 @pytest.mark.parametrize("scores", [[1.0], [1.0, 2.0, math.nan], [1.0, 2.0, math.inf], [0.0] * 2])
@@ -130,7 +136,7 @@ async def test_when_the_time_is_over_the_fused_order_stands() -> None:
     [seconds] = [sample.metric for sample in telemetry.samples() if sample.name == RERANK_SECONDS]
     assert isinstance(seconds, Histogram)
     assert seconds.count == 1
-    assert told(ranked[0], 1, report) == ""
+    assert explain_rank(ranked[0], 1, report) == ""
 
 
 async def test_a_caller_in_a_hurry_gets_an_answer_and_not_a_timeout() -> None:
@@ -163,17 +169,17 @@ async def test_without_a_reranker_nothing_is_asked_or_told() -> None:
     assert ([each.item for each in ranked], report) == ([0, 1], None)
     assert (off.depth(5), reranking(Fixed([]), 30).depth(5)) == (5, 30)
     assert reranking(Fixed([]), 30).depth(100) == 100
-    assert told(Ranked(0, found(1)[0][1], 1, 1, 2.0), 1, None) == ""
+    assert explain_rank(Ranked(0, found(1)[0][1], 1, 1, 2.0), 1, None) == ""
 
 
 def test_it_is_told_in_words_what_the_reranker_did() -> None:
     report = Report("fixed", 7, Outcome.DONE)
     moved = Ranked(0, found(1)[0][1], 4, 1, 3.25)
-    assert told(moved, 1, report) == (
+    assert explain_rank(moved, 1, report) == (
         "The reranker puts it at rank 1 of 7 with a score of 3.2500:"
         " it moved from place 4 to place 1."
     )
-    assert told(moved, 4, report).endswith("it stays at place 4.")
+    assert explain_rank(moved, 4, report).endswith("it stays at place 4.")
 
 
 def test_a_double_of_the_tests_is_a_reranker() -> None:
