@@ -147,16 +147,16 @@ def _check_turns(turns: Any) -> None:
 
 
 def _check_images(turns: Any) -> None:
-    found = [block for block in blocks_of(turns) if block["type"] == "image"]
-    if len(found) > 100:
-        raise RefusedError(f"messages: too many images: {len(found)} > 100")
-    for block in found:
+    image_blocks = [block for block in blocks_of(turns) if block["type"] == "image"]
+    if len(image_blocks) > 100:
+        raise RefusedError(f"messages: too many images: {len(image_blocks)} > 100")
+    for block in image_blocks:
         source = block["source"]
         if source["type"] == "url":
             if not source["url"].startswith("https://"):
                 raise RefusedError("image.source.url: Only HTTPS URLs are supported.")
         elif source["type"] == "base64":
-            most = 2_000 if len(found) > 20 else 8_000
+            most = 2_000 if len(image_blocks) > 20 else 8_000
             wrong = images.problem(source["media_type"], source["data"], most)
             if wrong:
                 raise RefusedError(f"messages: image.source.base64: {wrong}")

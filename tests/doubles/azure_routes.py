@@ -41,10 +41,10 @@ def route(
         if request.path == "/openai/models":
             listed = {"id": "model-of-a-region", "object": "model", "created": 0, "owned_by": ""}
             return HttpResponse(200, {"object": "list", "data": [listed]})
-        found = _DEPLOYMENT.fullmatch(request.path)
-        if found is None:
+        match = _DEPLOYMENT.fullmatch(request.path)
+        if match is None:
             return HttpResponse(404, _NO_RESOURCE)
-        path, model = f"/v1/{found[2]}", found[1]
+        path, model = f"/v1/{match[2]}", match[1]
     if model is not None and model not in deployments:
         text = (
             "The API deployment for this resource does not exist. If you created the deployment"

@@ -34,8 +34,8 @@ _AUTHORIZATION = re.compile(
 
 def bedrock(request: HttpRequest, keys: Collection[str]) -> HttpRequest | HttpResponse:
     """Returns the request as Anthropic would get it, or how Bedrock refuses it."""
-    found = _BEDROCK.fullmatch(request.path)
-    if found is None:
+    match = _BEDROCK.fullmatch(request.path)
+    if match is None:
         return _aws_error(404, "UnknownOperationException", "")
     if "x-api-key" in request.headers:
         return _aws_error(403, "AccessDeniedException", "a key was sent that is not AWS's")
@@ -49,13 +49,13 @@ def bedrock(request: HttpRequest, keys: Collection[str]) -> HttpRequest | HttpRe
         if name in body:
             text = f"{name}: Extra inputs are not permitted"
             return _aws_error(400, "ValidationException", text)
-    return _as_anthropic(request, body, unquote(found[1]))
+    return _as_anthropic(request, body, unquote(match[1]))
 
 
 def vertex(request: HttpRequest, keys: Collection[str]) -> HttpRequest | HttpResponse:
     """Returns the request as Anthropic would get it, or how Vertex refuses it."""
-    found = _VERTEX.fullmatch(request.path)
-    if found is None:
+    match = _VERTEX.fullmatch(request.path)
+    if match is None:
         return _google_error(404, "NOT_FOUND", f"no route {request.path}")
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     if bearer not in keys or "x-api-key" in request.headers:
@@ -65,7 +65,7 @@ def vertex(request: HttpRequest, keys: Collection[str]) -> HttpRequest | HttpRes
     version, has_model = body.pop("anthropic_version", ""), "model" in body
     if version not in ("vertex-2023-10-16", _VERSION) or has_model:
         return _google_error(400, "INVALID_ARGUMENT", "anthropic_version or model is wrong")
-    return _as_anthropic(request, body, unquote(found[1]))
+    return _as_anthropic(request, body, unquote(match[1]))
 
 
 def _as_anthropic(request: HttpRequest, body: dict[str, Any], model: str) -> HttpRequest:
@@ -76,10 +76,10 @@ def _as_anthropic(request: HttpRequest, body: dict[str, Any], model: str) -> Htt
 
 def _signature_problem(request: HttpRequest) -> str:
     """Returns what is wrong about a signature of version 4; empty for nothing."""
-    found = _AUTHORIZATION.fullmatch(request.headers.get("authorization", ""))
-    if found is None:
+    match = _AUTHORIZATION.fullmatch(request.headers.get("authorization", ""))
+    if match is None:
         return "Missing Authentication Token"
-    access_key, date, region, names, signature = found.groups()
+    access_key, date, region, names, signature = match.groups()
     if access_key != ACCESS_KEY or region != REGION:
         return "Credential should be scoped to a valid region."
     if not {"host", "x-amz-date"} <= set(names.split(";")):

@@ -58,8 +58,8 @@ class Authority:
         name, _, secret = base64.b64decode(packed).decode().partition(":")
         if (unquote(name), unquote(secret)) != (self.client_id, self.secret):
             # Some repeat what they were sent.
-            said = f"{unquote(name)} {unquote(secret)}"
-            return JSONResponse({"error": "invalid_client", "error_description": said}, 401)
+            credentials = f"{unquote(name)} {unquote(secret)}"
+            return JSONResponse({"error": "invalid_client", "error_description": credentials}, 401)
         token = f"token-{len(self.issued)}-of-{'x' * 20}"
         self.issued.append(token)
         self.valid.add(token)

@@ -210,12 +210,12 @@ def check_image(image: Mapping[str, Any], where: str) -> None:
     """Refuses an image that breaks a rule."""
     if image.get("detail", "auto") not in ("auto", "low", "high") or set(image) > {"url", "detail"}:
         raise RefusedError("Invalid image_url", where)
-    found = _DATA_URL.fullmatch(image["url"])
-    if found is None:
+    match = _DATA_URL.fullmatch(image["url"])
+    if match is None:
         if not image["url"].startswith("https://"):
             raise RefusedError("Invalid image_url: expected a data or https URL", where)
         return
-    wrong = images.problem(found["type"], found["data"])
+    wrong = images.problem(match["type"], match["data"])
     if wrong:
         raise RefusedError(f"Invalid image_url: {wrong}", where)
 

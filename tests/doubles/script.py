@@ -134,23 +134,23 @@ class ModelCall:
         # Images of returns follow them in a message of their own.
         if messages[-1]["role"] == "user" and messages[-2:-1] and messages[-2]["role"] == "tool":
             messages = messages[:-1]
-        closing = itertools.takewhile(lambda each: each["role"] == "tool", reversed(messages))
+        closing = itertools.takewhile(lambda message: message["role"] == "tool", reversed(messages))
         return [_joined(message["content"]) for message in closing][::-1]
 
     @property
     def images(self) -> list[tuple[str, bytes]]:
         """Media type and bytes of all images, in order."""
-        found = []
+        images_ = []
         for block in blocks_of(self.messages):
             if block["type"] == "image":
                 source = block["source"]
-                found.append((source["media_type"], base64.b64decode(source["data"])))
+                images_.append((source["media_type"], base64.b64decode(source["data"])))
             elif block["type"] == "image_url":
                 media_type, _, data = (
                     block["image_url"]["url"].removeprefix("data:").partition(";base64,")
                 )
-                found.append((media_type, base64.b64decode(data)))
-        return found
+                images_.append((media_type, base64.b64decode(data)))
+        return images_
 
     @property
     def tool_names(self) -> list[str]:

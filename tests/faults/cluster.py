@@ -123,8 +123,8 @@ def _values(local: Local, spec: ServiceSpec) -> dict[str, Any]:
 async def _serve(folder: DataFolder, skew_s: float) -> None:
     names = NameServer()
     stopped = asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, stopped.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stopped.set)
     async with AsyncExitStack() as stack:
         local = await open_local(folder, LocalOptions(port=0, split=True), stack)
         taken: set[int] = set()

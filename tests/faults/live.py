@@ -176,11 +176,11 @@ class Live:
 
     def incidents(self) -> str:
         """What its services have logged of errors that nobody expected."""
-        found = []
+        incidents_ = []
         for log in sorted((self.folder.path / "logs").rglob("*.log")):
             _, mark, after = log.read_text(errors="replace").partition("incident-")
-            found += [f"{log.stem}: {mark}{after[:4_000]}"] if mark else []
-        return "\n".join(found)
+            incidents_ += [f"{log.stem}: {mark}{after[:4_000]}"] if mark else []
+        return "\n".join(incidents_)
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Starts another ``strata up`` on the folder and does not wait; its output is piped."""
@@ -234,14 +234,14 @@ class Live:
 
 def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Those that still run; a zombie does not."""
-    found = []
+    living = []
     for process in processes:
         try:
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                living.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return living
 
 
 async def gone(processes: Iterable[psutil.Process], within: float) -> list[psutil.Process]:
@@ -375,9 +375,9 @@ class Client:
             agent_id=agent_id, messages=inputs(text), **fields
         )
         events = []
-        async for each in self.runs.SendMessage(request, **self.call):
-            hears(each.event)
-            events.append(each.event)
+        async for response in self.runs.SendMessage(request, **self.call):
+            hears(response.event)
+            events.append(response.event)
         return Turn(events)
 
     async def begin(
@@ -416,7 +416,7 @@ class Client:
         request = run_service_pb2.StreamRunRequest(
             run_id=run_id, after_sequence=after, send_message_as_text=False
         )
-        events = [each.event async for each in self.runs.StreamRun(request, **self.call)]
+        events = [response.event async for response in self.runs.StreamRun(request, **self.call)]
         return Turn(events)
 
     async def run(self, run_id: str) -> run_service_pb2.Run:
@@ -426,7 +426,7 @@ class Client:
 
     async def log(self, conversation_id: str) -> list[message_pb2.Message]:
         """All messages of a conversation, oldest first."""
-        found: list[message_pb2.Message] = []
+        messages: list[message_pb2.Message] = []
         token = ""
         while True:
             request = message_service_pb2.ListMessagesRequest(
@@ -436,10 +436,10 @@ class Client:
                 send_message_as_text=False,
             )
             page = await self.messages.ListMessages(request, **self.call)
-            found.extend(page.messages)
+            messages.extend(page.messages)
             token = page.next_page_token
             if not token:
-                return found
+                return messages
 
 
 def dialogue(log: Iterable[message_pb2.Message]) -> list[tuple[str, str]]:

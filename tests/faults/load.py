@@ -49,7 +49,7 @@ class Talk:
     number: int
     agent_id: str = ""
     conversation_id: str = ""
-    said: list[str] = field(default_factory=list)
+    sent_texts: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     async def begin(self, **fields: Any) -> None:
@@ -59,7 +59,7 @@ class Talk:
 
     async def say(self, text: str) -> Turn:
         """Sends a message until it is answered, always under the same request id."""
-        request_id = f"{self.number}-{len(self.said)}"
+        request_id = f"{self.number}-{len(self.sent_texts)}"
         until = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             try:
@@ -73,15 +73,15 @@ class Talk:
             assert turn.ended_well, turn.finished
             # A second dispatch leaves space for events of the first that nobody stored.
             assert turn.durable == sorted(set(turn.durable)), turn.brief
-            self.said.append(text)
+            self.sent_texts.append(text)
             return turn
 
     async def check(self) -> None:
         """Asserts that the log holds what was acknowledged, once and in order, and no more."""
         log = await self.client.log(self.conversation_id)
         spoken = dialogue(log)
-        assert [text for role, text in spoken if role == "user"] == self.said
-        assert [role for role, _ in spoken] == ["user", "assistant"] * len(self.said)
+        assert [text for role, text in spoken if role == "user"] == self.sent_texts
+        assert [role for role, _ in spoken] == ["user", "assistant"] * len(self.sent_texts)
         for index, message in enumerate(log):
             calls = [p.tool_call.tool_call_id for p in message.parts if p.HasField("tool_call")]
             if calls:
@@ -108,7 +108,7 @@ async def talking(
 
     async def run(talk: Talk) -> None:
         while not over.is_set():
-            await talk.say(text(talk.number, len(talk.said)))
+            await talk.say(text(talk.number, len(talk.sent_texts)))
 
     try:
         for talk in talks:
@@ -129,7 +129,7 @@ async def talking(
 
 async def further(talks: list[Talk], turns: int) -> None:
     """Waits until every client has had so many turns more."""
-    goals = [len(talk.said) + turns for talk in talks]
+    goals = [len(talk.sent_texts) + turns for talk in talks]
     async with asyncio.timeout(_PATIENCE_S):
-        while any(len(talk.said) < goal for talk, goal in zip(talks, goals, strict=True)):
+        while any(len(talk.sent_texts) < goal for talk, goal in zip(talks, goals, strict=True)):
             await asyncio.sleep(0.02)

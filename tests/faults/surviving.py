@@ -126,7 +126,7 @@ class Talker:
 
     client: Client
     name: str
-    told: Callable[[], str]
+    report: Callable[[], str]
     agent_id: str = ""
     conversation_id: str = ""
     facts: list[str] = field(default_factory=list)
@@ -145,9 +145,9 @@ class Talker:
         number = len(self.facts) + len(self.unanswered)
         text = fact(self.name, number)
         archives = number % 4 == 2
-        said = f"archive {text}" if archives else f"{text} {_filler(self.name, number)}"
+        message = f"archive {text}" if archives else f"{text} {_filler(self.name, number)}"
         turn = await until_answered(
-            lambda: self.client.send(self.agent_id, said, request_id=f"{self.name}-{number}")
+            lambda: self.client.send(self.agent_id, message, request_id=f"{self.name}-{number}")
         )
         if archives:
             (self.kept if _kept(turn) else self.perhaps).append(text)
@@ -155,7 +155,7 @@ class Talker:
             self.facts.append(text)
         else:
             # A service was away for longer than the loop waits.
-            assert turn.finished.error.retryable, f"{turn.finished}\n{self.told()}"
+            assert turn.finished.error.retryable, f"{turn.finished}\n{self.report()}"
             self.unanswered.append(text)
 
     def check(self, log: Sequence[message_pb2.Message]) -> None:
@@ -294,27 +294,27 @@ class Load:
                 while not reached():
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            told = self.talkers[0].told()
-            pytest.fail(f"somebody had no answer: {before}, now {self.counts}\n{told}")
+            report = self.talkers[0].report()
+            pytest.fail(f"somebody had no answer: {before}, now {self.counts}\n{report}")
 
     async def assert_all_is_there(self) -> None:
         """Every acknowledged text is found by its words, once, with and without the index."""
         for talker in self.talkers:
             log = await self.client.log(talker.conversation_id)
             talker.check(log)
-            self.summaries += [each.role for each in log].count(message_pb2.ROLE_SUMMARY)
+            self.summaries += [message.role for message in log].count(message_pb2.ROLE_SUMMARY)
         await self._assert_passages_are_listed()
         some = random.Random(5)
-        kept, said = self._passages(), self._messages()
+        kept, messages = self._passages(), self._messages()
         # What waits for the index is found as well.
         await _all(self._find_passage(f'"{t}"', a, t) for a, t in _some(some, kept))
-        await _all(self._find_message(f'"{t}"', a, t) for a, t in _some(some, said))
+        await _all(self._find_message(f'"{t}"', a, t) for a, t in _some(some, messages))
         for collection in ("messages", "passages"):
             while (await self.rebuilder.state(collection)).waiting:
                 await asyncio.sleep(0.2)
         # Now the index alone proposes: what it has lost is not found.
         await _all(self._find_passage(text, agent, text) for agent, text in kept)
-        await _all(self._find_message(text, agent, text) for agent, text in said)
+        await _all(self._find_message(text, agent, text) for agent, text in messages)
 
     def _passages(self) -> list[tuple[str, str]]:
         by_hand = [
@@ -335,7 +335,7 @@ class Load:
             assert max(there.values(), default=1) == 1
 
     async def _listed(self, agent_id: str) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         token = ""
         while True:
             request = passage_pb.ListPassagesRequest(
@@ -344,10 +344,10 @@ class Load:
             page = await until_answered(
                 lambda r=request: self.client.passages.ListPassages(r, **self.client.call)  # type: ignore[misc]
             )
-            found.update(passage.text for passage in page.passages)
+            counts.update(passage.text for passage in page.passages)
             token = page.next_page_token
             if not token:
-                return found
+                return counts
 
     async def _find_passage(self, query: str, agent_id: str, text: str) -> None:
         request = passage_pb.SearchPassagesRequest(agent_id=agent_id, query=query, top_k=10)
@@ -363,8 +363,8 @@ class Load:
         answer = await until_answered(
             lambda: self.client.messages.SearchMessages(request, **self.client.call)
         )
-        found = ["".join(part.text.text for part in hit.message.parts) for hit in answer.hits]
-        assert [text in each for each in found].count(True) == 1, text
+        texts = ["".join(part.text.text for part in hit.message.parts) for hit in answer.hits]
+        assert [text in found_text for found_text in texts].count(True) == 1, text
 
 
 def _some(chance: random.Random, texts: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -407,11 +407,11 @@ async def writing(strata: Live, pause: float) -> AsyncIterator[Load]:
 
     writers: list[Archivist | Talker] = [*load.archivists, *load.talkers]
     try:
-        for each in writers:
-            await each.begin()
+        for task in writers:
+            await task.begin()
         async with asyncio.TaskGroup() as group:
-            for each in writers:
-                group.create_task(run(each))
+            for task in writers:
+                group.create_task(run(task))
             group.create_task(load.rebuilder.run(over))
             try:
                 yield load

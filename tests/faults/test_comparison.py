@@ -157,8 +157,8 @@ def answer_through_a_tool(account: Account) -> None:
     log[3].parts[0].CopyFrom(calls("send_message", 20))
     answer = message(20, message_pb2.ROLE_TOOL, returns("send_message", 20, "None"))
     log.insert(4, answer)
-    for sequence, each in enumerate(log):
-        each.sequence = sequence
+    for sequence, entry in enumerate(log):
+        entry.sequence = sequence
     account.log = log
     events = (*shown(log[1]), stored(log[2]), *shown(log[3]), stored(answer))
     run = a_run(0, "record", 0.0, *events)
@@ -174,8 +174,8 @@ def test_answer_through_a_tool_passes() -> None:
 
 def answer_fails(account: Account) -> None:
     answer_through_a_tool(account)
-    for each in account.runs[0].stored:
-        for part in each.message_stored.message.parts:
+    for event in account.runs[0].stored:
+        for part in event.message_stored.message.parts:
             if part.tool_return.name == "send_message":
                 part.tool_return.status = _FAILED
 
@@ -295,8 +295,8 @@ def change_what_the_client_returned(account: Account) -> None:
 
 def lose_a_message(account: Account) -> None:
     account.log = [m for m in account.log if m.id != "message-5"]
-    for number, each in enumerate(account.log):
-        each.sequence = number
+    for number, message in enumerate(account.log):
+        message.sequence = number
 
 
 def store_a_message_twice(account: Account) -> None:
@@ -343,9 +343,9 @@ def _replace(account: Account, number: int) -> None:
         assert run.followed is not None
         for event in (*run.seen.events, *run.followed.events):
             if event.HasField("message_stored"):
-                told = event.message_stored.message
-                if told.id == account.log[number].id:
-                    told.CopyFrom(account.log[number])
+                message = event.message_stored.message
+                if message.id == account.log[number].id:
+                    message.CopyFrom(account.log[number])
 
 
 DEVIATIONS = (
@@ -386,7 +386,7 @@ DEVIATIONS = (
 )
 
 
-@pytest.mark.parametrize("deviate", DEVIATIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("deviate", DEVIATIONS, ids=lambda function: function.__name__)
 def test_deviation_is_found(deviate: Callable[[Account], None]) -> None:
     account = consistent()
     deviate(account)

@@ -151,12 +151,12 @@ async def check_in_turn(world: World, agents: list[agent_pb.Agent], ran: Ran) ->
     assert replies(ran) == expected
     for agent in agents:
         log = await conversation(world, agent)
-        assert [text_of(each) for each in log] == [PLAIN_MESSAGE, *expected]
-        assert len({each.group_id for each in log}) == 1
-        for each in log[1:]:
-            own = text_of(each).startswith(agent.name)
-            assert each.role == (message_pb2.ROLE_ASSISTANT if own else message_pb2.ROLE_USER)
-            assert own or text_of(each).startswith(each.name)
+        assert [text_of(message) for message in log] == [PLAIN_MESSAGE, *expected]
+        assert len({message.group_id for message in log}) == 1
+        for message in log[1:]:
+            own = text_of(message).startswith(agent.name)
+            assert message.role == (message_pb2.ROLE_ASSISTANT if own else message_pb2.ROLE_USER)
+            assert own or text_of(message).startswith(message.name)
 
 
 async def check_asked(
@@ -186,9 +186,9 @@ async def check_handed_over(world: World, agents: list[agent_pb.Agent], ran: Ran
     flo, gus = [await conversation(world, agent) for agent in agents]
     roles = message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_TOOL
     spoke = [*roles[:1], *roles[1:]]
-    assert [each.role for each in flo] == [*spoke, message_pb2.ROLE_USER, roles[1]]
+    assert [message.role for message in flo] == [*spoke, message_pb2.ROLE_USER, roles[1]]
     assert text_of(flo[-1]) == "Flo says 2"
-    assert [each.role for each in gus] == [roles[0], *spoke, roles[0]]
+    assert [message.role for message in gus] == [roles[0], *spoke, roles[0]]
     assert text_of(gus[1]).endswith("Yours.")
     assert text_of(gus[-1]) == "Flo says 2"
     groups = (
@@ -198,7 +198,9 @@ async def check_handed_over(world: World, agents: list[agent_pb.Agent], ran: Ran
 
 
 async def conversation(world: World, agent: agent_pb.Agent) -> list[message_pb2.Message]:
-    return [each for each in await world.log(agent) if each.role != message_pb2.ROLE_SYSTEM]
+    return [
+        message for message in await world.log(agent) if message.role != message_pb2.ROLE_SYSTEM
+    ]
 
 
 def replies(ran: Ran) -> list[str]:

@@ -169,12 +169,12 @@ async def _whole_edits(client: Client, block_id: str) -> set[int]:
 
 async def _history(client: Client, block_id: str) -> list[pb.BlockVersion]:
     """All versions of a block, oldest first."""
-    found: list[pb.BlockVersion] = []
+    versions: list[pb.BlockVersion] = []
     token = ""
     while True:
         request = pb.ListBlockVersionsRequest(block_id=block_id, page_size=100, page_token=token)
         page = await client.blocks.ListBlockVersions(request, **client.call)
-        found.extend(page.versions)
+        versions.extend(page.versions)
         token = page.next_page_token
         if not token:
-            return found[::-1]
+            return versions[::-1]

@@ -110,18 +110,25 @@ async def assert_windows_are_whole(live: Live) -> None:
 
 
 def _assert_whole(ids: Sequence[str], named: Sequence[Any], newest: str | None) -> None:
-    roles = [each["role"] for each in named]
+    roles = [message["role"] for message in named]
     assert roles.count("system") == 1
     assert roles.count("summary") <= 1
-    front = [each["id"] for role in ("system", "summary") for each in named if each["role"] == role]
-    body = [each for each in named if each["role"] not in {"system", "summary"}]
-    assert ids == [*front, *(each["id"] for each in body)], "in order, the summary before the rest"
+    front = [
+        message["id"]
+        for role in ("system", "summary")
+        for message in named
+        if message["role"] == role
+    ]
+    body = [message for message in named if message["role"] not in {"system", "summary"}]
+    assert ids == [*front, *(message["id"] for message in body)], (
+        "in order, the summary before the rest"
+    )
     assert newest is None or newest in ids
     asked: list[str] = []
-    for each in body:
-        parts = json.loads(each["parts"])
-        told = [part["tool_call_id"] for part in parts if part["type"] == "tool_return"]
-        assert told == asked, "a call is followed by its return, and no return stands alone"
+    for message in body:
+        parts = json.loads(message["parts"])
+        returned = [part["tool_call_id"] for part in parts if part["type"] == "tool_return"]
+        assert returned == asked, "a call is followed by its return, and no return stands alone"
         asked = [part["tool_call_id"] for part in parts if part["type"] == "tool_call"]
     assert asked == []
     for one, other in itertools.pairwise(body):

@@ -36,7 +36,7 @@ async def test_nothing_is_lost_when_postgres_is_killed(live: Live) -> None:
         async with live.client() as client:
             for talk in talks:
                 # What is said while the block is being read may or may not be in it.
-                facts = [text.partition(" ")[2] for text in talk.said if "remember" in text]
+                facts = [text.partition(" ")[2] for text in talk.sent_texts if "remember" in text]
                 block = await _human(client, talk.agent_id)
                 # Each edit is there, once, though its turn may have been tried again.
                 assert [line for line in block.splitlines() if line in facts] == facts
@@ -57,18 +57,18 @@ async def test_memory_goes_on_without_the_vector_engine_and_is_indexed_behind(li
         assert [talk.failures for talk in talks] == [[], [], []]
     async with live.client() as client:
         for talk in talks:
-            facts = {t.removeprefix("archive ") for t in talk.said if t.startswith("archive")}
+            facts = {t.removeprefix("archive ") for t in talk.sent_texts if t.startswith("archive")}
             passages = await _indexed(client, talk.agent_id)
             assert {passage.text for passage in passages} == facts
-            found = await client.passages.SearchPassages(
+            response = await client.passages.SearchPassages(
                 passage_service_pb2.SearchPassagesRequest(
                     agent_id=talk.agent_id, query="a truth that was put away", top_k=100
                 ),
                 **client.call,
             )
             # Not one word in common: only the vectors can have found them.
-            assert {hit.passage.text for hit in found.hits} == facts
-            assert all(hit.relevance.HasField("vector_rank") for hit in found.hits)
+            assert {hit.passage.text for hit in response.hits} == facts
+            assert all(hit.relevance.HasField("vector_rank") for hit in response.hits)
     assert _engine_restarts(live, "vector engine") == 1
 
 
@@ -138,9 +138,12 @@ async def _indexed(client: Client, agent_id: str) -> list[passage_service_pb2.Pa
     request = passage_service_pb2.ListPassagesRequest(agent_id=agent_id, page_size=500)
     async with asyncio.timeout(30):
         while True:
-            found = (await client.passages.ListPassages(request, **client.call)).passages
-            if all(each.index_state == passage_service_pb2.INDEX_STATE_INDEXED for each in found):
-                return list(found)
+            passages = (await client.passages.ListPassages(request, **client.call)).passages
+            if all(
+                passage.index_state == passage_service_pb2.INDEX_STATE_INDEXED
+                for passage in passages
+            ):
+                return list(passages)
             await asyncio.sleep(0.1)
 
 

@@ -33,9 +33,9 @@ async def test_a_second_one_on_the_folder_is_told_of_the_first(live: Live) -> No
         agent = await client.new_agent()
         active = asyncio.create_task(client.send(agent.id, GENTLE))
         second = live.launch()
-        said, _ = await asyncio.to_thread(second.communicate, timeout=30)
+        output, _ = await asyncio.to_thread(second.communicate, timeout=30)
         assert second.returncode == 1
-        message = " ".join(said.decode().split())
+        message = " ".join(output.decode().split())
         assert f"in use by process {live.process.pid} ({live.runtime.address})" in message
         assert str(live.folder.path) in message
         assert "Traceback" not in message
@@ -124,8 +124,8 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
     await live.start()
     assert live.key == key
     async with live.client() as client:
-        said = dialogue(await client.log(agent.default_conversation_id))
-        assert [text for role, text in said if role == "user"] == [
+        lines = dialogue(await client.log(agent.default_conversation_id))
+        assert [text for role, text in lines if role == "user"] == [
             "my cat is called Mira",
             "remember my dog is called Odo",
             "archive my horse is called Xan",
@@ -136,7 +136,7 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
     system = next(m for m in log if m.role == message_pb2.ROLE_SYSTEM)
     assert system.sequence == 0
     async with talking(live, 2) as talks:
-        while min(len(talk.said) for talk in talks) < 1:
+        while min(len(talk.sent_texts) for talk in talks) < 1:
             await asyncio.sleep(0.05)
 
 
@@ -151,9 +151,9 @@ async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
         family = [psutil.Process(process.pid)]
         family += family[0].children(recursive=True)
         process.send_signal(how)
-        said, _ = await asyncio.to_thread(process.communicate, timeout=25)
-        assert b"Traceback" not in said, said.decode()
-        assert process.returncode in {0, 1, -how}, said.decode()
+        output, _ = await asyncio.to_thread(process.communicate, timeout=25)
+        assert b"Traceback" not in output, output.decode()
+        assert process.returncode in {0, 1, -how}, output.decode()
         assert await gone(family, 5) == []
     await strata.start()
     try:

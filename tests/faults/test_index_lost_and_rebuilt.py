@@ -138,9 +138,9 @@ async def test_nothing_is_lost_with_every_file_of_the_vector_engine(live: Live) 
     await live.start()
     async with live.client() as client:
         await until(lambda: all_found(client, agent))
-        code, told = await strata(live, "status")
+        code, output = await strata(live, "status")
     assert code == 0
-    assert set(told["indexes"]) == {"passages", "files", "messages"}
+    assert set(output["indexes"]) == {"passages", "files", "messages"}
 
 
 # Rebuilds amid deaths are in each run by test_death_at_any_point.

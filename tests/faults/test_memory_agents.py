@@ -53,12 +53,14 @@ _MARKS = """
 
 def answer(call: ModelCall) -> Step:
     """Finishes edits at once for a memory agent; repeats what was said for any other."""
-    names = {each["function"]["name"] for each in call.body.get("tools", ())}
+    names = {tool["function"]["name"] for tool in call.body.get("tools", ())}
     if "memory_finish_edits" in names:
         return Reply(calls=(Call("memory_finish_edits"),))
-    said = [each["content"] for each in call.body["messages"] if each["role"] == "user"][-1]
+    text = [message["content"] for message in call.body["messages"] if message["role"] == "user"][
+        -1
+    ]
     if names == {"store_memories"}:
-        last = len(re.findall(r"^\d+\. \(Older\)", said, re.MULTILINE)) - 1
+        last = len(re.findall(r"^\d+\. \(Older\)", text, re.MULTILINE)) - 1
         # No two calls store the same text.
         context = f"Call {random.randrange(10**9)}."
         memory = {"start_index": 0, "end_index": last, "context": context}
@@ -68,8 +70,8 @@ def answer(call: ModelCall) -> Step:
     if "rethink_user_memory" in names:
         return Reply(calls=(Call("rethink_user_memory", {"new_memory": "Said much."}),))
     if "send_message" in names:
-        return Reply(calls=(Call("send_message", {"message": f"heard {said}"}),))
-    return say(f"heard {said}")
+        return Reply(calls=(Call("send_message", {"message": f"heard {text}"}),))
+    return say(f"heard {text}")
 
 
 @pytest.fixture

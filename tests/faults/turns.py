@@ -434,14 +434,14 @@ class Worker:
         return len(await self._pages(page, "approvals"))
 
     async def _pages(self, page: Callable[[Client, str], Any], items: str) -> list[Any]:
-        found: list[Any] = []
+        collected: list[Any] = []
         token = ""
         while True:
             answer = await until_answered(self.clients, lambda c, at=token: page(c, at))  # type: ignore[misc]
-            found += getattr(answer, items)
+            collected += getattr(answer, items)
             token = answer.next_page_token
             if not token:
-                return found
+                return collected
 
 
 async def until_answered(clients: Sequence[Client], ask: Callable[[Client], Any]) -> Any:

@@ -60,7 +60,7 @@ class World:
 
     async def insert(self, *texts: str) -> list[str]:
         stored = await self.stores.insert(self.agent, *texts)
-        return [each.passage.id for each in stored]
+        return [stored_passage.passage.id for stored_passage in stored]
 
     async def index_all(self) -> None:
         while await self.indexes.indexer.index_pending():
@@ -77,9 +77,9 @@ class World:
 
     async def find(self, words: str, limit: int = 3, **conditions: Any) -> list[str]:
         search = Search(words, limit, agent_id=self.agent, **conditions)
-        found = (await self.search.search(search)).hits
-        assert all(hit.mode != "fts" for hit in found[:1]), "the index was not asked"
-        return [hit.passage.text for hit in found]
+        hits = (await self.search.search(search)).hits
+        assert all(hit.mode != "fts" for hit in hits[:1]), "the index was not asked"
+        return [hit.passage.text for hit in hits]
 
     async def held(self, generation: str, collection: Collection = PASSAGES) -> int:
         return await self.vectors.count(collection, self.project, Where(), generation=generation)

@@ -119,8 +119,8 @@ class Stores:
         return set_id
 
     async def progress(self, file: str) -> tuple[int, int] | None:
-        found = await self.chunks.progress([file])
-        return (found[0].indexed_count, found[0].chunk_count) if found else None
+        counts = await self.chunks.progress([file])
+        return (counts[0].indexed_count, counts[0].chunk_count) if counts else None
 
 
 @dataclass

@@ -192,5 +192,5 @@ def write_model(
 
 def _split(words: str | Sequence[str]) -> list[str]:
     """Plain words in lower case, as the tokenizer gives them."""
-    given = words if isinstance(words, str) else " ".join(words)
-    return re.findall(r"\w+|[^\w\s]", given.lower())
+    text = words if isinstance(words, str) else " ".join(words)
+    return re.findall(r"\w+|[^\w\s]", text.lower())

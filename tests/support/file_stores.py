@@ -103,9 +103,9 @@ class Stores:
         )
 
     async def got(self, file: File) -> File:
-        found = await self.files.get(file.id)
-        assert found is not None
-        return found
+        stored = await self.files.get(file.id)
+        assert stored is not None
+        return stored
 
     async def revision(self, folder: Folder) -> int:
         statement = text("SELECT revision FROM core_memory.folders WHERE id = :id")

@@ -86,12 +86,12 @@ class _Shown(list[Message]):
     """Tells its messages in short; hypothesis shows what it found to fail."""
 
     def __repr__(self) -> str:
-        told = (
+        shown = (
             f"{message.id[-4:]} {message.role.value}{' pinned' * message.pinned}"
             f" {[part.__class__.__name__ for part in message.parts]} {len(str(message.parts))}"
             for message in self
         )
-        return f"[{'; '.join(told)}]"
+        return f"[{'; '.join(shown)}]"
 
 
 _NEVER_PINNED = frozenset({MessageRole.SYSTEM, MessageRole.SUMMARY})
@@ -111,10 +111,10 @@ def _step(
     add(MessageRole.ASSISTANT, *thoughts, *calls)
     if draw(st.integers(0, 4)) == 0:
         add(MessageRole.APPROVAL, _approval(calls))
-    told = [draw(texts(huge if draw(st.integers(0, 3)) == 0 else most)) for _ in ids]
+    contents = [draw(texts(huge if draw(st.integers(0, 3)) == 0 else most)) for _ in ids]
     returns = [
         ToolReturn(call_id, "tool", ToolStatus.OK, package(ToolStatus.OK, text, START, "UTC"))
-        for call_id, text in zip(ids, told, strict=True)
+        for call_id, text in zip(ids, contents, strict=True)
     ]
     if len(returns) > 1 and draw(st.booleans()):
         add(MessageRole.TOOL, *returns[:1])

@@ -158,9 +158,9 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 def using(folder: Path) -> list[psutil.Process]:
     """Processes that were started on something inside a folder."""
-    found = []
+    pids = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or ()
         if any(str(folder) in word for word in words):
-            found.append(process)
-    return alive(found)
+            pids.append(process)
+    return alive(pids)

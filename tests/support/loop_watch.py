@@ -54,7 +54,7 @@ class LoopWatch:
 
     def longer_than(self, milliseconds: float) -> list[Held]:
         """Returns what took longer, as on a machine that does nothing else."""
-        return [each for each in self.held if each.milliseconds / self.slowdown > milliseconds]
+        return [hold for hold in self.held if hold.milliseconds / self.slowdown > milliseconds]
 
     def note(self, milliseconds: float, what: str) -> None:
         """Counts a callback."""

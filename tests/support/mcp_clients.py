@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 import strata
 
-ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+ROOTS = os.pathsep.join(str(Path(path).parent) for path in strata.__path__)
 PROGRAM = ("-c", "from strata.cli.main import main; main()", "mcp", "serve")
 EDITOR = types.Implementation(name="ed", title="Ed the Editor", version="7.1")
 BY_EDITOR = "through MCP, by Ed the Editor 7.1"
@@ -69,13 +69,13 @@ async def http_server(place: Mapping[str, str], *arguments: str) -> AsyncIterato
     )
     assert process.stderr is not None
     try:
-        said = ""
-        while "Token of this start" not in said:
+        output = ""
+        while "Token of this start" not in output:
             line = (await process.stderr.readline()).decode()
-            assert line, f"it ended: {said}"
-            said += line
-        [url] = re.findall(r"at (http://\S+)", said)
-        [token] = re.findall(r"start: (\S+)", said)
+            assert line, f"it ended: {output}"
+            output += line
+        [url] = re.findall(r"at (http://\S+)", output)
+        [token] = re.findall(r"start: (\S+)", output)
         yield url, token
     finally:
         process.terminate()
@@ -133,7 +133,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-async def told(client: Client, tool: str, /, **arguments: Any) -> Any:
+async def result_of(client: Client, tool: str, /, **arguments: Any) -> Any:
     """Calls a tool that must succeed; returns its object, or its text."""
     result = await client.call_tool(tool, arguments)
     [content] = result.content

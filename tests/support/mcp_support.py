@@ -110,8 +110,8 @@ class Mcp:
 
     async def states(self, server: pb.McpServer) -> dict[str, pb.McpTool]:
         """What is known of the tools of a server."""
-        found = await self.servers.ListMcpTools(pb.ListMcpToolsRequest(mcp_server_id=server.id))
-        return {tool.name: tool for tool in found.tools}
+        response = await self.servers.ListMcpTools(pb.ListMcpToolsRequest(mcp_server_id=server.id))
+        return {tool.name: tool for tool in response.tools}
 
     async def refresh(self, server: pb.McpServer) -> pb.RefreshMcpServerResponse:
         """Reads the tools again."""
@@ -138,7 +138,7 @@ class Mcp:
             allowed_tools=[name],
         )
         stream = self.execution.ExecuteTools(request)
-        [finished] = [each.finished async for each in stream if each.HasField("finished")]
+        [finished] = [event.finished async for event in stream if event.HasField("finished")]
         return finished
 
     async def run(self, name: str, /, **arguments: Any) -> Any:
@@ -155,10 +155,10 @@ class Mcp:
 
     async def unknown(self, name: str, /, **arguments: Any) -> str:
         """Runs a call whose outcome nobody knows; returns what the model is told."""
-        told = (await self.finish(name, **arguments)).tool_return
-        packed = json.loads(told.content)
+        tool_return = (await self.finish(name, **arguments)).tool_return
+        packed = json.loads(tool_return.content)
         assert packed["status"] == "Unknown", packed
-        assert told.status == message_pb2.TOOL_STATUS_UNKNOWN
+        assert tool_return.status == message_pb2.TOOL_STATUS_UNKNOWN
         return str(packed["message"])
 
     async def secret(self, name: str, value: str) -> None:
@@ -186,11 +186,11 @@ def alive(pid: int) -> bool:
 async def until(condition: Callable[[], Any]) -> Any:
     """Waits until something holds; the test's own limit ends it otherwise."""
     while True:
-        found = condition()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
+        result = condition()
+        if asyncio.iscoroutine(result):
+            result = await result
+        if result:
+            return result
         await asyncio.sleep(0.02)
 
 

@@ -22,12 +22,12 @@ def vector_of(model: str, text: str) -> list[float]:
     if model == NOISE:
         draw = random.Random(sha256(text.encode()).digest())
         return [draw.uniform(-1, 1) for _ in range(DIM)]
-    found = [0.0] * DIM
+    vector = [0.0] * DIM
     for word in re.findall(r"\w+", text.lower()):
         digest = sha256(word.encode()).digest()
-        found[digest[0]] += 1.0 if digest[1] % 2 else -1.0
-    length = math.hypot(*found)
-    return [value / length for value in found] if length else [1.0] + [0.0] * (DIM - 1)
+        vector[digest[0]] += 1.0 if digest[1] % 2 else -1.0
+    length = math.hypot(*vector)
+    return [value / length for value in vector] if length else [1.0] + [0.0] * (DIM - 1)
 
 
 def answer(request: dict[str, Any]) -> Reply:

@@ -156,11 +156,11 @@ def structure(text: str, labels: typing.Sequence[str] = ()) -> list[str]:
     """Returns the tags of a system message in order, and the lines of its lists."""
     names = "|".join((*escaping._TAGS, *labels))
     tags = re.compile(rf"<[ \t]*(/?)[ \t]*({names})(?=[\s/>]|\Z)", re.IGNORECASE)
-    found = [f"{slash}{name}" for slash, name in tags.findall(text)]
+    marks = [f"{slash}{name}" for slash, name in tags.findall(text)]
     for name in _LISTS:
         elements = re.findall(rf"<{name}>\n(.*?)\n</{name}>", text, re.DOTALL)
-        found += [f"{name}: {len(element.splitlines())} lines" for element in elements]
-    return found
+        marks += [f"{name}: {len(element.splitlines())} lines" for element in elements]
+    return marks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,8 +290,8 @@ def test_messages_stay_the_messages_that_they_are(role: MessageRole, data: st.Da
         )()
     )
     view = View(5_000)
-    shown = [each.role for each in view.chat(message)]
-    assert shown == [each.role for each in view.chat(harmless(message))]
+    shown = [entry.role for entry in view.chat(message)]
+    assert shown == [entry.role for entry in view.chat(harmless(message))]
     if role is MessageRole.USER and message.name and shown:
         opening = view.chat(message)[0].content[0]
         assert isinstance(opening, TextPart)

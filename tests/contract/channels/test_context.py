@@ -152,7 +152,7 @@ def start(served: Any, echo: Any, shape: str, **options: Any) -> Any:
     call = getattr(served.stub, shape)(note if shape == "Count" else iter([note]), **options)
 
     async def drain() -> Any:
-        return [each async for each in call]
+        return [note async for note in call]
 
     return call, drain()
 
@@ -236,7 +236,7 @@ async def test_the_deadline_is_forwarded_with_a_margin(serve: Any, echo: Any, ke
         put = loop.time() + 25
         await front.stub.Echo(echo.pb.Note(), timeout=25)
     # Time can only have passed meanwhile. The two clocks differ by less than a millisecond.
-    assert [each > MARGIN_S - 0.001 for each in kept] == [True]
+    assert [remaining > MARGIN_S - 0.001 for remaining in kept] == [True]
     assert len(arrived) == 2
     for left, deadline in arrived:
         assert left < 25.5

@@ -78,11 +78,11 @@ async def test_an_error_ends_the_iteration_after_what_came_before(
     received: list[Any] = []
 
     async def iterate() -> None:
-        received.extend([each async for each in served.stub.Count(echo.pb.Note())])
+        received.extend([note async for note in served.stub.Count(echo.pb.Note())])
 
     async def collect() -> None:
-        async for each in served.stub.Count(echo.pb.Note()):
-            received.append(each)  # noqa: PERF401 - it must keep what came before the error
+        async for note in served.stub.Count(echo.pb.Note()):
+            received.append(note)  # noqa: PERF401 - it must keep what came before the error
 
     with keys.signed_in():
         with pytest.raises(AbortedError):

@@ -66,7 +66,7 @@ async def test_a_response_stream_is_iterated_to_its_end(
     served = await serve(servicer)
     with keys.signed_in():
         call = served.stub.Count(echo.pb.Note(number=500))
-        numbers = [each.number async for each in call]
+        numbers = [note.number async for note in call]
     assert numbers == list(range(500))
     assert await call.code() is grpc.StatusCode.OK
 
@@ -129,7 +129,7 @@ async def test_a_servicer_may_write_instead_of_yield(serve: Any, echo: Any, keys
     served = await serve(Servicer())
     with keys.signed_in():
         notes = iter([echo.pb.Note(number=1), echo.pb.Note(number=5)])
-        assert [each.number async for each in served.stub.Chat(notes)] == [2, 6]
+        assert [note.number async for note in served.stub.Chat(notes)] == [2, 6]
 
 
 async def test_bytes_pass_unread_without_serializers(
@@ -141,11 +141,11 @@ async def test_bytes_pass_unread_without_serializers(
     with keys.signed_in():
         assert await served.channel.unary_unary(f"{path}Echo")(raw) == raw
         count = served.channel.unary_stream(f"{path}Count")
-        notes = [each async for each in count(echo.pb.Note(number=2).SerializeToString())]
+        notes = [note async for note in count(echo.pb.Note(number=2).SerializeToString())]
         assert notes == [b"", b"\x10\x01"]
         # On the wire there are no shapes: a proxy may treat every method as a stream.
         everything = served.channel.stream_stream(f"{path}Echo")
-        assert [each async for each in everything(iter([raw]))] == [raw]
+        assert [raw_note async for raw_note in everything(iter([raw]))] == [raw]
 
 
 async def test_many_calls_at_once_are_kept_apart(

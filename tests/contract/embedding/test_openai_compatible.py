@@ -188,6 +188,6 @@ async def test_key_that_the_endpoint_repeats_is_neither_raised_nor_logged(
         server.script = failing(3, Reply(status=401, body=body))
         with pytest.raises(FailedPreconditionError) as caught:
             await OpenAiEmbedder(client, MODEL).embed(["x"], "query")
-        told = "".join(traceback.format_exception(caught.value)) + caplog.text
-        assert key not in told
+        output = "".join(traceback.format_exception(caught.value)) + caplog.text
+        assert key not in output
         assert "[secret API key]" in caplog.text

@@ -75,12 +75,12 @@ async def test_a_score_depends_on_nothing_but_question_and_text(
 async def test_the_candidates_are_permuted_by_their_scores(
     counter: CrossEncoder, texts: list[str], query: str, candidates: int
 ) -> None:
-    found = [(n, Place("hybrid", 1 - n / 100, n + 1, None)) for n in range(len(texts))]
+    results = [(n, Place("hybrid", 1 - n / 100, n + 1, None)) for n in range(len(texts))]
     made = Reranking(counter, candidates=candidates, budget=60)
-    ranked, _ = await made.order(query, found, lambda n: texts[n])
+    ranked, _ = await made.order(query, results, lambda n: texts[n])
     given_to_it, rest = range(len(texts))[:candidates], range(len(texts))[candidates:]
     best = sorted(given_to_it, key=lambda n: -overlap(query, texts[n]))
-    assert [each.item for each in ranked] == [*best, *rest]
+    assert [result.item for result in ranked] == [*best, *rest]
 
 
 async def test_a_pair_is_cut_to_what_the_model_reads(stack: AsyncExitStack, tmp_path: Path) -> None:
@@ -101,14 +101,14 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
     reranking = await open_reranking(made, SharedResources(), Telemetry(), stack)
     filler = "a cat sleeps on the sofa and " * 40
     texts = [f"{filler} the boat is called nora {filler}", f"boat {filler}", filler]
-    found = [(text, Place("fts", 0.5, None, 1)) for text in reversed(texts)]
-    ranked, _ = await reranking.order("who is called nora", found, str)
+    results = [(text, Place("fts", 0.5, None, 1)) for text in reversed(texts)]
+    ranked, _ = await reranking.order("who is called nora", results, str)
     assert ranked[0].item == texts[0]
-    assert [each.score for each in ranked] == [3.0, 0.0, 0.0]
+    assert [result.score for result in ranked] == [3.0, 0.0, 0.0]
     # A longer part would have both; sixteen tokens have one.
     between = "a cat sleeps on the sofa and " * 6
     both = f"red {between} nora"
-    ranked, _ = await reranking.order("red nora", [(both, found[0][1])], str)
+    ranked, _ = await reranking.order("red nora", [(both, results[0][1])], str)
     assert ranked[0].score == 1.0
 
 
@@ -201,9 +201,9 @@ async def test_services_of_a_process_share_one_model(stack: AsyncExitStack, tmp_
     ]
     assert first._reranker is second._reranker
     assert first.depth(1) == 2
-    found = [(text, Place("fts", 0.5, None, 1)) for text in ("a cat", "red cat", "red red cat")]
-    ranked, report = await first.order("red cat", found, str)
-    assert [each.item for each in ranked] == ["red cat", "a cat", "red red cat"]
+    results = [(text, Place("fts", 0.5, None, 1)) for text in ("a cat", "red cat", "red red cat")]
+    ranked, report = await first.order("red cat", results, str)
+    assert [result.item for result in ranked] == ["red cat", "a cat", "red red cat"]
     assert report is not None
     assert (report.candidates, report.outcome.value) == (2, "done")
 

@@ -94,8 +94,8 @@ async def test_documents_of_many_chunks_do_not_hide_others(
     chunks = [((1.0, 0.01), "word")] * 35
     documents = [document(name, (1,), "word", chunks) for name in ("long-1", "long-2")]
     await index.upsert(deep, PROJECT, [*documents, document("short", (1, 0.5), "word")])
-    found = names(await index.query(deep, PROJECT, dense=EAST, limit=3))
-    assert sorted(found) == ["long-1", "long-2", "short"]
+    hits = names(await index.query(deep, PROJECT, dense=EAST, limit=3))
+    assert sorted(hits) == ["long-1", "long-2", "short"]
     for generation in await index.generations(deep):
         await client.delete_collection(generation)
 
@@ -296,8 +296,8 @@ async def test_a_new_model_is_built_beside_and_switched_to(
     assert await index.serving(collection) == old
     small = replace(document("a"), chunks=[replace(document("a").chunks[0], dense=[0.0, 1.0])])
     await index.upsert(collection, PROJECT, [small], generation=new)
-    found = await index.query(collection, PROJECT, dense=[0.0, 1.0], generation=new)
-    assert names(found) == ["a"]
+    hits = await index.query(collection, PROJECT, dense=[0.0, 1.0], generation=new)
+    assert names(hits) == ["a"]
     await index.switch(collection, new)
     assert names(await index.query(collection, PROJECT, dense=[0.0, 1.0])) == ["a"]
     with pytest.raises(FailedPreconditionError, match="serves") as caught:
@@ -326,8 +326,8 @@ async def test_the_cosine_of_unrelated_texts_counts_for_nothing(
     index: QdrantIndex, collection: Collection
 ) -> None:
     await index.upsert(collection, PROJECT, [document("a", (1.0,)), document("b", (0.8, 0.6))])
-    found = await index.query(collection, PROJECT, dense=EAST, unrelated=0.8)
-    assert [(hit.document_id, round(hit.score, 3)) for hit in found] == [("a", 1.0), ("b", 0.0)]
+    hits = await index.query(collection, PROJECT, dense=EAST, unrelated=0.8)
+    assert [(hit.document_id, round(hit.score, 3)) for hit in hits] == [("a", 1.0), ("b", 0.0)]
 
 
 async def test_misuse_is_an_error_of_ours(index: QdrantIndex, collection: Collection) -> None:

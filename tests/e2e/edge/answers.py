@@ -50,7 +50,7 @@ class Answer:
         return self.status, self.reason
 
     @property
-    def said(self) -> str:
+    def whole_text(self) -> str:
         """Everything a person could read in it."""
         return " | ".join(
             (
@@ -109,5 +109,5 @@ def judge(method: Method, answer: Answer) -> None:
     assert answer.pair in method.promised, (answer.pair, answer.message)
     assert answer.status in statuses_of_reasons()[answer.reason]
     assert answer.message
-    leak = _INTERNALS.search(answer.said)
-    assert leak is None, (leak, answer.said)
+    leak = _INTERNALS.search(answer.whole_text)
+    assert leak is None, (leak, answer.whole_text)

@@ -74,8 +74,8 @@ async def live(session_folder: Path, model: ModelThread) -> AsyncIterator[Live]:
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def client(live: Live) -> AsyncIterator[Client]:
     """A client of the first project, with every scope."""
-    async with live.client() as each:
-        yield each
+    async with live.client() as live_client:
+        yield live_client
 
 
 @dataclass(frozen=True)

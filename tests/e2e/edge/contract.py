@@ -60,27 +60,27 @@ class Method:
 @cache
 def public_methods() -> Mapping[str, Method]:
     """Every public method by ``Service.Method``."""
-    found = {}
+    methods = {}
     promises = dict(_promises())
     for service in public_services():
         for descriptor in service.methods:
             name = f"{service.name}.{descriptor.name}"
-            found[name] = Method(descriptor, promises[descriptor.full_name] | _ALWAYS)
-    return found
+            methods[name] = Method(descriptor, promises[descriptor.full_name] | _ALWAYS)
+    return methods
 
 
 @cache
 def statuses_of_reasons() -> Mapping[str, Collection[str]]:
     """Reason to the statuses it is sent with, as the comments of ``ErrorReason`` say."""
-    found = {}
+    by_reason = {}
     statuses: Collection[str] = ()
     source = (_PROTOS / "strata/api/errors/v1/error_reason.proto").read_text()
     for comment, reason in re.findall(r"// (.*)\n(?:  //.*\n)*  ERROR_REASON_(\w+) =", source):
         named = re.match(rf"((?:{_STATUS})(?: or (?:{_STATUS}))*)[:,]", comment)
         # A comment without a status goes on with that of the value before it.
         statuses = named.group(1).split(" or ") if named else statuses
-        found[reason] = statuses
-    return found
+        by_reason[reason] = statuses
+    return by_reason
 
 
 def _promises() -> Iterator[tuple[str, frozenset[Promise]]]:
@@ -104,10 +104,10 @@ def _promises() -> Iterator[tuple[str, frozenset[Promise]]]:
 
 def _promised(comment: str) -> frozenset[Promise]:
     """The (status, reason) pairs of a comment; a status without reasons promises any of its own."""
-    found: set[Promise] = set()
+    promises: set[Promise] = set()
     for status, inside in _PROMISE.findall(" ".join(comment.split())):
         reasons = _REASON.findall(inside)
         if not reasons:
             reasons = [reason for reason, of in statuses_of_reasons().items() if status in of]
-        found.update((status, reason) for reason in reasons)
-    return frozenset(found)
+        promises.update((status, reason) for reason in reasons)
+    return frozenset(promises)

@@ -161,14 +161,14 @@ def build(descriptor: Descriptor, ids: Ids) -> Any:
 
 def id_fields(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor]]:
     """The set fields of a request that hold ids, by their path."""
-    found: dict[str, tuple[Any, FieldDescriptor]] = {}
+    fields: dict[str, tuple[Any, FieldDescriptor]] = {}
     for field, value in message.ListFields():
         if field.name in KINDS:
-            found[f"{path}{field.name}"] = (message, field)
+            fields[f"{path}{field.name}"] = (message, field)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for inner in value if field.is_repeated else [value]:
-                found.update(id_fields(inner, f"{path}{field.name}."))
-    return found
+                fields.update(id_fields(inner, f"{path}{field.name}."))
+    return fields
 
 
 def put(message: Any, field: FieldDescriptor, value: Any) -> None:
@@ -259,15 +259,15 @@ def absurdities(field: FieldDescriptor) -> list[Any]:
 
 def places(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor]]:
     """Every leaf field of a request and of the messages that are set in it, by its path."""
-    found: dict[str, tuple[Any, FieldDescriptor]] = {}
+    fields: dict[str, tuple[Any, FieldDescriptor]] = {}
     for field in message.DESCRIPTOR.fields:
         if field.message_type is None:
-            found[f"{path}{field.name}"] = (message, field)
+            fields[f"{path}{field.name}"] = (message, field)
         elif field.message_type.GetOptions().map_entry:
             continue
         else:
             value = getattr(message, field.name)
             inner = list(value) if field.is_repeated else [value] * message.HasField(field.name)
-            for each in inner:
-                found.update(places(each, f"{path}{field.name}."))
-    return found
+            for place in inner:
+                fields.update(places(place, f"{path}{field.name}."))
+    return fields

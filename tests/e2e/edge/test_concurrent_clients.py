@@ -46,17 +46,17 @@ async def _talk_for(seconds: float, live: Live, model: ModelThread) -> None:
 
 async def _talk(live: Live, number: int, until: float) -> int:
     """One client with a connection of its own; returns how many turns it had."""
-    said: list[str] = []
+    texts: list[str] = []
     async with live.client() as client:
         agent = await client.new_agent()
-        while time.monotonic() < until or len(said) < 2:
-            text = _text(number, len(said))
+        while time.monotonic() < until or len(texts) < 2:
+            text = _text(number, len(texts))
             turn = await client.send(agent.id, text)
             _check(turn, text)
-            said.append(text)
+            texts.append(text)
         log = await client.log(agent.default_conversation_id)
-    _check_log(log, said)
-    return len(said)
+    _check_log(log, texts)
+    return len(texts)
 
 
 def _text(number: int, turn: int) -> str:
@@ -80,11 +80,11 @@ def _check(turn: Turn, text: str) -> None:
         assert turn.reply.startswith("Done.")
 
 
-def _check_log(log: Sequence[message_pb2.Message], said: Sequence[str]) -> None:
+def _check_log(log: Sequence[message_pb2.Message], texts: Sequence[str]) -> None:
     assert len({message.id for message in log}) == len(log)
     spoken = dialogue(log)
-    assert [role for role, _ in spoken] == ["user", "assistant"] * len(said)
-    assert [text for role, text in spoken if role == "user"] == list(said)
+    assert [role for role, _ in spoken] == ["user", "assistant"] * len(texts)
+    assert [text for role, text in spoken if role == "user"] == list(texts)
     # Pairs are whole: each reply with calls is followed by one message with all its returns.
     for index, message in enumerate(log):
         calls = [p.tool_call.tool_call_id for p in message.parts if p.HasField("tool_call")]
@@ -113,11 +113,11 @@ async def test_clients_that_queue_on_one_conversation_are_answered_one_by_one(li
                     began = time.monotonic()
                     call = client.runs.SendMessage(request, **client.call)
                     await call.initial_metadata()
-                    told = time.monotonic()
-                    answered = Turn([each.event async for each in call])
+                    sent_at = time.monotonic()
+                    answered = Turn([response.event async for response in call])
                     _check(answered, text)
                     runs.append(answered.run_id)
-                    sent[answered.run_id], accepted[answered.run_id] = began, told
+                    sent[answered.run_id], accepted[answered.run_id] = began, sent_at
             return runs
 
         async with asyncio.TaskGroup() as group:
@@ -171,9 +171,9 @@ async def _active_run(client: Client, agent_id: str) -> str:
         agent_id=agent_id, states=[run_service_pb2.RUN_STATE_RUNNING]
     )
     while True:
-        found = await client.runs.ListRuns(request, **client.call)
-        if found.runs and found.runs[0].last_sequence:
-            return str(found.runs[0].id)
+        response = await client.runs.ListRuns(request, **client.call)
+        if response.runs and response.runs[0].last_sequence:
+            return str(response.runs[0].id)
         await asyncio.sleep(0.02)
 
 

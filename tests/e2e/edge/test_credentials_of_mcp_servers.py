@@ -33,13 +33,13 @@ async def test_a_credential_of_a_server_is_shown_to_keys_for_secrets_only(client
         headers={"X-Auth-Token": TOKEN, "X-Tenant": "pets"},
     )
 
-    async def said(method: str, request: object, metadata: Sequence[tuple[str, str]]) -> bytes:
+    async def answer_of(method: str, request: object, metadata: Sequence[tuple[str, str]]) -> bytes:
         path = public_methods()[f"McpService.{method}"].path
         answer = await ask(client, path, request.SerializeToString(), metadata)  # type: ignore[attr-defined]
         assert answer.status == "OK", answer
         return b"".join(answer.responses)
 
-    added = await said("AddMcpServer", pb.AddMcpServerRequest(server=server), client.metadata)
+    added = await answer_of("AddMcpServer", pb.AddMcpServerRequest(server=server), client.metadata)
     server_id = pb.AddMcpServerResponse.FromString(added).server.id
     requests = {
         "GetMcpServer": pb.GetMcpServerRequest(mcp_server_id=server_id),
@@ -47,13 +47,13 @@ async def test_a_credential_of_a_server_is_shown_to_keys_for_secrets_only(client
     }
     others = await key(client, Scope.READ, Scope.WRITE, Scope.RUN, Scope.APPROVE)
     for method, request in requests.items():
-        hidden = await said(method, request, others)
+        hidden = await answer_of(method, request, others)
         assert TOKEN.encode() not in hidden
         assert b"[secret " in hidden
         assert b"pets" in hidden
-        assert TOKEN.encode() in await said(method, request, client.metadata)
+        assert TOKEN.encode() in await answer_of(method, request, client.metadata)
     refresh = pb.RefreshMcpServerRequest(mcp_server_id=server_id)
-    assert TOKEN.encode() not in await said("RefreshMcpServer", refresh, others)
+    assert TOKEN.encode() not in await answer_of("RefreshMcpServer", refresh, others)
     # What administrators added, they alone remove.
     path = public_methods()["McpService.RemoveMcpServer"].path
     remove = pb.RemoveMcpServerRequest(mcp_server_id=server_id).SerializeToString()

@@ -89,7 +89,7 @@ async def test_a_wrong_key_is_no_key(
     for answer in answers:
         judge(method, answer)
         assert answer.pair == ("UNAUTHENTICATED", "CREDENTIALS_INVALID")
-        assert key not in answer.said
+        assert key not in answer.whole_text
 
 
 @pytest.mark.parametrize("name", NAMING)
@@ -124,7 +124,7 @@ async def test_an_agent_that_cannot_be_made_leaves_nothing_behind(
     tool = agent_service_pb2.CreateAgentRequest(tools=["no_such_tool"], blocks=[human])
     method = public_methods()["AgentService.CreateAgent"]
     async with store.untouched():
-        answers = [await _asked(client, method, each) for each in (request, shared, tool)]
+        answers = [await _asked(client, method, message) for message in (request, shared, tool)]
     for answer in answers:
         judge(method, answer)
     assert [answer.status for answer in answers[1:]] == ["ALREADY_EXISTS", "NOT_FOUND"]
@@ -264,11 +264,11 @@ async def test_what_is_not_built_says_so(
 
 async def test_nothing_else_is_unbuilt(client: Client) -> None:
     answers = {
-        name: await ask(client, each.path, b"", metadata_of(each, client))
-        for name, each in public_methods().items()
+        name: await ask(client, method.path, b"", metadata_of(method, client))
+        for name, method in public_methods().items()
         if name in BUILT
     }
-    assert [name for name, each in answers.items() if each.status == "UNIMPLEMENTED"] == []
+    assert [name for name, answer in answers.items() if answer.status == "UNIMPLEMENTED"] == []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def _without(answer: Answer, value: str) -> tuple[object, ...]:
     """An answer as it would be whatever id was asked for."""
     return (
         answer.pair,
-        answer.said.replace(value, "ID"),
+        answer.whole_text.replace(value, "ID"),
         [response.replace(value.encode(), b"ID") for response in answer.responses],
     )
 

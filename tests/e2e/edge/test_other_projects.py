@@ -74,7 +74,7 @@ async def test_a_key_reaches_nothing_of_another_project(
     for request, twin in _attacks(method, attacker, stranger):
         answer = await _ask(client, method, request, attacker)
         judge(method, answer)
-        shown = answer.said.encode() + b"".join(answer.responses)
+        shown = answer.whole_text.encode() + b"".join(answer.responses)
         assert stranger.mark.encode() not in shown
         sent = request.SerializeToString()
         leaked = {kind for kind, id_ in stranger.ids.items() if id_.encode() in shown}

@@ -63,8 +63,8 @@ async def test_a_message_is_sent_with_the_key(live: Live, client: Client) -> Non
         event, end = decoder.raw_decode(text)
         events.append(event["event"])
         text = text[end:].lstrip()
-    said = "".join(event["textDelta"]["text"] for event in events if "textDelta" in event)
-    assert said == "You said: hello"
+    reply = "".join(event["textDelta"]["text"] for event in events if "textDelta" in event)
+    assert reply == "You said: hello"
     assert events[-1]["runFinished"]["stopReason"] == "STOP_REASON_END_TURN"
 
 
@@ -77,7 +77,7 @@ async def test_an_error_is_readable_with_its_details(live: Live) -> None:
     assert code != 0
     error = json.loads(err)
     assert error["code"] == "invalid_argument"
-    details = {each["type"].rpartition(".")[2]: each for each in error["details"]}
+    details = {detail["type"].rpartition(".")[2]: detail for detail in error["details"]}
     assert set(details) == {"ErrorInfo", "BadRequest"}
 
 

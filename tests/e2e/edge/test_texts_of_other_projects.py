@@ -96,7 +96,7 @@ def metadata_of(tenant: Tenant) -> Sequence[tuple[str, str]]:
 
 def leaked(tenant: Tenant, request: Any, answer: Answer) -> set[str]:
     """The kinds of the ids that an answer shows and the request did not name; and the mark."""
-    shown = answer.said.encode() + b"".join(answer.responses)
+    shown = answer.whole_text.encode() + b"".join(answer.responses)
     sent = request.SerializeToString()
     hidden = {kind: id_.encode() for kind, id_ in tenant.ids.items()} | {
         "mark": tenant.mark.encode()
@@ -137,10 +137,10 @@ async def test_a_page_token_of_another_project_leads_to_none_of_its_rows(
 async def _first_page(client: Client, method: Method, tenant: Tenant) -> tuple[Any, str]:
     """A request with a page of one, and the token of the next page; empty if there is none."""
     whole = request_for(method, tenant.ids)
-    for narrowing in [each.name for each, _ in whole.ListFields() if each.name not in KINDS]:
+    for narrowing in [field.name for field, _ in whole.ListFields() if field.name not in KINDS]:
         whole.ClearField(narrowing)
     whole.page_size = 1
-    named = [each.name for each, _ in whole.ListFields() if each.name in KINDS]
+    named = [field.name for field, _ in whole.ListFields() if field.name in KINDS]
     # Each id narrows a list down.
     for kept in product((True, False), repeat=len(named)):
         request = type(whole)()

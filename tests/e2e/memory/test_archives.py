@@ -59,12 +59,12 @@ async def test_archives_are_made_listed_given_and_deleted(
     assert archive["embeddingDim"] == 384
     again = await strata("archival", "archives", "create", name)
     assert (again.code, "[NAME_TAKEN]" in again.err) == (1, True), again
-    assert archive["id"] in [each["id"] for each in await listed(strata)]
+    assert archive["id"] in [entry["id"] for entry in await listed(strata)]
     assert await listed(strata, "--agent", ann.name) == []
 
-    given = await strata("archival", "archives", "attach", ann.name, name)
-    assert f"{ann.name} has {name} now, with 0 passages." in given.out
-    assert [each["id"] for each in await listed(strata, "--agent", ann.id)] == [archive["id"]]
+    attached = await strata("archival", "archives", "attach", ann.name, name)
+    assert f"{ann.name} has {name} now, with 0 passages." in attached.out
+    assert [entry["id"] for entry in await listed(strata, "--agent", ann.id)] == [archive["id"]]
     file = tmp_path / "notes.jsonl"
     file.write_text('{"text": "Herons nest by the mill."}\n{"text": "The mill is closed."}\n')
     imported = await strata("archival", "import", str(file), "--archive", name)
@@ -85,7 +85,7 @@ async def test_archives_are_made_listed_given_and_deleted(
     assert (await strata("archival", "archives", "delete", name)).code == 2
     deleted = await strata("archival", "archives", "delete", name, "--yes")
     assert f"Deleted {name} with 2 passages." in deleted.out
-    assert archive["id"] not in [each["id"] for each in await listed(strata)]
+    assert archive["id"] not in [entry["id"] for entry in await listed(strata)]
     for action in (("attach", ann.name, name), ("show", name), ("delete", name, "--yes")):
         gone = await strata("archival", "archives", *action)
         assert (gone.code, "strata archival archives list" in gone.err) == (1, True), gone
@@ -126,8 +126,8 @@ async def test_an_archive_with_a_model_of_its_own_is_searched_beside_others(
         return not any(int(a["unindexedCount"]) for a in await listed(strata, "--agent", ann.name))
 
     await eventually(are_indexed, 60)
-    found = await strata("archival", "search", ann.name, "herons by the mill", "--json")
-    hits = json.loads(found.out)["hits"]
+    searched = await strata("archival", "search", ann.name, "herons by the mill", "--json")
+    hits = json.loads(searched.out)["hits"]
     assert {hit["passage"]["archiveId"] for hit in hits} > {archive["id"]}
     assert sorted(hit["relevance"]["vectorRank"] for hit in hits) == [1, 2]
 

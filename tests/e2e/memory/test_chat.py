@@ -107,8 +107,8 @@ async def test_a_chat_shows_its_context_and_changes_model_and_conversation(
         program.type("\x04")
         assert await program.ends() == 0
     assert "One." not in str(world.model.requests[-1].last_text)
-    found = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ann.id))
-    assert found.agent.model.handle == "anthropic/test-model"
+    response = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ann.id))
+    assert response.agent.model.handle == "anthropic/test-model"
 
 
 async def test_commands_work_in_a_pipe(strata: Run, world: World, ann: agent_pb.Agent) -> None:

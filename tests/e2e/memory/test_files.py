@@ -63,10 +63,10 @@ async def test_folders_are_made_listed_given_and_deleted(
     expected = {f"name: {folder}", "description: Papers.", "instructions: Cite.", "files: 0"}
     assert expected <= set(shown.out.splitlines())
     assert json.loads((await strata("folders", "show", folder, "--json")).out)["name"] == folder
-    given = await strata("folders", "attach", ann.name, folder)
-    assert given.out == f"{ann.name} has {folder} now, with 0 files.\n"
+    attached = await strata("folders", "attach", ann.name, folder)
+    assert attached.out == f"{ann.name} has {folder} now, with 0 files.\n"
     own = json.loads((await strata("folders", "list", "--agent", ann.name, "--json")).out)
-    assert [each["name"] for each in own["folders"]] == [folder]
+    assert [entry["name"] for entry in own["folders"]] == [folder]
     taken = await strata("folders", "detach", ann.name, folder)
     assert taken.out == f"{ann.name} no longer has {folder}.\n"
     refused = await strata("folders", "delete", folder)
@@ -127,7 +127,7 @@ async def test_files_are_uploaded_and_followed_until_they_are_ready(
     assert "big.txt: uploading 3.1 MB" in done.err
     assert "big.txt: ready" in done.err
     listed = json.loads((await strata("files", "list", folder, "--json")).out)
-    assert [each["name"] for each in listed["files"]] == ["big.txt", "manual.txt"]
+    assert [entry["name"] for entry in listed["files"]] == ["big.txt", "manual.txt"]
     assert int(listed["files"][0]["sizeBytes"]) == big.stat().st_size
 
 
@@ -180,10 +180,10 @@ async def test_a_name_is_replaced_only_on_demand(strata: Run, stored: str, manua
 async def test_wrong_paths_are_told_before_anything_is_sent(
     strata: Run, folder: str, manual: Path, tmp_path: Path
 ) -> None:
-    for path, said in ((tmp_path, "is a folder"), (tmp_path / "none", "There is no file")):
+    for path, complaint in ((tmp_path, "is a folder"), (tmp_path / "none", "There is no file")):
         done = await strata("files", "upload", folder, str(manual), str(path), "--create")
         assert done.code == 2
-        assert said in done.err
+        assert complaint in done.err
     assert (await strata("files", "list", folder)).code == 1
 
 

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from e2e.memory.conftest import Run
-from mcp_clients import BY_EDITOR, PROGRAM, http_server, over_http, over_stdio, told, variables
+from mcp_clients import BY_EDITOR, PROGRAM, http_server, over_http, over_stdio, result_of, variables
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
@@ -51,11 +51,11 @@ async def test_a_program_reads_and_edits_over_stdio(
     async with over_stdio(place, errors, "--agent", ann.name, mode=mode) as client:
         assert client.server_info
         assert client.server_info.title == f"Memory of {ann.name}"
-        listed = (await told(client, "list_memory_blocks"))["blocks"]
-        assert [each["label"] for each in listed] == ["human", "persona"]
-        done = await told(client, "core_memory_append", label="human", content="Likes tea.")
+        listed = (await result_of(client, "list_memory_blocks"))["blocks"]
+        assert [block["label"] for block in listed] == ["human", "persona"]
+        done = await result_of(client, "core_memory_append", label="human", content="Likes tea.")
         assert done["revision"] == 2
-        read = await told(client, "read_memory_block", label="human")
+        read = await result_of(client, "read_memory_block", label="human")
         assert read["value"].endswith("Likes tea.")
     assert (await world.block(ann, "human")).value == read["value"]
     version = await newest(world, ann, "human")
@@ -108,7 +108,7 @@ async def test_http_serves_those_who_have_the_token_under_names_that_are_its_own
         url, token = served
         for mode in ("legacy", "auto"):
             async with over_http(url, token, mode) as client:
-                await told(client, "memory_insert", label="human", new_str=f"Met {mode}.")
+                await result_of(client, "memory_insert", label="human", new_str=f"Met {mode}.")
         assert (await world.block(ann, "human")).value.endswith("Met legacy.\nMet auto.")
         assert (await newest(world, ann, "human")).origin.reason == BY_EDITOR
 

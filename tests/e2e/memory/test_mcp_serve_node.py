@@ -41,13 +41,15 @@ async def test_a_client_of_node_writes_and_reads(
     world: World, ann: agent_pb.Agent, place: Mapping[str, str], kind: str
 ) -> None:
     if kind == "stdio":
-        told = await seen(place, "stdio", sys.executable, *PROGRAM, "--agent", ann.id)
+        session = await seen(place, "stdio", sys.executable, *PROGRAM, "--agent", ann.id)
     else:
         async with http_server(place, "--agent", ann.id) as (url, token):
-            told = await seen(place, "http", url, token)
-    assert {"list_memory_blocks", "read_memory_block", "core_memory_append"} <= set(told["tools"])
-    assert not told["written"].get("isError")
-    assert json.loads(told["read"]["content"][0]["text"])["value"].endswith("Likes coffee.")
-    assert told["wrong"]["isError"]
-    assert told["resources"]
+            session = await seen(place, "http", url, token)
+    assert {"list_memory_blocks", "read_memory_block", "core_memory_append"} <= set(
+        session["tools"]
+    )
+    assert not session["written"].get("isError")
+    assert json.loads(session["read"]["content"][0]["text"])["value"].endswith("Likes coffee.")
+    assert session["wrong"]["isError"]
+    assert session["resources"]
     assert (await world.block(ann, "human")).value.endswith("Likes coffee.")

@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from doubles.script import say
-from mcp_clients import BY_EDITOR, EDITOR, Relay, refused, told
+from mcp_clients import BY_EDITOR, EDITOR, Relay, refused, result_of
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
@@ -82,7 +82,7 @@ async def test_edit_is_told_seen_and_kept_under_the_clients_name(
 ) -> None:
     agent = await ada(world)
     async with serving(world, agent) as client:
-        done = await told(client, tool, label="human", **arguments)
+        done = await result_of(client, tool, label="human", **arguments)
     assert (done["label"], done["revision"], done["merged"]) == ("human", 2, False)
     assert done["message"]
     assert done["diff"].startswith("@@")
@@ -96,9 +96,9 @@ async def test_edit_is_told_seen_and_kept_under_the_clients_name(
 async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(world: World) -> None:
     agent = await ada(world)
     async with serving(world, agent) as client:
-        assert (await told(client, "read_memory_block", label="human"))["revision"] == 1
+        assert (await result_of(client, "read_memory_block", label="human"))["revision"] == 1
         await write(world, agent, "Name: Ada\nCity: Rome")
-        done = await told(
+        done = await result_of(
             client, "memory_rethink", label="human", new_memory="Name: Ada L.\nCity: Graz",
             revision=1,
         )  # fmt: skip
@@ -106,10 +106,10 @@ async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(world:
         assert (await world.block(agent, "human")).value == "Name: Ada L.\nCity: Rome"
 
         rewritten = {"label": "human", "new_memory": "Name: Ada\nCity: Wien", "revision": 1}
-        said = await refused(client, "memory_rethink", **rewritten)
-        assert "[EDIT_CONFLICT]" in said
-        assert "at revision 3" in said
-        assert "City: Rome" in said
+        refusal = await refused(client, "memory_rethink", **rewritten)
+        assert "[EDIT_CONFLICT]" in refusal
+        assert "at revision 3" in refusal
+        assert "City: Rome" in refusal
         replaced = {"label": "human", "old_str": "Graz", "new_str": "Wien"}
         assert "[EDIT_CONFLICT]" in await refused(client, "memory_replace", **replaced, revision=1)
         assert "[REVISION_MISMATCH]" in await refused(
@@ -121,21 +121,21 @@ async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(world:
 async def test_guardrails_of_memory_hold(world: World) -> None:
     agent = await ada(world)
     async with serving(world, agent) as client:
-        said = await refused(client, "core_memory_append", label="rules", content="Not.")
-        assert "[BLOCK_READ_ONLY]" in said
+        refusal = await refused(client, "core_memory_append", label="rules", content="Not.")
+        assert "[BLOCK_READ_ONLY]" in refusal
         long = await refused(client, "core_memory_append", label="human", content="x" * 30_000)
         assert "[BLOCK_LIMIT_EXCEEDED]" in long
         misspelt = {"label": "humna", "new_memory": "Ada", "revision": 1}
         assert "[BLOCK_NOT_FOUND]" in await refused(client, "memory_rethink", **misspelt)
         assert "[BLOCK_NOT_FOUND]" in await refused(client, "read_memory_block", label="humna")
-        made = await told(
+        made = await result_of(
             client, "memory_create", label="trips", description="Journeys.", file_text="Porto"
         )
         assert made["revision"] == 1
         again = await refused(client, "memory_create", label="trips", description="Journeys.")
         assert "[NAME_TAKEN]" in again
-        listed = (await told(client, "list_memory_blocks"))["blocks"]
-    assert [(each["label"], each["read_only"], each["characters"]) for each in listed] == [
+        listed = (await result_of(client, "list_memory_blocks"))["blocks"]
+    assert [(block["label"], block["read_only"], block["characters"]) for block in listed] == [
         ("human", False, len(FACTS)),
         ("rules", True, 8),
         ("trips", False, 5),
@@ -173,25 +173,27 @@ async def test_searches_find_what_was_said_and_what_was_stored(world: World) -> 
     world.model.script(say("Noted."))
     await world.send(agent, "The kestrel nests on the tower.")
     async with serving(world, agent) as client:
-        found = await told(client, "conversation_search", query="kestrel", roles=["user"])
-        assert found["results"][0]["content"] == "The kestrel nests on the tower."
-        assert found["results"][0]["role"] == "user"
-        assert found["results"][0]["timestamp"].endswith("+09:00")
-        day = found["results"][0]["timestamp"][:10]
+        results = await result_of(client, "conversation_search", query="kestrel", roles=["user"])
+        assert results["results"][0]["content"] == "The kestrel nests on the tower."
+        assert results["results"][0]["role"] == "user"
+        assert results["results"][0]["timestamp"].endswith("+09:00")
+        day = results["results"][0]["timestamp"][:10]
         same = {"query": "kestrel", "start_date": day, "end_date": day}
-        assert (await told(client, "conversation_search", **same))["results"]
-        none = await told(client, "conversation_search", query="kestrel", end_date="2020-01-01")
+        assert (await result_of(client, "conversation_search", **same))["results"]
+        none = await result_of(
+            client, "conversation_search", query="kestrel", end_date="2020-01-01"
+        )
         assert none == {"message": "No results found.", "results": []}
 
         fact = {"content": "The spare key is under the blue pot.", "tags": ["house"]}
-        stored = await told(client, "archival_memory_insert", **fact)
+        stored = await result_of(client, "archival_memory_insert", **fact)
         assert stored["message"] == "Stored."
-        twice = await told(client, "archival_memory_insert", **fact)
+        twice = await result_of(client, "archival_memory_insert", **fact)
         assert twice["message"].startswith("Nothing was stored")
-        hits = (await told(client, "archival_memory_search", query="blue pot"))["results"]
+        hits = (await result_of(client, "archival_memory_search", query="blue pot"))["results"]
         assert [(hit["content"], hit["tags"]) for hit in hits] == [(fact["content"], ["house"])]
         other = {"query": "blue pot", "tags": ["garden"], "tag_match_mode": "all"}
-        assert (await told(client, "archival_memory_search", **other))["results"] == []
+        assert (await result_of(client, "archival_memory_search", **other))["results"] == []
     request = passage_pb.GetPassageRequest(passage_id=stored["id"])
     passage = (await world.passages.GetPassage(request)).passage
     assert dict(passage.metadata) == {"mcp_client": "Ed the Editor 7.1"}
@@ -208,11 +210,11 @@ async def test_files_are_searched_and_open_ones_seen(world: World, ann: agent_pb
     opened = file_pb.OpenFilesRequest(agent_id=ann.id, windows=[file_pb.FileWindow(file_name=name)])
     await world.files.OpenFiles(opened)
     async with serving(world, ann) as client:
-        found = await told(client, "grep_files", pattern="KESTREL", context_lines=0)
-        assert "The kestrel nests here." in found
-        assert "Finches" not in found
-        assert "kestrel" in await told(client, "semantic_search_files", query="kestrel nests")
-        seen = await told(client, "view_memory")
+        results = await result_of(client, "grep_files", pattern="KESTREL", context_lines=0)
+        assert "The kestrel nests here." in results
+        assert "Finches" not in results
+        assert "kestrel" in await result_of(client, "semantic_search_files", query="kestrel nests")
+        seen = await result_of(client, "view_memory")
     assert "<persona>" in seen
     assert "Finches sing." in seen
     assert seen == (await world.blocks.RenderMemory(pb.RenderMemoryRequest(agent_id=ann.id))).text
@@ -222,7 +224,7 @@ async def test_blocks_are_resources_under_their_agent(world: World, ann: agent_p
     agent = await ada(world)
     async with serving(world, agent) as client:
         listed = (await client.list_resources()).resources
-        assert [(each.name, each.mime_type, each.size) for each in listed] == [
+        assert [(entry.name, entry.mime_type, entry.size) for entry in listed] == [
             ("human", "text/markdown", len(FACTS)),
             ("rules", "text/markdown", 8),
         ]
@@ -251,17 +253,19 @@ async def test_two_agents_do_not_see_each_other(world: World) -> None:
     world.model.script(say("Noted."))
     await world.send(other, "The kestrel is a secret.")
     async with serving(world, one) as mine, serving(world, other) as theirs:
-        await told(theirs, "archival_memory_insert", content="The kestrel nests in the tower.")
-        await told(theirs, "core_memory_append", label="human", content="kestrel")
-        await told(
+        await result_of(theirs, "archival_memory_insert", content="The kestrel nests in the tower.")
+        await result_of(theirs, "core_memory_append", label="human", content="kestrel")
+        await result_of(
             theirs, "memory_create", label="birds", description="Birds.", file_text="kestrel"
         )
-        labels = [each["label"] for each in (await told(mine, "list_memory_blocks"))["blocks"]]
+        labels = [
+            block["label"] for block in (await result_of(mine, "list_memory_blocks"))["blocks"]
+        ]
         assert labels == ["human", "rules"]
-        assert "kestrel" not in await told(mine, "view_memory")
+        assert "kestrel" not in await result_of(mine, "view_memory")
         for tool in ("conversation_search", "archival_memory_search"):
-            assert (await told(theirs, tool, query="kestrel"))["results"]
-            assert (await told(mine, tool, query="kestrel"))["results"] == []
+            assert (await result_of(theirs, tool, query="kestrel"))["results"]
+            assert (await result_of(mine, tool, query="kestrel"))["results"] == []
 
 
 async def test_read_only_leaves_out_what_changes(world: World, ann: agent_pb.Agent) -> None:
@@ -276,7 +280,7 @@ async def test_read_only_leaves_out_what_changes(world: World, ann: agent_pb.Age
             tools = (await client.list_tools()).tools
             assert [tool.name for tool in tools] == [tool.name for tool in READING]
             assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
-            assert await told(client, "read_memory_block", label="human")
+            assert await result_of(client, "read_memory_block", label="human")
             with pytest.raises(MCPError, match="read-only"):
                 await client.call_tool("core_memory_append", {"label": "human", "content": "x"})
     assert (await world.block(ann, "human")).revision == 1
@@ -312,12 +316,12 @@ async def test_tools_have_the_arguments_of_the_agents_own(world: World) -> None:
     for tool in READING + CHANGING:
         if tool.name in OURS:
             continue
-        found = await world.tools.GetTool(tool_pb.GetToolRequest(name=tool.name))
-        own = json.loads(found.tool.parameters_json)["properties"]
+        response = await world.tools.GetTool(tool_pb.GetToolRequest(name=tool.name))
+        own = json.loads(response.tool.parameters_json)["properties"]
         here = dict(tool.input_schema["properties"])
         here.pop("revision", None)
-        assert {name: _shape(each) for name, each in here.items()} == {
-            name: _shape(each) for name, each in own.items()
+        assert {name: _shape(parameter) for name, parameter in here.items()} == {
+            name: _shape(parameter) for name, parameter in own.items()
         }, tool.name
 
 
@@ -325,14 +329,14 @@ async def test_strata_may_go_and_come_back(world: World, ann: agent_pb.Agent) ->
     relay = Relay(world.address)
     await relay.open()
     async with serving(world, ann, address=relay.address) as client:
-        assert await told(client, "read_memory_block", label="human")
+        assert await result_of(client, "read_memory_block", label="human")
         await relay.cut()
-        said = await refused(client, "core_memory_append", label="human", content="Lost.")
-        assert said == f"No gateway answers at {relay.address}. Start it with: strata up"
+        refusal = await refused(client, "core_memory_append", label="human", content="Lost.")
+        assert refusal == f"No gateway answers at {relay.address}. Start it with: strata up"
         with pytest.raises(MCPError, match="No gateway answers"):
             await client.list_resources()
         await relay.open()
-        await told(client, "core_memory_append", label="human", content="Found.")
+        await result_of(client, "core_memory_append", label="human", content="Found.")
     await relay.cut()
     value = (await world.block(ann, "human")).value
     assert value.endswith("Found.")
@@ -340,4 +344,4 @@ async def test_strata_may_go_and_come_back(world: World, ann: agent_pb.Agent) ->
 
 
 def _shape(schema: dict[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in schema.items() if name != "description"}
+    return {name: value for name, value in schema.items() if name != "description"}

@@ -23,8 +23,8 @@ def write(path: Path, *lines: Any) -> Path:
 async def listed(strata: Run, agent: str, *more: str) -> list[dict[str, Any]]:
     done = await strata("archival", "list", agent, "--json", "-n", "5000", *more)
     assert done.code == 0, done
-    found: list[dict[str, Any]] = json.loads(done.out)["passages"]
-    return found
+    passages: list[dict[str, Any]] = json.loads(done.out)["passages"]
+    return passages
 
 
 async def test_a_file_of_passages_is_imported_once(

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest_asyncio.fixture(loop_scope="session")
 async def talk(world: World, ann: agent_pb.Agent, strata: Run) -> AsyncIterator[Any]:
     """An agent that was told three things."""
-    told = ("My passport number is X77-231.", "I am off to Porto in May.", "It rains again.")
-    for text in told:
+    sentences = ("My passport number is X77-231.", "I am off to Porto in May.", "It rains again.")
+    for text in sentences:
         world.model.script(say("Noted."))
         done = await strata("chat", ann.name, "--no-usage", "-m", text)
         assert done.code == 0, done
@@ -151,10 +151,10 @@ async def test_a_fork_goes_on_from_a_message(
         *("chat", talk.name, "--no-usage", "--fork", messages[4][3], "-m", "What was it?")
     )
     assert (done.code, done.out) == (0, "It is X77-231.\n")
-    said = [m["content"] for m in world.model.requests[-1].body["messages"][1:]]
-    assert [str(each) for each in said][-2:] == ["Noted.", "What was it?"]
-    assert "I am off to Porto in May." in said
-    assert "It rains again." not in said
+    contents = [m["content"] for m in world.model.requests[-1].body["messages"][1:]]
+    assert [str(content) for content in contents][-2:] == ["Noted.", "What was it?"]
+    assert "I am off to Porto in May." in contents
+    assert "It rains again." not in contents
     conversations = rows((await strata("agents", "conversations", talk.name)).out)
     assert [row[1] for row in conversations] == ["", "again", ""]
     third = conversations[2][0]

@@ -45,7 +45,7 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in folder.iterdir()}
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def results(out: str) -> dict[str, str]:

@@ -221,10 +221,10 @@ def test_variables_of_the_clouds_configure_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("ANTHROPIC_VERTEX_PROJECT_ID", "acme")
     monkeypatch.setenv("CLOUD_ML_REGION", "europe-west1")
-    found = {e.name: e for e in AgentLoopSettings().registry().endpoints}
-    assert found["bedrock"].base_url == "https://bedrock-runtime.us-east-1.amazonaws.com"
-    assert found["bedrock"].api_key == "bedrock-key"
-    assert found["vertex"].base_url == (
+    endpoints = {e.name: e for e in AgentLoopSettings().registry().endpoints}
+    assert endpoints["bedrock"].base_url == "https://bedrock-runtime.us-east-1.amazonaws.com"
+    assert endpoints["bedrock"].api_key == "bedrock-key"
+    assert endpoints["vertex"].base_url == (
         "https://europe-west1-aiplatform.googleapis.com/v1/projects/acme/locations/europe-west1"
     )
 

@@ -21,12 +21,12 @@ def url(server: ModelServer, dialect: Dialect) -> str:
 async def test_models_are_listed_with_their_window(factory: ModelFactory, dialect: Dialect) -> None:
     async with ModelServer(models=["big", "org/small"], context_window=4096) as server:
         endpoint = ModelEndpoint("here", dialect, url(server, dialect))
-        [found] = await factory.list_models([endpoint])
-    assert [(m.handle, m.context_window) for m in found.models] == [
+        [model] = await factory.list_models([endpoint])
+    assert [(m.handle, m.context_window) for m in model.models] == [
         ("here/big", 4096),
         ("here/org/small", 4096),
     ]
-    assert found.error is None
+    assert model.error is None
 
 
 async def test_one_dead_endpoint_does_not_hide_the_others(
@@ -36,9 +36,9 @@ async def test_one_dead_endpoint_does_not_hide_the_others(
     ask = factory._ask
 
     async def noting(endpoint: ModelEndpoint) -> list[tuple[str, int | None]]:
-        found = await ask(endpoint)
+        models = await ask(endpoint)
         answered.set()
-        return found
+        return models
 
     monkeypatch.setattr(factory, "_ask", noting)
     loop = asyncio.get_running_loop()

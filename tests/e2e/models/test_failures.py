@@ -260,9 +260,9 @@ async def test_key_that_the_provider_repeats_is_redacted(
     step = fault if status != 200 else Reply(text="As I was saying", error_after=(1, fault))
     bench.server.script(step, step, step)
     error = await failure(bench, api_key=KEY)
-    told = "".join(traceback.format_exception(error)) + repr(vars(error))
+    output = "".join(traceback.format_exception(error)) + repr(vars(error))
     for form in (KEY, shown, KEY[:25], base64.b64encode(KEY.encode()).decode()):
-        assert form not in told
+        assert form not in output
     assert "[secret API key]" in error.message
 
 

@@ -238,7 +238,7 @@ async def test_no_form_of_a_credential_is_shown_logged_or_stored(
             await world.channel.close()
         finally:
             await strata.close()
-    logs = [each for each in (strata.data / "logs").rglob("*") if each.is_file()]
+    logs = [path for path in (strata.data / "logs").rglob("*") if path.is_file()]
     # One process logs to where it was started from.
     assert logs or not split
     assert strata.log

@@ -48,18 +48,18 @@ def short_nap() -> str:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that programs can write to, which are not root."""
-    with open_folder() as each:
-        yield each
+    with open_folder() as path:
+        yield path
 
 
 def service(strata: LiveStrata, name: str = "tool_execution") -> int:
     """The process of a service, by default of the one that runs tools."""
-    (found,) = [
+    (process,) = [
         child.pid
         for child in psutil.Process(strata.pid).children()
         if any(name in part for part in child.cmdline())
     ]
-    return found
+    return process
 
 
 async def add_program(world: World, folder: Path) -> None:
@@ -107,9 +107,9 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     ran = await turn
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert ran.text == "I cannot tell."
-    told = returns_of(await world.log(agent))
-    assert told["marker__mark"].status == message_pb2.TOOL_STATUS_UNKNOWN
-    assert told["memory_insert"].status == message_pb2.TOOL_STATUS_OK
+    tool_returns = returns_of(await world.log(agent))
+    assert tool_returns["marker__mark"].status == message_pb2.TOOL_STATUS_UNKNOWN
+    assert tool_returns["memory_insert"].status == message_pb2.TOOL_STATUS_OK
     assert marks.read_text() == "done\n"
     assert (await world.block(agent, "human")).value.count("Was there.") == 1
     await until(lambda: not any(map(psutil.pid_exists, tree)))
@@ -124,8 +124,8 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     os.kill(second, signal.SIGKILL)
     ran = await stream.rest()
     assert ran.text == "Perhaps I slept."
-    told = returns_of(await world.log(agent))
-    assert told["nap"].status == message_pb2.TOOL_STATUS_UNKNOWN
+    tool_returns = returns_of(await world.log(agent))
+    assert tool_returns["nap"].status == message_pb2.TOOL_STATUS_UNKNOWN
     assert len(world.model.requests) == 4
 
     # So is code, and what it had called: the mark is made once, and nothing comes after it.
@@ -140,8 +140,8 @@ memory_insert("human", "After.")
     os.kill(service(either_live), signal.SIGKILL)
     ran = await turn
     assert ran.text == "I cannot tell again."
-    told = returns_of(await world.log(agent))
-    lost = told["run_code_with_tools"]
+    tool_returns = returns_of(await world.log(agent))
+    lost = tool_returns["run_code_with_tools"]
     assert lost.status == message_pb2.TOOL_STATUS_UNKNOWN
     assert [(nested_call.name, nested_call.status) for nested_call in lost.nested_calls] == [
         ("memory_insert", message_pb2.TOOL_STATUS_OK),
@@ -166,9 +166,9 @@ memory_insert("human", "After.")
     os.kill(service(either_live), signal.SIGKILL)
     held.set()
     assert (await turn).text == "Paris it is."
-    told = returns_of(await world.log(asking))
-    assert told[ASK].status == message_pb2.TOOL_STATUS_OK
-    assert "Paris, as far as I know." in told[ASK].content
+    tool_returns = returns_of(await world.log(asking))
+    assert tool_returns[ASK].status == message_pb2.TOOL_STATUS_OK
+    assert "Paris, as far as I know." in tool_returns[ASK].content
     assert roles(await world.log(other)) == ["system", "user", "assistant"]
     await world.channel.close()
 
@@ -188,10 +188,10 @@ async def test_gateway_that_dies_cancels_no_tool_and_buys_no_reply_twice(
     await killed(either_live, "gateway")
     ran = await followed(world, stream)
     assert ran.text == "I am awake."
-    told = returns_of(await world.log(agent))
-    assert told["short_nap"].status == message_pb2.TOOL_STATUS_OK
-    assert "awake" in told["short_nap"].content
-    assert told["memory_insert"].status == message_pb2.TOOL_STATUS_OK
+    tool_returns = returns_of(await world.log(agent))
+    assert tool_returns["short_nap"].status == message_pb2.TOOL_STATUS_OK
+    assert "awake" in tool_returns["short_nap"].content
+    assert tool_returns["memory_insert"].status == message_pb2.TOOL_STATUS_OK
     assert (await world.block(agent, "human")).value.count("Was there.") == 1
     assert len(world.model.requests) == 2
 

@@ -43,8 +43,8 @@ async def upload(world: World, folder: pb.Folder, name: str, text: str) -> pb.Fi
 
     file: pb.File = (await world.files.UploadFile(pieces())).file
     async with asyncio.timeout(60):
-        async for told in world.files.WatchFile(pb.WatchFileRequest(file_id=file.id)):
-            file = told.file
+        async for update in world.files.WatchFile(pb.WatchFileRequest(file_id=file.id)):
+            file = update.file
     assert file.state == pb.FILE_STATE_READY, file
     return file
 
@@ -68,7 +68,7 @@ async def reader(world: World, folder: pb.Folder, **fields: Any) -> agent_pb.Age
     return agent
 
 
-def told(request: ModelCall) -> str:
+def tool_return_of(request: ModelCall) -> str:
     """What the model was told of its last and only call, which succeeded."""
     (packed,) = (json.loads(text) for text in request.answered)
     assert packed["status"] == "OK", packed
@@ -77,9 +77,9 @@ def told(request: ModelCall) -> str:
 
 def directories(request: ModelCall) -> str:
     """The files as the model sees them."""
-    found = re.search(r"<directories>\n.*\n</directories>", request.system, re.DOTALL)
-    assert found, request.system
-    return found.group()
+    match = re.search(r"<directories>\n.*\n</directories>", request.system, re.DOTALL)
+    assert match, request.system
+    return match.group()
 
 
 async def test_model_opens_a_file_and_sees_it_from_then_on(world: World, folder: pb.Folder) -> None:
@@ -103,7 +103,7 @@ async def test_model_opens_a_file_and_sees_it_from_then_on(world: World, folder:
     assert f'<directory name="{folder.name}">\n<description>My notes.</description>' in seen
     assert seen.count('<file status="closed"') == 2
     assert "Kestrel" not in seen
-    assert told(after).startswith(f"* Opened {boat}")
+    assert tool_return_of(after).startswith(f"* Opened {boat}")
     assert "- current_files_open=1" in directories(after)
     assert "1: # The boat\n2: The boat is called Kestrel." in directories(after)
     assert directories(next_turn) == directories(after)
@@ -123,11 +123,11 @@ async def test_model_searches_files_by_pattern_and_by_meaning(
     await world.send(agent, "Look it up.")
 
     _, grepped, moored, oven = world.model.requests
-    assert f"=== {folder.name}/boat.md:2 ===" in told(grepped)
-    assert "> 2: The boat is called Kestrel." in told(grepped)
-    assert "Whitby" in told(moored)
-    assert f"{folder.name}/boat.md" in told(moored)
-    assert "230 degrees" in told(oven)
+    assert f"=== {folder.name}/boat.md:2 ===" in tool_return_of(grepped)
+    assert "> 2: The boat is called Kestrel." in tool_return_of(grepped)
+    assert "Whitby" in tool_return_of(moored)
+    assert f"{folder.name}/boat.md" in tool_return_of(moored)
+    assert "230 degrees" in tool_return_of(oven)
     # Searching opens nothing and shows the model no other prompt.
     assert directories(oven) == directories(grepped)
 
@@ -173,7 +173,9 @@ async def test_limits_of_the_agent_hold(world: World, folder: pb.Folder) -> None
     assert "- current_files_open=1\n- max_files_open=1" in directories(first)
     assert "...[TRUNCATED]" in directories(first)
     assert "Whitby" not in directories(first)
-    assert f"Closed 1 least recently used file(s) due to open file limit: {boat}" in told(second)
+    assert f"Closed 1 least recently used file(s) due to open file limit: {boat}" in tool_return_of(
+        second
+    )
     assert directories(second).count('<file status="open"') == 1
     # A limit that is raised later is used at once.
     await world.agents.UpdateAgent(

@@ -223,7 +223,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
         [request for request in world.model.requests if "You are Max." in request.system][place]
         for place in (0, -1)
     )
-    offered = {each["function"]["name"]: each["function"] for each in first.body["tools"]}
+    offered = {tool["function"]["name"]: tool["function"] for tool in first.body["tools"]}
     assert '"Ada ' in offered[ASK_MEMBERS]["description"]
     [returned] = [m["content"] for m in last.body["messages"] if m.get("role") == "tool"][-1:]
     assert "By train." in returned
@@ -290,9 +290,9 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     assert "Take the green one." in done.stdout
     of_ada = [request for request in world.model.requests if "You are Ada." in request.system]
     [tool] = [
-        each["function"]
-        for each in of_ada[0].body["tools"]
-        if each["function"]["name"] == HAND_OVER
+        tool["function"]
+        for tool in of_ada[0].body["tools"]
+        if tool["function"]["name"] == HAND_OVER
     ]
     assert tool["parameters"]["properties"]["agent"]["enum"] == [agents["Bo"].name]
     assert "request_heartbeat" not in tool["parameters"]["properties"]

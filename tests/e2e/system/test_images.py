@@ -66,8 +66,8 @@ async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
             assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
             both = [("image/png", SENT), ("image/png", DRAWN)]
             assert [request.images for request in model.requests] == [both[:1], both]
-            (told,) = model.requests[1].answered
-            assert json.loads(told)["message"] == "Drawn.\n[image 1: image/png, 5 x 4]"
+            (answered,) = model.requests[1].answered
+            assert json.loads(answered)["message"] == "Drawn.\n[image 1: image/png, 5 x 4]"
             (returned,) = [
                 part.tool_return for m in ran.messages for part in m.parts if part.tool_return.name
             ]

@@ -81,16 +81,16 @@ class Persona:
             return self._summary()
         if call.answered:
             return _say("Looked it up. " + "b" * 300)
-        said = str(call.last_text)
-        if said.startswith(f"Turn {70 * (self.fussy + 1)}."):
+        text = str(call.last_text)
+        if text.startswith(f"Turn {70 * (self.fussy + 1)}."):
             self.fussy += 1
             return overflow(call.dialect)
-        return self._turn(said)
+        return self._turn(text)
 
-    def _turn(self, said: str) -> Step:
-        found = re.match(r"Turn (\d+)", said)
-        number = int(found.group(1)) if found else 0
-        if "called again" in said:
+    def _turn(self, text: str) -> Step:
+        match = re.match(r"Turn (\d+)", text)
+        number = int(match.group(1)) if match else 0
+        if "called again" in text:
             query = {"query": "What is my grandmother's parrot called?"}
             first = {"first_number": 1, "limit": 20}
             return Reply(calls=(Call("conversation_search", query), Call("expand_summary", first)))
@@ -121,8 +121,11 @@ def tokens_of(call: ModelCall) -> int:
     size = 0
     for message in call.body["messages"]:
         calls = message.get("tool_calls") or ()
-        told = [message.get("content") or "", *(call["function"]["arguments"] for call in calls)]
-        size += sum(len(each.encode()) for each in told) + 16
+        texts_of_message = [
+            message.get("content") or "",
+            *(call["function"]["arguments"] for call in calls),
+        ]
+        size += sum(len(part.encode()) for part in texts_of_message) + 16
     return size // 4 + len(json.dumps(call.body.get("tools", []))) // 4
 
 
@@ -186,7 +189,7 @@ class Session:
 
     async def log(self) -> list[message_pb2.Message]:
         """The whole log, oldest first."""
-        found: list[message_pb2.Message] = []
+        messages: list[message_pb2.Message] = []
         token = ""
         while True:
             request = message_pb.ListMessagesRequest(
@@ -195,16 +198,16 @@ class Session:
                 page_token=token,
             )
             page = await self.world.messages.ListMessages(request)
-            found.extend(page.messages)
+            messages.extend(page.messages)
             token = page.next_page_token
             if not token:
-                return found
+                return messages
 
 
 def returns_of(ran: Ran) -> list[Any]:
     """What the tools of a turn told."""
-    (told,) = [message for message in ran.messages if message.role == message_pb2.ROLE_TOOL]
-    returns = [json.loads(part.tool_return.content) for part in told.parts]
+    (tool_message,) = [message for message in ran.messages if message.role == message_pb2.ROLE_TOOL]
+    returns = [json.loads(part.tool_return.content) for part in tool_message.parts]
     assert [tool_return["status"] for tool_return in returns] == ["OK"] * len(returns), returns
     return [tool_return["message"] for tool_return in returns]
 
@@ -218,13 +221,13 @@ def assert_alternates(log: Sequence[message_pb2.Message], turns: int) -> None:
     names = [name for name in roles(log) if name != "summary"]
     letters = "".join(name[0] for name in names)
     assert re.fullmatch(rf"s(u(at)*a){{{turns}}}", letters), letters[:400]
-    said = [text_of(message) for message in log if message.role == message_pb2.ROLE_USER]
-    assert [text.partition(".")[0] for text in said] == [f"Turn {n}" for n in range(1, turns + 1)]
+    texts = [text_of(message) for message in log if message.role == message_pb2.ROLE_USER]
+    assert [text.partition(".")[0] for text in texts] == [f"Turn {n}" for n in range(1, turns + 1)]
     for message, following in itertools.pairwise(log):
         calls = [p.tool_call.tool_call_id for p in message.parts if p.HasField("tool_call")]
         if calls:
-            told = [part.tool_return.tool_call_id for part in following.parts]
-            assert told == calls, "a call is answered by what follows it"
+            returned_ids = [part.tool_return.tool_call_id for part in following.parts]
+            assert returned_ids == calls, "a call is answered by what follows it"
 
 
 async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) -> None:
@@ -244,31 +247,31 @@ async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) ->
         )
         request = agent_pb.CreateAgentRequest(name="companion", model=config)
         made = await world.agents.CreateAgent(request)
-        told = Session(world, plan, persona, made.agent)
+        session_ = Session(world, plan, persona, made.agent)
         began = time.monotonic()
-        asked = await told.run()
+        asked = await session_.run()
         seconds = time.monotonic() - began
-        log = await told.log()
+        log = await session_.log()
         sys.stdout.write(
-            f"\n{plan.turns} turns in {seconds:.0f} s, {told.compactions} compactions,"
+            f"\n{plan.turns} turns in {seconds:.0f} s, {session_.compactions} compactions,"
             f" {persona.summaries} summaries asked for, longest prompt {persona.most} of"
             f" {plan.window} tokens, {len(log)} messages,"
-            f" {[cost.sql for cost in told.costs]} statements a turn\n"
+            f" {[cost.sql for cost in session_.costs]} statements a turn\n"
         )
 
-        found, expanded = returns_of(asked)
-        assert any(FACT in each["content"] for each in found["results"])
-        assert any(FACT in each["content"] for each in expanded["messages"])
+        results, expanded = returns_of(asked)
+        assert any(FACT in result["content"] for result in results["results"])
+        assert any(FACT in message["content"] for message in expanded["messages"])
 
-        assert told.compactions >= compactions
+        assert session_.compactions >= compactions
         assert persona.refused == 0, "the window was never over the limit"
         assert persona.most <= plan.window
         assert persona.fussy == (plan.turns - 1) // 70
         assert world.model.violations == []
         assert_alternates(log, plan.turns)
         # A compaction leaves one summary, and each is one of the log.
-        assert roles(log).count("summary") == told.compactions
-        young, old = told.costs
+        assert roles(log).count("summary") == session_.compactions
+        young, old = session_.costs
         assert young.shape() == old.shape(), f"{young}\n{old}"
         assert Counter(young.internal).total() == 6, young
 

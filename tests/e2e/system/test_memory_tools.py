@@ -114,13 +114,13 @@ async def test_edit_is_told_seen_and_kept(
     (edit,) = edits_of(ran)
     assert (edit.label, edit.revision, edit.operation) == ("human", 2, operation)
     assert edit.diff.startswith("@@")
-    asked, told = world.model.requests
+    asked, answered = world.model.requests
     assert set(asked.tool_names) == set(EVERY_TOOL)
-    assert returned(told)[0]["status"] == "OK"
+    assert returned(answered)[0]["status"] == "OK"
     assert f"<value>\n{FACTS}\n</value>" in asked.system
-    assert f"<value>\n{human}\n</value>" in told.system
+    assert f"<value>\n{human}\n</value>" in answered.system
     assert (await world.block(agent, "human")).value == human
-    assert await world.system_message(agent) == told.system
+    assert await world.system_message(agent) == answered.system
 
 
 async def test_blocks_are_made_renamed_and_taken_away_in_view_of_the_model(world: World) -> None:
@@ -276,11 +276,11 @@ async def test_a_passage_names_the_message_that_stored_it(world: World) -> None:
     first, second = [m for m in ran.messages if any(p.HasField("tool_call") for p in m.parts)]
     for message, texts in ((first, facts[:2]), (second, facts[2:])):
         request = passage_pb.ListPassagesRequest(agent_id=agent.id, message_id=message.id)
-        found = (await world.passages.ListPassages(request)).passages
-        assert {each.text for each in found} == set(texts)
+        passages = (await world.passages.ListPassages(request)).passages
+        assert {passage.text for passage in passages} == set(texts)
         asked = {part.tool_call.tool_call_id for part in message.parts if part.tool_call.name}
-        assert {each.origin.tool_call_id for each in found} == asked
-        assert {(each.origin.run_id, each.origin.agent_id) for each in found} == {
+        assert {passage.origin.tool_call_id for passage in passages} == asked
+        assert {(passage.origin.run_id, passage.origin.agent_id) for passage in passages} == {
             (ran.run_id, agent.id)
         }
 
@@ -292,9 +292,9 @@ async def test_tools_are_offered_in_the_order_in_which_they_were_written(world: 
     other = await world.make_agent(tools=sorted(written), include_base_tools=False)
     assert tuple(agent.tools) == written
 
-    for each in (agent, other, agent):
+    for one_agent in (agent, other, agent):
         world.model.script(call("conversation_search", {"query": "tea"}), say("No."))
-        await world.send(each, "Do I like tea?")
+        await world.send(one_agent, "Do I like tea?")
     # What is changed beside them leaves them alone, and so does writing them again.
     for change in ({"description": "Likes tea."}, {"tools": agent_pb.NameList(names=written)}):
         request = agent_pb.UpdateAgentRequest(agent_id=agent.id, **change)
@@ -342,9 +342,11 @@ async def test_mistakes_are_told_in_words(world: World) -> None:
     )
     ran = await world.send(agent, "Try this.")
 
-    told = returned(world.model.requests[1])
-    assert [each["status"] for each in told] == ["Failed"] * 4
-    assert told[0]["message"].startswith("Error: Unknown command 'view'. Supported commands:")
-    assert "missing 'new_str'" in told[1]["message"]
-    assert all("human" in each["message"] for each in told[2:])
+    tool_returns = returned(world.model.requests[1])
+    assert [tool_return["status"] for tool_return in tool_returns] == ["Failed"] * 4
+    assert tool_returns[0]["message"].startswith(
+        "Error: Unknown command 'view'. Supported commands:"
+    )
+    assert "missing 'new_str'" in tool_returns[1]["message"]
+    assert all("human" in tool_return["message"] for tool_return in tool_returns[2:])
     assert edits_of(ran) == []

@@ -69,22 +69,22 @@ async def test_an_agents_key_goes_before_its_projects_and_that_before_the_settin
     world: World, dialect: Dialect
 ) -> None:
     ann, bob = [await world.make_agent(f"{dialect}/test-model") for _ in range(2)]
-    assert [await sent_key(world, each) for each in (ann, bob)] == [SETTINGS, SETTINGS]
+    assert [await sent_key(world, agent) for agent in (ann, bob)] == [SETTINGS, SETTINGS]
 
     await put(world, dialect, "project-key")
-    assert [await sent_key(world, each) for each in (ann, bob)] == ["project-key", "project-key"]
+    assert [await sent_key(world, agent) for agent in (ann, bob)] == ["project-key", "project-key"]
 
     await put(world, dialect, "ann-key", ann)
     await put(world, dialect, "bob-key", bob)
-    assert [await sent_key(world, each) for each in (ann, bob)] == ["ann-key", "bob-key"]
+    assert [await sent_key(world, agent) for agent in (ann, bob)] == ["ann-key", "bob-key"]
 
     await put(world, dialect, "ann-key-2", ann)
     await put(world, dialect, "", bob)
-    assert [await sent_key(world, each) for each in (ann, bob)] == ["ann-key-2", "project-key"]
+    assert [await sent_key(world, agent) for agent in (ann, bob)] == ["ann-key-2", "project-key"]
 
     await put(world, dialect, "", ann)
     await put(world, dialect, "")
-    assert [await sent_key(world, each) for each in (ann, bob)] == [SETTINGS, SETTINGS]
+    assert [await sent_key(world, agent) for agent in (ann, bob)] == [SETTINGS, SETTINGS]
 
 
 async def test_a_key_is_for_its_endpoint_only(world: World) -> None:
@@ -104,12 +104,12 @@ async def test_a_refused_key_is_named_and_not_shown(world: World, dialect: Diale
 
     assert f'the key for "{dialect}" in the settings of the server' in await refusal()
     await put(world, dialect, "sk-project-secret")
-    told = await refusal()
-    assert f'the project\'s key for "{dialect}"' in told
+    message = await refusal()
+    assert f'the project\'s key for "{dialect}"' in message
     await put(world, dialect, "sk-agent-secret", agent)
-    told += await refusal()
-    assert f'the agent\'s own key for "{dialect}"' in told
-    assert "secret" not in told
+    message += await refusal()
+    assert f'the agent\'s own key for "{dialect}"' in message
+    assert "secret" not in message
 
 
 async def test_a_stored_key_cannot_be_found_in_the_database(world: World) -> None:

@@ -89,14 +89,14 @@ async def test_calls_of_one_reply_are_all_run_and_returned_in_order(
     assistant, tool, answer = ran.messages
     asked = [part.tool_call for part in assistant.parts if part.HasField("tool_call")]
     returned = [part.tool_return for part in tool.parts]
-    assert [each.tool_call_id for each in returned] == [each.tool_call_id for each in asked]
-    assert [each.name for each in returned] == [
+    assert [part.tool_call_id for part in returned] == [part.tool_call_id for part in asked]
+    assert [part.name for part in returned] == [
         "memory_insert",
         "archival_memory_search",
         "memory_insert",
         "conversation_search",
     ]
-    assert [each.status for each in returned] == [
+    assert [part.status for part in returned] == [
         message_pb2.TOOL_STATUS_OK,
         message_pb2.TOOL_STATUS_OK,
         message_pb2.TOOL_STATUS_FAILED,
@@ -104,7 +104,7 @@ async def test_calls_of_one_reply_are_all_run_and_returned_in_order(
     ]
     assert text_of(answer) == "You like tea."
     sent = [json.loads(text) for text in world.model.requests[1].answered]
-    assert sent == [json.loads(each.content) for each in returned]
+    assert sent == [json.loads(part.content) for part in returned]
     assert (await world.block(agent, "human")).value == "Likes tea."
 
 
@@ -258,7 +258,7 @@ async def test_broken_calls_are_told_to_the_model(world: World, dialect: Dialect
     ran = await world.send(agent, "Do something odd.")
 
     returned = [json.loads(part.tool_return.content) for part in ran.messages[1].parts]
-    assert [each["status"] for each in returned] == ["Failed", "Failed"]
+    assert [tool_return["status"] for tool_return in returned] == ["Failed", "Failed"]
     assert "no_such_tool" in returned[0]["message"]
     assert "new_str" in returned[1]["message"]
     assert ran.text == "I see."

@@ -147,8 +147,8 @@ async def test_a_folder_of_the_release_before_gets_an_organisation_key(live: Liv
     newest, *earlier = (secrets / "tool-master-key").read_text().split()
     assert earlier == [master_key]
     assert newest != master_key
-    found = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
-    assert found.agent.id == agent.id
+    response = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
+    assert response.agent.id == agent.id
     who = await world.admin.WhoAmI(pb.WhoAmIRequest())
     assert who.project.name == "default"
     listed = await command_line(live)("projects", "list")

@@ -92,10 +92,10 @@ async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(world: Wor
     assert ran.text == "Noted, after tidying up."
     assert roles(ran.messages) == ["assistant", "tool"] * 3 + ["assistant"]
     asked = [request for request in world.model.requests if "tools" in request.body]
-    told = [json.loads(request.answered[-1]) for request in asked[1:4]]
-    assert [each["status"] for each in told] == ["Failed", "OK", "OK"]
-    assert "Core memory would be too large for the context window" in told[0]["message"]
-    assert "Nothing was changed: shorten a memory block by at least " in told[0]["message"]
+    tool_returns = [json.loads(request.answered[-1]) for request in asked[1:4]]
+    assert [tool_return["status"] for tool_return in tool_returns] == ["Failed", "OK", "OK"]
+    assert "Core memory would be too large for the context window" in tool_returns[0]["message"]
+    assert "Nothing was changed: shorten a memory block by at least " in tool_returns[0]["message"]
     assert (await world.block(agent, "human")).value == f"Name: Ada\n{fact}"
     versions = await world.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=(await world.block(agent, "human")).id)
@@ -108,12 +108,12 @@ async def test_with_memory_full_to_the_brim_an_agent_still_talks(world: World) -
     full = await fill(world, agent, 0)
     for number in range(6):
         world.model.respond(lambda asked: say("Indeed." if "tools" in asked.body else "- Talk."))
-        said = f"Line {number}: " + "words and words " * 12
-        ran = await world.send(agent, said)
+        line = f"Line {number}: " + "words and words " * 12
+        ran = await world.send(agent, line)
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, ran.finished
         request = next(r for r in reversed(world.model.requests) if "tools" in r.body)
         assert full in request.system
-        assert request.last_text.strip() == said.strip(), "what the user said is sent whole"
+        assert request.last_text.strip() == line.strip(), "what the user said is sent whole"
 
 
 async def test_a_window_that_is_too_small_is_refused_and_changes_nothing(world: World) -> None:

@@ -46,22 +46,22 @@ def searching_model(request: ModelCall) -> Step:
                 Call("archival_memory_search", {"query": "where is the boat moored?"}),
             )
         )
-    said, archived = (json.loads(text)["message"] for text in request.answered)
+    recalled, archived = (json.loads(text)["message"] for text in request.answered)
     human = re.search(r"<human>.*</human>", request.system, re.DOTALL)
     return say(
         "\n".join(
             (
                 f"Block: {_find(r'Her name is (.+?)[.]', human.group() if human else '')}",
                 f"Archive: {_find(r'harbour of (.+?)[.]', json.dumps(archived))}",
-                f"Said: {_find(r'favourite colour is (.+?)[.]', json.dumps(said))}",
+                f"Said: {_find(r'favourite colour is (.+?)[.]', json.dumps(recalled))}",
             )
         )
     )
 
 
 def _find(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found.group(1) if found else "unknown"
+    match = re.search(pattern, text)
+    return match.group(1) if match else "unknown"
 
 
 ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"

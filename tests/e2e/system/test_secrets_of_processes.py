@@ -32,8 +32,8 @@ HOLDERS: Mapping[str, set[str]] = {
 def service_of(process: psutil.Process) -> tuple[str, bool]:
     """The service that a process is or was started by, and whether it is the service itself."""
     try:
-        for place, each in enumerate((process, *process.parents())):
-            for word in each.cmdline():
+        for place, ancestor in enumerate((process, *process.parents())):
+            for word in ancestor.cmdline():
                 if word.startswith("strata.") and word.endswith(".main"):
                     return word.split(".")[1], place == 0
     except psutil.NoSuchProcess:
@@ -76,9 +76,9 @@ async def test_each_process_is_given_the_secrets_that_it_needs(open_folder: Path
         # Of a PEM text the line that tells it from others.
         lines = secrets[name].splitlines()
         text = lines[1] if lines[0].startswith("-----") else lines[0]
-        found = {services[process] for process, env in seen.items() if text in env}
-        assert found == {(holder, True) for holder in holders}, name
-    found = {services[process] for process, env in seen.items() if PROVIDER in env}
-    assert found == {("agent_loop", True)}
+        actual = {services[process] for process, env in seen.items() if text in env}
+        assert actual == {(holder, True) for holder in holders}, name
+    actual = {services[process] for process, env in seen.items() if PROVIDER in env}
+    assert actual == {("agent_loop", True)}
     for text in ("client-key-of-this-test", "admin-of-this-test"):
         assert [services[process] for process, env in seen.items() if text in env] == []

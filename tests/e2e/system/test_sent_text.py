@@ -133,7 +133,7 @@ async def test_call_that_needed_approval_is_text_once_it_was_sent(world: World) 
     )
     request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=[decision])
     answered = await Stream(world.runs.RespondToApproval(request)).rest()
-    said = [text for message in answered.messages for text in words_of(message)]
-    assert said == ["Hello."]
+    texts = [text for message in answered.messages for text in words_of(message)]
+    assert texts == ["Hello."]
     assert not {"tool_started", "tool_finished"} & set(answered.kinds)
     assert [text for one in await listed(world, agent) for text in words_of(one)][-1] == "Hello."

@@ -33,7 +33,7 @@ def roll_dice(sides: int = 6, times: int = 1) -> list[int]:
 '''
 
 
-async def strata(world: World, *arguments: str, said: str = "") -> tuple[int, str, str]:
+async def strata(world: World, *arguments: str, typed: str = "") -> tuple[int, str, str]:
     """Runs a command against the world; returns its exit code and what it printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "strata.cli.main", *arguments),
@@ -42,7 +42,7 @@ async def strata(world: World, *arguments: str, said: str = "") -> tuple[int, st
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(said.encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate(typed.encode()), 60)
     return process.returncode or 0, out.decode(), err.decode()
 
 
@@ -73,13 +73,13 @@ async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
     world.model.script(Reply(calls=(Call("roll_dice", {"sides": 20}),)), say("Twenty!"))
     ran = await world.send(agent, "Roll a die with twenty sides.")
     assert ran.text == "Twenty!"
-    [told] = [
+    [tool_return] = [
         part.tool_return.content
         for message in ran.messages
         for part in message.parts
         if part.HasField("tool_return")
     ]
-    assert json.loads(told)["message"] == [20]
+    assert json.loads(tool_return)["message"] == [20]
 
     code, _, err = await strata(world, "tools", "delete", "roll_dice")
     assert code == 0, err
@@ -98,7 +98,7 @@ async def test_a_secret_is_stored_used_and_never_shown(world: World, tmp_path: P
     code, out, _ = await strata(world, "tools", "run", "roll_dice", "--args", '{"sides": 0}')
     assert code == 1
     assert "needs the secret DICE_KEY" in out
-    code, out, err = await strata(world, "tools", "secret", "set", "DICE_KEY", said="hush-hush\n")
+    code, out, err = await strata(world, "tools", "secret", "set", "DICE_KEY", typed="hush-hush\n")
     assert code == 0, err
     assert "hush" not in out + err
     code, out, _ = await strata(world, "tools", "run", "roll_dice", "--args", '{"sides": 0}')

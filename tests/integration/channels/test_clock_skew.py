@@ -65,9 +65,9 @@ async def every_shape(stub: Any, echo: Any) -> None:
     note = echo.pb.Note(number=7)
     assert await stub.Echo(note) == note
     assert await stub.Change(note) == note
-    assert [each async for each in stub.Count(note)] == [note]
+    assert [answer async for answer in stub.Count(note)] == [note]
     assert (await stub.Sum(iter([note, note]))).number == 14
-    assert [each async for each in stub.Chat(iter([note]))] == [note]
+    assert [answer async for answer in stub.Chat(iter([note]))] == [note]
 
 
 class Client:

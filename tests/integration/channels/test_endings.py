@@ -82,8 +82,8 @@ async def test_a_stream_in_which_the_server_asks_is_let_end_after_its_result(
         stream: Any = answering(
             stub.Chat, echo.pb.Note(), lambda _: None, lambda _: True, ends=lambda _: True
         )
-        async with aclosing(stream) as told:
-            async for _ in told:
+        async with aclosing(stream) as results:
+            async for _ in results:
                 break
         await until(lambda: bool(ended()))
     assert ended() == {"OK": 1}

@@ -66,11 +66,11 @@ class World:
 
     async def until_asked(self, times: int) -> Counter[str]:
         """Calls until the name server was asked so often; returns who answered."""
-        asked, found = self.names.questions, Counter[str]()
+        asked, counts = self.names.questions, Counter[str]()
         async with asyncio.timeout(60):
             while self.names.questions < asked + times:
-                found += await self.answers(1)
-        return found
+                counts += await self.answers(1)
+        return counts
 
     async def until(self, *hosts: str) -> None:
         """Calls until exactly these hosts answer."""
@@ -107,7 +107,7 @@ async def test_a_new_replica_gets_calls_and_every_replica_keeps_its_one_connecti
     await world.until(one.host, two.host, three.host)
     # Many replacements later there is still no storm of connections.
     await world.until_asked(5)
-    assert [len(each.connections) for each in (one, two, three)] == [1, 1, 1]
+    assert [len(server.connections) for server in (one, two, three)] == [1, 1, 1]
 
 
 async def test_a_replica_that_has_left_gets_no_new_calls_and_ends_those_it_has(

@@ -127,8 +127,14 @@ async def test_stream_with_a_connection_is_not_ended_for_want_of_one(
     effects.seconds = 2.0
     stub = stub_to((await start(effects.servicer(echo))).address, factory, echo)
     with keys.signed_in():
-        answers = [answer(stub, each, echo.pb.Note(text=each)) for each in ("Count", "Sum", "Chat")]
-        assert [each.text for each in await asyncio.gather(*answers)] == ["Count", "Sum", "Chat"]
+        answers = [
+            answer(stub, method, echo.pb.Note(text=method)) for method in ("Count", "Sum", "Chat")
+        ]
+        assert [response.text for response in await asyncio.gather(*answers)] == [
+            "Count",
+            "Sum",
+            "Chat",
+        ]
 
 
 @pytest.mark.parametrize("method", ["Echo", "Change"])

@@ -43,7 +43,7 @@ async def ask(address: str, version: str, **question: str) -> pb.ServerReflectio
             response_deserializer=pb.ServerReflectionResponse.FromString,
         )
         questions = [pb.ServerReflectionRequest(**question)]  # type: ignore[arg-type]
-        (answer,) = [each async for each in method(iter(questions))]
+        (answer,) = [response async for response in method(iter(questions))]
         assert isinstance(answer, pb.ServerReflectionResponse)
         return answer
 
@@ -55,7 +55,7 @@ async def test_both_versions_list_the_services_and_each_other(address: str, vers
     assert names == {
         PASSAGES,
         "grpc.health.v1.Health",
-        *(f"{each}.ServerReflection" for each in VERSIONS),
+        *(f"{version}.ServerReflection" for version in VERSIONS),
     }
 
 
@@ -85,9 +85,9 @@ async def test_symbols_of_every_kind_are_resolved(
     answer = await ask(address, version, file_containing_symbol=symbol)
     assert not answer.HasField("error_response"), answer.error_response
     raw = answer.file_descriptor_response.file_descriptor_proto
-    found = [descriptor_pb2.FileDescriptorProto.FromString(each) for each in raw]
+    files = [descriptor_pb2.FileDescriptorProto.FromString(raw_file) for raw_file in raw]
     if file is not None:
-        assert file in {each.name for each in found}
+        assert file in {proto.name for proto in files}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -158,8 +158,8 @@ async def test_a_block_that_ends_its_own_transaction_is_told(database: Database)
 async def test_json_goes_in_and_out(database: Database) -> None:
     held = '{"a": [1, null, "\u00e9\u4e2d"]}'
     async with database.transaction(project_id=P) as connection:
-        found = await connection.execute(text("SELECT CAST(:x AS jsonb)"), {"x": held})
-        assert found.scalar() == {"a": [1, None, "é中"]}
+        rows = await connection.execute(text("SELECT CAST(:x AS jsonb)"), {"x": held})
+        assert rows.scalar() == {"a": [1, None, "é中"]}
 
 
 async def test_statements_and_commits_are_counted(database: Database) -> None:

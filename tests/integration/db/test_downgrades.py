@@ -362,10 +362,10 @@ async def test_agents_and_their_journals_outlive_a_downgrade(databases: Database
         assert again.agent.name == before.agent.name
         journal, following = PostgresJournal(database), replace(key, attempt=2)
         assert not await journal.is_finishing(following)
-        found = await journal.resume(following, 1)
-        assert found is not None
-        assert (found.reply, found.results["b"]) == (written.reply, result("b"))
-        assert found.nested == ()
+        resumed = await journal.resume(following, 1)
+        assert resumed is not None
+        assert (resumed.reply, resumed.results["b"]) == (written.reply, result("b"))
+        assert resumed.nested == ()
 
 
 @pytest.mark.usefixtures("project")

@@ -50,7 +50,7 @@ class Engines:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the engines did not start"
-        self.told: dict[str, Any] = json.loads(line)
+        self.details: dict[str, Any] = json.loads(line)
         self.tree = psutil.Process(self.process.pid).children(recursive=True)
 
     def kill(self) -> None:

@@ -36,9 +36,9 @@ async def test_a_killed_supervisor_leaves_no_process_and_loses_nothing(
 ) -> None:
     engines = run_engines(watchdog=watchdog)
     assert len(engines.tree) >= 2
-    connection = await asyncpg.connect(engines.told["url"])
+    connection = await asyncpg.connect(engines.details["url"])
     await connection.execute("CREATE TABLE kept (number int)")
-    client = _client(engines.told["port"], engines.told["key"])
+    client = _client(engines.details["port"], engines.details["key"])
     await client.create_collection(
         "kept", vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT)
     )

@@ -28,8 +28,8 @@ from strata.embedded.vectors import EmbeddedVectors
 async def client(vectors: EmbeddedVectors) -> AsyncIterator[AsyncQdrantClient]:
     client = connect(vectors)
     yield client
-    for found in (await client.get_collections()).collections:
-        await client.delete_collection(found.name)
+    for collection in (await client.get_collections()).collections:
+        await client.delete_collection(collection.name)
     await client.close()
 
 
@@ -47,13 +47,15 @@ async def ids(client: AsyncQdrantClient, condition: models.Filter) -> list[int]:
 
 
 async def test_a_point_comes_back_as_it_was(points: AsyncQdrantClient) -> None:
-    (found,) = await points.retrieve(STEM, [str(UUID(int=3))], with_payload=True, with_vectors=True)
+    (retrieved,) = await points.retrieve(
+        STEM, [str(UUID(int=3))], with_payload=True, with_vectors=True
+    )
 
-    assert found.id == str(UUID(int=3))
-    assert found.payload == point(3).payload
-    assert isinstance(found.vector, dict)
-    assert found.vector["bm25"] == models.SparseVector(indices=[0, 4], values=[0.5, 1.0])
-    dense = found.vector["dense"]
+    assert retrieved.id == str(UUID(int=3))
+    assert retrieved.payload == point(3).payload
+    assert isinstance(retrieved.vector, dict)
+    assert retrieved.vector["bm25"] == models.SparseVector(indices=[0, 4], values=[0.5, 1.0])
+    dense = retrieved.vector["dense"]
     assert isinstance(dense, list)
     assert len(dense) == 4
 
@@ -78,11 +80,11 @@ async def test_numbers_serve_as_ids(client: AsyncQdrantClient) -> None:
     await make(client)
     await client.upsert(STEM, [models.PointStruct(id=7, vector={"dense": [1, 0, 0, 0]})])
 
-    assert [found.id for found in await client.retrieve(STEM, [7])] == [7]
+    assert [point.id for point in await client.retrieve(STEM, [7])] == [7]
 
 
 async def test_dense_search_ranks_by_likeness_within_the_filter(points: AsyncQdrantClient) -> None:
-    found = await points.query_points(
+    response = await points.query_points(
         STEM,
         query=[1.0, 0.0, 0.0, 0.0],
         using="dense",
@@ -91,17 +93,17 @@ async def test_dense_search_ranks_by_likeness_within_the_filter(points: AsyncQdr
         with_payload=["size"],
     )
 
-    assert numbers(found.points) == [1, 3, 5]
-    assert [hit.payload for hit in found.points] == [{"size": size} for size in (1, 3, 5)]
-    assert found.points[0].score == pytest.approx(1 / (1 + 0.01) ** 0.5)
+    assert numbers(response.points) == [1, 3, 5]
+    assert [hit.payload for hit in response.points] == [{"size": size} for size in (1, 3, 5)]
+    assert response.points[0].score == pytest.approx(1 / (1 + 0.01) ** 0.5)
 
 
 async def test_sparse_search_weighs_rare_terms(points: AsyncQdrantClient) -> None:
     query = models.SparseVector(indices=[0, 5], values=[1.0, 1.0])
-    found = await points.query_points(STEM, query=query, using="bm25", limit=10)
+    response = await points.query_points(STEM, query=query, using="bm25", limit=10)
 
-    assert numbers(found.points)[0] == 4
-    assert found.points[0].score > 5 * found.points[1].score
+    assert numbers(response.points)[0] == 4
+    assert response.points[0].score > 5 * response.points[1].score
 
 
 async def test_a_batch_answers_each_query_in_its_place(points: AsyncQdrantClient) -> None:
@@ -109,9 +111,9 @@ async def test_a_batch_answers_each_query_in_its_place(points: AsyncQdrantClient
     sparse = models.QueryRequest(
         query=models.SparseVector(indices=[9], values=[1.0]), using="bm25", limit=2
     )
-    found = await points.query_batch_points(STEM, [dense, sparse, dense])
+    responses = await points.query_batch_points(STEM, [dense, sparse, dense])
 
-    assert [numbers(answer.points) for answer in found] == [[0], [8], [0]]
+    assert [numbers(answer.points) for answer in responses] == [[0], [8], [0]]
     assert await points.query_batch_points(STEM, []) == []
 
 
@@ -127,8 +129,8 @@ async def test_queries_fuse_and_page_and_cut(points: AsyncQdrantClient) -> None:
         models.FusionQuery(fusion=models.Fusion.DBSF),
         models.RrfQuery(rrf=models.Rrf(k=60)),
     ):
-        found = await points.query_points(STEM, prefetch=arms, query=fusion, limit=10)
-        assert set(numbers(found.points)) == {0, 1, 2, 3, 4, 8}
+        response = await points.query_points(STEM, prefetch=arms, query=fusion, limit=10)
+        assert set(numbers(response.points)) == {0, 1, 2, 3, 4, 8}
     vector = [1.0, 0.0, 0.0, 0.0]
     paged = await points.query_points(STEM, query=vector, using="dense", limit=2, offset=4)
     assert numbers(paged.points) == [4, 5]
@@ -253,15 +255,15 @@ async def test_points_are_replaced_changed_and_deleted(points: AsyncQdrantClient
 
 async def test_values_of_a_field_are_counted(points: AsyncQdrantClient) -> None:
     only = where(field("project_id", match=models.MatchValue(value="project-1")))
-    found = await points.facet(STEM, "tags", facet_filter=only, limit=1, exact=True)
-    assert [(hit.value, hit.count) for hit in found.hits] == [("all", 5)]
+    response = await points.facet(STEM, "tags", facet_filter=only, limit=1, exact=True)
+    assert [(hit.value, hit.count) for hit in response.hits] == [("all", 5)]
 
 
 async def test_collections_are_listed_and_described(points: AsyncQdrantClient) -> None:
     listed = await points.get_collections()
     described = await points.get_collection(STEM)
 
-    assert [found.name for found in listed.collections] == [STEM]
+    assert [collection.name for collection in listed.collections] == [STEM]
     assert described.points_count == 10
     assert described.status == models.CollectionStatus.GREEN
     assert isinstance(described.config.params.vectors, dict)
@@ -284,7 +286,7 @@ def delete_alias(alias: str) -> models.DeleteAliasOperation:
 
 async def aliases(client: AsyncQdrantClient) -> dict[str, str]:
     return {
-        found.alias_name: found.collection_name for found in (await client.get_aliases()).aliases
+        alias.alias_name: alias.collection_name for alias in (await client.get_aliases()).aliases
     }
 
 
@@ -296,8 +298,8 @@ async def test_an_alias_stands_for_its_collection_everywhere(points: AsyncQdrant
     assert (await points.get_collection("points")).points_count == 10
     await points.upsert("points", [point(10)])
     assert (await points.count(STEM)).count == 11
-    found = await points.get_collection_aliases(STEM)
-    assert [alias.alias_name for alias in found.aliases] == ["points"]
+    response = await points.get_collection_aliases(STEM)
+    assert [alias.alias_name for alias in response.aliases] == ["points"]
 
 
 async def test_an_alias_moves_to_another_collection_at_once(points: AsyncQdrantClient) -> None:

@@ -47,7 +47,7 @@ async def test_quantized_vectors_find_what_whole_ones_find(open_folder: Path) ->
             cosines = stored @ query
             wanted = sorted(left, key=lambda number: -cosines[number])[:BEST]
             for how in (None, exact):
-                found = (
+                results = (
                     await client.query_points(
                         "things",
                         query=query.tolist(),
@@ -56,9 +56,9 @@ async def test_quantized_vectors_find_what_whole_ones_find(open_folder: Path) ->
                         search_params=how,
                     )
                 ).points
-                assert [point.id for point in found] == wanted
+                assert [point.id for point in results] == wanted
                 expected = [float(cosines[number]) for number in wanted]
-                assert [point.score for point in found] == pytest.approx(expected, abs=1e-5)
+                assert [point.score for point in results] == pytest.approx(expected, abs=1e-5)
 
     for start in range(0, COUNT, 500):
         points = [
@@ -171,7 +171,7 @@ PAYLOADS = st.fixed_dictionaries(
 )
 CONDITIONS = st.dictionaries(
     st.sampled_from(list(FIELDS)), st.integers(0, 2), min_size=1, max_size=3
-).map(lambda found: {name: FIELDS[name][n % len(FIELDS[name])] for name, n in found.items()})
+).map(lambda numbers: {name: FIELDS[name][n % len(FIELDS[name])] for name, n in numbers.items()})
 IDS = st.integers(1, 6)
 CHANGES = st.lists(
     st.one_of(
@@ -224,8 +224,8 @@ def test_a_narrowed_filter_finds_what_the_whole_one_finds(
         for conditions in asked:
             message = wire.common.Filter(must=[keyword(*pair) for pair in conditions.items()])
             narrowed = FilterRewriter(shard).needed(message)
-            found = {hit.id for hit in shard.query(nearest(narrowed))}
-            assert found == {
+            ids = {hit.id for hit in shard.query(nearest(narrowed))}
+            assert ids == {
                 number
                 for number, held in stored.items()
                 if all(value in as_list(held.get(name)) for name, value in conditions.items())
@@ -259,7 +259,7 @@ def test_a_broad_range_that_is_checked_by_point_finds_the_same(
         for number, held in enumerate(stored, start=1):
             payload: dict[str, Any] = {"project": "ab"[number % 2]}
             if held is not None:
-                payload |= {"number": held, "time": [time_of(each) for each in held]}
+                payload |= {"number": held, "time": [time_of(number) for number in held]}
             point = edge.Point(number, {"dense": [1.0, 0.0]}, payload)
             shard.update(operation.upsert_points([point]))
         must = [range_of(field, bounds) for field, bounds in asked]
@@ -270,14 +270,14 @@ def test_a_broad_range_that_is_checked_by_point_finds_the_same(
             patch.setattr(filter_rewriter, "_MANY_POINTS", 1)
             patch.setattr(filter_rewriter, "_BROAD", 0)
             narrowed = FilterRewriter(shard).needed(message)
-        found = {hit.id for hit in shard.query(nearest(narrowed))}
-        assert found == {
+        ids = {hit.id for hit in shard.query(nearest(narrowed))}
+        assert ids == {
             number
             for number, held in enumerate(stored, start=1)
             if (not word or number % 2 == 0)
-            and all(any(within(each, bounds) for each in held or ()) for _, bounds in asked)
+            and all(any(within(number, bounds) for number in held or ()) for _, bounds in asked)
         }
-        assert found == {hit.id for hit in shard.query(nearest(filter_of(message)))}
+        assert ids == {hit.id for hit in shard.query(nearest(filter_of(message)))}
 
 
 def test_only_a_broad_range_of_many_points_is_checked_by_point(

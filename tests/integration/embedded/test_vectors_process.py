@@ -74,12 +74,12 @@ async def test_a_killed_engine_comes_back_with_every_acknowledged_point(
 
     client = connect(own)
     try:
-        found = await reached(
+        response = await reached(
             lambda: client.retrieve(
                 "points", [str(UUID(int=number)) for number in acknowledged], with_payload=False
             )
         )
-        assert sorted(numbers(found)) == acknowledged
+        assert sorted(numbers(response)) == acknowledged
         assert own.restarts == 1
         assert set((await client.get_collection(STEM)).payload_schema) >= {"project_id", "tags"}
     finally:
@@ -146,11 +146,11 @@ async def test_files_that_were_looked_through_at_the_start_take_no_memory(
     ]
     assert mapped
     # An index of a field has four megabytes of mostly empty pages.
-    assert sum(each.rss for each in mapped) < 1_000_000
+    assert sum(mapping.rss for mapping in mapped) < 1_000_000
     client = connect(own)
     tagged = where(field("tags", match=models.MatchValue(value="tag-7")))
-    found = await reached(lambda: client.query_points(STEM, query_filter=tagged))
-    assert numbers(found.points) == [7]
+    response = await reached(lambda: client.query_points(STEM, query_filter=tagged))
+    assert numbers(response.points) == [7]
     await client.close()
 
 
@@ -169,13 +169,13 @@ async def test_a_port_that_is_taken_before_the_engine_has_it_is_replaced(
     monkeypatch.setattr(process, "pick_port", take)
     engine = EmbeddedVectors(tmp_path / "vectors")
     await engine.start()
-    assert engine.port not in {each.getsockname()[1] for each in taken}
+    assert engine.port not in {socket_.getsockname()[1] for socket_ in taken}
     client = connect(engine)
     assert not (await client.get_collections()).collections
     await client.close()
     await engine.stop()
-    for each in taken:
-        each.close()
+    for socket_ in taken:
+        socket_.close()
 
 
 async def test_a_second_supervisor_is_told_who_has_the_folder(own: EmbeddedVectors) -> None:
@@ -197,7 +197,7 @@ async def test_half_made_collections_vanish_and_damaged_ones_say_so(own: Embedde
     await own.start()
     client = connect(own)
     try:
-        names = [found.name for found in (await client.get_collections()).collections]
+        names = [collection.name for collection in (await client.get_collections()).collections]
         assert names == [STEM, "sound"]
         assert not (kept / "half").exists()
         assert (await client.count("sound")).count == 0

@@ -91,12 +91,12 @@ def sparse(limit: int, *must: wire.common.Condition) -> wire.points.QueryPoints:
     return message
 
 
-def told(hits: list[edge.ScoredPoint]) -> list[tuple[Any, ...]]:
+def comparable(hits: list[edge.ScoredPoint]) -> list[tuple[Any, ...]]:
     return [(hit.id, pytest.approx(hit.score), hit.payload) for hit in hits]
 
 
 def plainly(shard: edge.EdgeShard, message: wire.points.QueryPoints) -> list[tuple[Any, ...]]:
-    return told(shard.query(query_request(message)))
+    return comparable(shard.query(query_request(message)))
 
 
 @given(
@@ -141,8 +141,8 @@ def test_a_search_finds_what_a_plain_one_finds(
             if threshold is not None:
                 messages[0].score_threshold = threshold
             for _ in range(2):  # what was learned must not change what is found
-                found = search(shard, known, messages)
-                assert [told(each) for each in found] == [
+                results = search(shard, known, messages)
+                assert [comparable(hits) for hits in results] == [
                     plainly(shard, message) for message in messages
                 ]
 
@@ -168,9 +168,9 @@ def test_a_condition_that_most_points_meet_is_checked_of_the_best_alone(
     put(shard, [(number % 10, {"a"}, {0}) for number in range(100)])
     spy: Any = Spy(shard)
     message = dense(10, at_least(5))
-    [found] = search(spy, FilterRewriter(shard), [message])
-    assert told(found) == plainly(shard, message)
-    assert len(found) == 10
+    [hits] = search(spy, FilterRewriter(shard), [message])
+    assert comparable(hits) == plainly(shard, message)
+    assert len(hits) == 10
     first, second = spy.searched
     assert first == "None"
     assert "has_id" in second.lower() or "HasId" in second
@@ -183,9 +183,9 @@ def test_where_the_best_do_not_meet_it_all_points_are_looked_at_and_it_is_not_tr
     put(shard, [(number // 100, {"a"}, {0}) for number in range(1000)])
     spy: Any = Spy(shard)
     known, message = FilterRewriter(shard), dense(10, at_least(5))
-    assert told(search(spy, known, [message])[0]) == plainly(shard, message)
+    assert comparable(search(spy, known, [message])[0]) == plainly(shard, message)
     assert len(spy.searched) == 3
-    assert told(search(spy, known, [message])[0]) == plainly(shard, message)
+    assert comparable(search(spy, known, [message])[0]) == plainly(shard, message)
     assert len(spy.searched) == 4
 
 
@@ -201,7 +201,7 @@ def test_where_a_few_too_few_of_the_best_meet_it_more_are_taken_the_next_time(
     assert estimated == pytest.approx(0.7, abs=0.05)
     for searches in (3, 2, 2):
         before = len(spy.searched)
-        assert told(search(spy, known, [message])[0]) == plainly(shard, message)
+        assert comparable(search(spy, known, [message])[0]) == plainly(shard, message)
         assert len(spy.searched) == before + searches
     assert 0 < known.of(message.filter).share < 0.5
 
@@ -210,7 +210,7 @@ def test_a_search_by_words_is_made_as_it_was_asked(shard: edge.EdgeShard, broad:
     put(shard, [(number % 10, {"a"}, {0}) for number in range(100)])
     spy: Any = Spy(shard)
     message = sparse(10, at_least(5))
-    assert told(search(spy, FilterRewriter(shard), [message])[0]) == plainly(shard, message)
+    assert comparable(search(spy, FilterRewriter(shard), [message])[0]) == plainly(shard, message)
     assert len(spy.searched) == 1
 
 
@@ -220,7 +220,7 @@ def test_conditions_that_go_together_are_seen_to(shard: edge.EdgeShard, broad: N
     narrowed = known.of(message.filter)
     assert narrowed.share == pytest.approx(0.25, abs=0.05)
     for _ in range(2):
-        assert told(search(shard, known, [message])[0]) == plainly(shard, message)
+        assert comparable(search(shard, known, [message])[0]) == plainly(shard, message)
         assert narrowed.share == pytest.approx(0.45, abs=0.02)
 
 
@@ -240,6 +240,6 @@ def test_other_searches_are_made_as_they_were_asked(
     if message.prefetch:
         message.prefetch[0].query.nearest.dense.data.extend([0.0, 1.0])
         message.prefetch[0].using = DENSE
-    [found] = search(spy, FilterRewriter(shard), [message])
-    assert told(found) == plainly(shard, message)
+    [hits] = search(spy, FilterRewriter(shard), [message])
+    assert comparable(hits) == plainly(shard, message)
     assert len(spy.searched) == 1

@@ -52,8 +52,8 @@ def point(number: int) -> models.PointStruct:
     )
 
 
-def numbers(found: object) -> list[int]:
-    return [UUID(str(item.id)).int for item in found]  # type: ignore[attr-defined]
+def numbers(hits: object) -> list[int]:
+    return [UUID(str(item.id)).int for item in hits]  # type: ignore[attr-defined]
 
 
 def where(*must: models.Condition, **kinds: list[models.Condition]) -> models.Filter:

@@ -55,8 +55,8 @@ def listing(*names: str) -> bytes:
 
 async def test_finds_servers_in_the_order_of_the_ports() -> None:
     with serving(listing("b")) as first, serving(listing("embed-x", "c", "d")) as second:
-        found = await discover([first, second], PATIENCE)
-    assert [(server.base_url, server.models) for server in found] == [
+        servers = await discover([first, second], PATIENCE)
+    assert [(server.base_url, server.models) for server in servers] == [
         (f"http://127.0.0.1:{first.port}/v1", ("b",)),
         (f"http://127.0.0.1:{second.port}/v1", ("c", "d")),
     ]
@@ -64,8 +64,8 @@ async def test_finds_servers_in_the_order_of_the_ports() -> None:
 
 async def test_the_first_server_found_is_chosen() -> None:
     with serving(listing("qwen3:8b")) as port:
-        found = await discover([UsualPort("Nobody", 1), port], PATIENCE)
-        choice = choose([], found, LocalDemoMode.AUTO)
+        servers = await discover([UsualPort("Nobody", 1), port], PATIENCE)
+        choice = choose([], servers, LocalDemoMode.AUTO)
     assert choice.source is Source.LOCAL_SERVER
     assert choice.model == "qwen3:8b"
     assert f"http://127.0.0.1:{port.port}/v1" in choice.sentence
@@ -100,8 +100,8 @@ async def test_a_refusal_or_a_redirect_is_no_server() -> None:
 async def test_a_server_that_hangs_does_not_hold_up_the_others() -> None:
     with serving(listing("slow"), hangs=True) as slow, serving(listing("quick")) as quick:
         # One answer's time, in which the quick one must have come to speak.
-        found = await discover([slow, quick], 1.5)
-    assert [server.models for server in found] == [("quick",)]
+        servers = await discover([slow, quick], 1.5)
+    assert [server.models for server in servers] == [("quick",)]
 
 
 async def test_an_endless_answer_is_not_read_to_its_end() -> None:

@@ -167,15 +167,15 @@ async def test_a_second_process_waits_for_the_first(tmp_path: Path, tiny_package
     model.cache_folder.mkdir(parents=True)
     other = FolderLock(model.cache_folder / "lock", "test")
     other.acquire()
-    told = threading.Event()
+    reported = threading.Event()
     seen: list[str] = []
 
     def report(step: Progress) -> None:
         seen.append(step.message)
-        told.set()
+        reported.set()
 
     waiting = asyncio.create_task(model.ensure(report))
-    assert await asyncio.to_thread(told.wait, 30)
+    assert await asyncio.to_thread(reported.wait, 30)
     assert seen == [f"Process {os.getpid()} is preparing the model; waiting"]
     assert not model.prepared
     other.release()

@@ -94,9 +94,9 @@ def messages(*turns: str) -> Any:
 async def test_a_tool_call_follows_its_schema_and_the_prompt_is_reused(
     client: openai.AsyncOpenAI,
 ) -> None:
-    said = "Hi, I am Ana and I am allergic to peanuts."
+    message = "Hi, I am Ana and I am allergic to peanuts."
     first = await client.chat.completions.create(
-        model="local-demo", messages=messages(said), response_format=TOOL_CALL, temperature=0
+        model="local-demo", messages=messages(message), response_format=TOOL_CALL, temperature=0
     )
     reply = first.choices[0].message.content
     assert reply is not None
@@ -105,7 +105,7 @@ async def test_a_tool_call_follows_its_schema_and_the_prompt_is_reused(
     assert "peanut" in call["arguments"]["content"]
     second = await client.chat.completions.create(
         model="local-demo",
-        messages=messages(said, reply, "Tool result: ok. Now greet me."),
+        messages=messages(message, reply, "Tool result: ok. Now greet me."),
         response_format=TOOL_CALL,
         temperature=0,
     )

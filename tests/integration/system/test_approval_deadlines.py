@@ -30,10 +30,10 @@ async def test_a_call_that_nobody_decides_about_runs_at_its_deadline(world: Worl
     assert asked.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE
     wanted = run_pb.GetApprovalRequest(approval_id=asked.approval_id)
     async with asyncio.timeout(60):
-        while not (found := (await world.runs.GetApproval(wanted)).approval).answer_run_id:
+        while not (approval := (await world.runs.GetApproval(wanted)).approval).answer_run_id:
             await asyncio.sleep(0.05)
-    assert found.request == asked
-    ran = await world.follow(found.answer_run_id)
+    assert approval.request == asked
+    ran = await world.follow(approval.answer_run_id)
     assert ran.text == "Noted."
     assert (await world.block(agent, "human")).value.count("Likes rowing.") == 1
     log = await world.log(agent)

@@ -76,9 +76,12 @@ async def test_an_approved_call_runs_and_a_denied_one_does_not(world: World, mod
     log = await world.log(agent)
     turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
     assert roles(log) == ["system", *turn, *turn]
-    told = [part.tool_return for part in log[-2].parts]
-    assert [each.name for each in told] == ["conversation_search", "memory_insert"]
-    assert "User reason: You know it." in told[1].content
+    tool_returns = [part.tool_return for part in log[-2].parts]
+    assert [tool_return.name for tool_return in tool_returns] == [
+        "conversation_search",
+        "memory_insert",
+    ]
+    assert "User reason: You know it." in tool_returns[1].content
     assert (await world.block(agent, "human")).value.count("Likes rowing.") == 1
 
 
@@ -102,8 +105,8 @@ async def test_an_approval_is_for_the_tool_as_it_was(world: World) -> None:
     await put("paid")
     ran = await respond(world, asked, approve=True)
     assert ran.text == "Done."
-    told = next(m for m in ran.messages if m.role == message_pb2.ROLE_TOOL)
-    assert '"paid"' in told.parts[0].tool_return.content
+    tool_message = next(m for m in ran.messages if m.role == message_pb2.ROLE_TOOL)
+    assert '"paid"' in tool_message.parts[0].tool_return.content
 
 
 async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(world: World) -> None:

@@ -41,7 +41,7 @@ async def test_blank_part_beside_text_is_accepted(world: World) -> None:
     response = world.runs.SendMessage(
         run_pb.SendMessageRequest(agent_id=agent.id, messages=[message])
     )
-    ends = [each.event async for each in response if each.event.HasField("run_finished")]
+    ends = [message.event async for message in response if message.event.HasField("run_finished")]
     assert ends[0].run_finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert "Hello." in world.model.requests[-1].last_text
 
@@ -53,7 +53,7 @@ async def test_blank_message_to_another_agent_is_a_tool_error(world: World) -> N
     arguments = {"message": "\u200b ", "other_agent_id": other.id}
     world.model.script(Reply(calls=(Call(wait, arguments),)), say("I wrote nothing."))
     ran = await world.send(agent, "Write to the other agent.")
-    told: Any = json.loads(ran.messages[1].parts[0].tool_return.content)
-    assert told["status"] == "Failed"
-    assert "message must hold text" in told["message"]
+    tool_return: Any = json.loads(ran.messages[1].parts[0].tool_return.content)
+    assert tool_return["status"] == "Failed"
+    assert "message must hold text" in tool_return["message"]
     assert roles(await world.log(other)) == ["system"]

@@ -200,6 +200,6 @@ def without_log(cost: Cost) -> tuple[Counter[tuple[str, str]], Counter[str], Cou
     # What serves is remembered for seconds, and asked for by whoever comes next.
     left_out = ("SET last_sequence", ".serving_indexes")
     kept = Counter(
-        {key: n for key, n in statements.items() if not any(each in key[1] for each in left_out)}
+        {key: n for key, n in statements.items() if not any(part in key[1] for part in left_out)}
     )
     return kept, commits - Counter(gateway=log_writes(cost)), calls

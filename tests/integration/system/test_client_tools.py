@@ -39,11 +39,11 @@ async def answer(
     world: World, asked: message_pb2.ApprovalRequestPart, *decisions: dict[str, Any]
 ) -> Ran:
     """Answers; a decision is about the call of its place."""
-    given = [
+    answers = [
         message_pb2.ApprovalDecision(tool_call_id=call.tool_call_id, **fields)
         for call, fields in zip(asked.tool_calls, decisions, strict=True)
     ]
-    request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=given)
+    request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=answers)
     return await Stream(world.runs.RespondToApproval(request)).rest()
 
 
@@ -155,8 +155,8 @@ async def test_a_clients_tool_is_described_by_a_schema_or_by_source(world: World
     schema = json.loads(picked.parameters_json)
     assert schema["required"] == ["title"]
     assert schema["properties"]["title"]["description"] == "What for."
-    found = await world.tools.GetTool(tool_api.GetToolRequest(name="pick"))
-    assert found.tool == picked
+    response = await world.tools.GetTool(tool_api.GetToolRequest(name="pick"))
+    assert response.tool == picked
     with pytest.raises(InvalidArgumentError, match="or the client's"):
         await world.tools.RunTool(tool_api.RunToolRequest(tool_id=picked.id))
 
@@ -178,10 +178,10 @@ async def test_a_clients_tool_is_described_by_a_schema_or_by_source(world: World
 async def test_what_the_client_cannot_have_is_refused(
     world: World, fields: dict[str, Any], wrong: list[str]
 ) -> None:
-    given = {"name": "shown", "description": "Shows.", "parameters_json": '{"properties": {}}'}
+    schema = {"name": "shown", "description": "Shows.", "parameters_json": '{"properties": {}}'}
     if "source_code" in fields:
-        given = {}
-    request = tool_api.UpsertToolRequest(**{"type": "TOOL_TYPE_CLIENT", **given, **fields})
+        schema = {}
+    request = tool_api.UpsertToolRequest(**{"type": "TOOL_TYPE_CLIENT", **schema, **fields})
     with pytest.raises(InvalidArgumentError) as raised:
         await world.tools.UpsertTool(request)
     assert [violation.field for violation in raised.value.violations] == wrong

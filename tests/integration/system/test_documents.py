@@ -33,7 +33,7 @@ class Readers:
     portions: list[str] = field(default_factory=list)
 
     def __call__(self, call: ModelCall) -> Step:
-        tools = {each["function"]["name"] for each in call.body.get("tools", ())}
+        tools = {tool["function"]["name"] for tool in call.body.get("tools", ())}
         texts = [m["content"] for m in call.body["messages"] if m["role"] == "user"]
         if "memory_finish_edits" not in tools or not texts:
             return say("ok")
@@ -98,13 +98,17 @@ async def ingest(world: World, agent: agent_pb.Agent) -> run_pb.IngestFilesRespo
 
 async def readers_of(world: World, agent: agent_pb.Agent) -> list[agent_pb.Agent]:
     listed = await world.agents.ListAgents(agent_pb.ListAgentsRequest(tags=[TAG], page_size=100))
-    return [each for each in listed.agents if each.metadata["agent_id"] == agent.id]
+    return [
+        listed_agent
+        for listed_agent in listed.agents
+        if listed_agent.metadata["agent_id"] == agent.id
+    ]
 
 
 def all_read(world: World, agent: agent_pb.Agent, count: int) -> Callable[[], Awaitable[bool]]:
     async def check() -> bool:
-        found = (await documents(world, agent)).values()
-        done = [each for each in found if not each.pending_messages and not each.run_open]
+        states = (await documents(world, agent)).values()
+        done = [state for state in states if not state.pending_messages and not state.run_open]
         return len(done) == count and not await readers_of(world, agent)
 
     return check
@@ -122,9 +126,9 @@ async def test_a_file_of_an_attached_folder_is_read_into_a_block_of_its_name(
     assert "read 1-2" in block.value
     [portion] = readers.portions
     assert portion.endswith("house rules.txt, lines 1 to 2 of 2:\nNo shoes.\nQuiet after ten.")
-    [found] = (await documents(world, agent)).values()
-    assert (found.file_name, found.block_label) == ("house rules.txt", "house_rules.txt")
-    assert found.last_processed_sequence == 1
+    [document] = (await documents(world, agent)).values()
+    assert (document.file_name, document.block_label) == ("house rules.txt", "house_rules.txt")
+    assert document.last_processed_sequence == 1
     # Strangers may have written the document: what was written of it is labelled.
     ran = await world.send(agent, "hello")
     assert list(ran.finished.taint), "the text of a document taints"

@@ -101,7 +101,7 @@ async def test_long_conversations_hold_nothing_up(small_world: World) -> None:
     draw = random.Random(2)
 
     async def search(agent: Any) -> bool:
-        found = await world.messages.SearchMessages(
+        response = await world.messages.SearchMessages(
             message_pb.SearchMessagesRequest(
                 agent_id=agent.id,
                 query=f"{some_text(draw, 8)} last March",
@@ -110,7 +110,7 @@ async def test_long_conversations_hold_nothing_up(small_world: World) -> None:
                 explain=True,
             )
         )
-        return bool(found.hits)
+        return bool(response.hits)
 
     # A statement is compiled when it is first used.
     first = await world.make_agent("openai/test-model")
@@ -141,7 +141,7 @@ async def test_the_watch_sees_what_holds_the_loop() -> None:
     async with watch_loop() as watch:
         await asyncio.create_task(hog())
         await asyncio.sleep(0.2)
-    assert any("hog" in each.what for each in watch.longer_than(LONGEST_MS))
+    assert any("hog" in delay.what for delay in watch.longer_than(LONGEST_MS))
 
 
 async def test_what_holds_the_loop_once_is_at_fault() -> None:

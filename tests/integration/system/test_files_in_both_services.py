@@ -47,12 +47,12 @@ async def test_a_file_is_found_by_meaning_until_it_is_deleted(world: World) -> N
     file = await ready(files, uploaded.id)
     assert (file.state, file.error, file.index_progress) == (pb.FILE_STATE_READY, "", 1.0)
 
-    async def found(query: str) -> pb.SearchFilesResponse:
+    async def search(query: str) -> pb.SearchFilesResponse:
         request = pb.SearchFilesRequest(agent_id=agent.id, query=query)
         response: pb.SearchFilesResponse = await files.SearchFiles(request)
         return response
 
-    first = await found("When is the heating maintained?")
+    first = await search("When is the heating maintained?")
     assert first.unindexed_files == 0
     assert first.hits[0].file_name == f"{name}/notes.txt"
     assert "boiler" in first.hits[0].text
@@ -61,16 +61,16 @@ async def test_a_file_is_found_by_meaning_until_it_is_deleted(world: World) -> N
     replaced = (await files.UploadFile(requests(folder.id, "notes.txt", other, replace=True))).file
     assert replaced.id == file.id
     assert (await ready(files, file.id)).state == pb.FILE_STATE_READY
-    assert "furnace" in (await found("When is the heating maintained?")).hits[0].text
+    assert "furnace" in (await search("When is the heating maintained?")).hits[0].text
 
     # What stands for the file now cannot be read: its old text is not its text any more.
     broken = b"%PDF-1.4 and nothing of the kind"
     await files.UploadFile(requests(folder.id, "notes.txt", broken, replace=True))
     assert (await ready(files, file.id)).state == pb.FILE_STATE_FAILED
-    assert not (await found("When is the heating maintained?")).hits
+    assert not (await search("When is the heating maintained?")).hits
 
     await files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
-    assert not (await found("When is the heating maintained?")).hits
+    assert not (await search("When is the heating maintained?")).hits
     core_memory = await asyncpg.connect(world.urls["core_memory"].admin_url)
     archival = await asyncpg.connect(world.urls["archival"].admin_url)
     try:

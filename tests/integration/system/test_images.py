@@ -192,12 +192,14 @@ async def test_message_is_found_by_what_its_image_shows(world: World) -> None:
     world.model.script(say("Nice."))
     shown = image(png(), alt_text="A lighthouse at dusk.")
     await send(world, agent, user_message("Look.", [shown]))
-    found = await world.messages.SearchMessages(
+    response = await world.messages.SearchMessages(
         message_pb.SearchMessagesRequest(
             agent_id=agent.id, query="lighthouse", mode=message_pb.SEARCH_MODE_FULL_TEXT
         )
     )
-    assert [hit.message.parts[1].image.alt_text for hit in found.hits] == ["A lighthouse at dusk."]
+    assert [hit.message.parts[1].image.alt_text for hit in response.hits] == [
+        "A lighthouse at dusk."
+    ]
 
 
 async def test_image_is_deleted_with_its_agent(world: World) -> None:

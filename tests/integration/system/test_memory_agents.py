@@ -42,12 +42,12 @@ class Memory:
 
 
 def _tools(call: ModelCall) -> set[str]:
-    return {each["function"]["name"] for each in call.body.get("tools", ())}
+    return {tool["function"]["name"] for tool in call.body.get("tools", ())}
 
 
 def _last_user(call: ModelCall) -> str:
-    said = [m["content"] for m in call.body["messages"] if m["role"] == "user"]
-    return said[-1] if isinstance(said[-1], str) else said[-1][0]["text"]
+    texts = [m["content"] for m in call.body["messages"] if m["role"] == "user"]
+    return texts[-1] if isinstance(texts[-1], str) else texts[-1][0]["text"]
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def memory(world: World) -> Memory:
 
 async def status(world: World, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
     request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
-    [found] = (await world.runs.GetMemoryStatus(request)).conversations
-    assert isinstance(found, run_pb.MemoryStatus)
-    return found
+    [conversation] = (await world.runs.GetMemoryStatus(request)).conversations
+    assert isinstance(conversation, run_pb.MemoryStatus)
+    return conversation
 
 
 async def memory_runs(world: World, agent: agent_pb.Agent) -> list[run_pb.Run]:
@@ -111,9 +111,9 @@ async def test_a_fact_said_in_the_chat_is_in_a_block_that_the_memory_agent_wrote
         block_pb.RevertBlockRequest(agent_id=agent.memory_agent_id, run_id=run.id)
     )
     assert "Ada" not in (await world.block(agent, "human")).value
-    found = await status(world, agent)
-    assert (found.pending_messages, found.failures, found.turns_counter) == (0, 0, 0)
-    assert found.last_processed_message_id == ran.messages[-1].id
+    state = await status(world, agent)
+    assert (state.pending_messages, state.failures, state.turns_counter) == (0, 0, 0)
+    assert state.last_processed_message_id == ran.messages[-1].id
 
 
 async def test_a_message_to_the_group_of_an_agent_and_its_memory_agent_is_read_by_the_latter(
@@ -172,9 +172,9 @@ async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
     read = await transcripts(world, agent)
     # The end of the last turn is noted a moment after it was seen: the next run may have begun.
     assert len(read) in {2, 3}
-    said = [re.findall(r"user: (m\d)", each) for each in read]
-    assert (said[0], said[1][:2]) == (["m0"], ["m1", "m2"])
-    assert [name for names in said for name in names] == ["m0", "m1", "m2", "m3"]
+    lines = [re.findall(r"user: (m\d)", transcript) for transcript in read]
+    assert (lines[0], lines[1][:2]) == (["m0"], ["m1", "m2"])
+    assert [name for names in lines for name in names] == ["m0", "m1", "m2", "m3"]
 
 
 async def test_a_memory_agent_with_a_small_window_reads_a_long_conversation_in_several_runs(
@@ -186,8 +186,8 @@ async def test_a_memory_agent_with_a_small_window_reads_a_long_conversation_in_s
     await world.agents.UpdateAgent(update)
     await world.send(agent, "m0")
     await eventually(lambda: is_quiet(world, agent))
-    said = [f"m{number} {'word ' * 700}end of m{number}" for number in range(1, 7)]
-    for text in said:
+    texts = [f"m{number} {'word ' * 700}end of m{number}" for number in range(1, 7)]
+    for text in texts:
         await world.send(agent, text)
 
     await world.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
@@ -197,17 +197,17 @@ async def test_a_memory_agent_with_a_small_window_reads_a_long_conversation_in_s
     assert len(read) > 3
     lines = [line for text in read for line in text.splitlines() if line.startswith("user: ")]
     # Each message is shown whole, and in one of the runs.
-    assert lines == ["user: m0", *(f"user: {text}" for text in said)]
+    assert lines == ["user: m0", *(f"user: {text}" for text in texts)]
     assert "left out" not in "".join(read)
     runs = await memory_runs(world, agent)
     assert {run.state for run in runs} == {run_pb.RUN_STATE_COMPLETED}
-    found = await status(world, agent)
-    assert found.last_processed_message_id == (await world.log(agent))[-1].id
+    state = await status(world, agent)
+    assert state.last_processed_message_id == (await world.log(agent))[-1].id
 
 
 async def is_read(world: World, agent: agent_pb.Agent) -> bool:
-    found = await status(world, agent)
-    return not found.run_open and not found.pending_messages
+    state = await status(world, agent)
+    return not state.run_open and not state.pending_messages
 
 
 async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(

@@ -44,13 +44,13 @@ def returned(ran: Ran) -> list[Any]:
     """What the tools of a run told the model: (status, message) each."""
     parts = [part.tool_return for message in ran.messages for part in message.parts]
     packed = [json.loads(part.content) for part in parts if part.tool_call_id]
-    return [(each["status"], each["message"]) for each in packed]
+    return [(tool_return["status"], tool_return["message"]) for tool_return in packed]
 
 
 async def runs_of(world: World, agent: agent_pb.Agent) -> list[run_pb.Run]:
     """The runs of an agent, oldest first."""
-    found = await world.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))
-    return list(reversed(found.runs))
+    response = await world.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))
+    return list(reversed(response.runs))
 
 
 async def test_an_agent_asks_another_and_is_told_its_answer(world: World) -> None:
@@ -59,9 +59,9 @@ async def test_an_agent_asks_another_and_is_told_its_answer(world: World) -> Non
     world.model.script(ask(bob, "What is the capital of France?"), say("Paris."), say("Paris!"))
     ran = await world.send(ada, "Ask Bob for the capital of France.")
     assert ran.text == "Paris!"
-    [(status, told)] = returned(ran)
+    [(status, reply)] = returned(ran)
     assert status == "OK"
-    assert told == {"agent_id": bob.id, "status": "answered", "reply": "Paris."}
+    assert reply == {"agent_id": bob.id, "status": "answered", "reply": "Paris."}
 
     log = await world.log(bob)
     assert roles(log) == ["system", "user", "assistant"]
@@ -93,16 +93,16 @@ async def test_an_answer_to_what_was_told_comes_where_it_was_told(world: World) 
     request = agent_pb.CreateConversationRequest(agent_id=ada.id)
     other = (await world.agents.CreateConversation(request)).conversation
     ran = await world.send(ada, "Tell Bob.", conversation_id=other.id)
-    [(status, told)] = returned(ran)
-    assert (status, told["agent_id"]) == ("OK", bob.id)
-    assert told["message"].startswith("Sent.")
+    [(status, reply)] = returned(ran)
+    assert (status, reply["agent_id"]) == ("OK", bob.id)
+    assert reply["message"].startswith("Sent.")
 
     async def answered() -> bool:
-        return "Good." in [text_of(each) for each in await world.log(ada, other.id)]
+        return "Good." in [text_of(message) for message in await world.log(ada, other.id)]
 
     await eventually(answered)
     [run] = await runs_of(world, bob)
-    assert (run.id, run.parent_run_id) == (told["run_id"], ran.run_id)
+    assert (run.id, run.parent_run_id) == (reply["run_id"], ran.run_id)
     assert run.kind == run_pb.RUN_KIND_BACKGROUND
     assert roles(await world.log(ada)) == ["system"]
 
@@ -128,14 +128,14 @@ async def test_all_agents_with_the_tags_are_asked_and_one_that_fails_is_named(
     names: list[str] = []
     world.model.respond(responder)
     ran = await world.send(ada, "Ask the poets and the cooks.")
-    [(status, told)] = returned(ran)
+    [(status, answers)] = returned(ran)
     assert status == "OK"
-    assert {each["agent_id"]: each["agent_name"] for each in told} == {
+    assert {answer["agent_id"]: answer["agent_name"] for answer in answers} == {
         poet.id: poet.name,
         cook.id: cook.name,
     }
-    assert sorted(each["status"] for each in told) == ["answered", "failed"]
-    [reply] = [each["reply"] for each in told if each["status"] == "answered"]
+    assert sorted(answer["status"] for answer in answers) == ["answered", "failed"]
+    [reply] = [answer["reply"] for answer in answers if answer["status"] == "answered"]
     assert reply == "A poet."
 
     world.model.respond(
@@ -151,8 +151,8 @@ async def test_all_agents_with_the_tags_are_asked_and_one_that_fails_is_named(
             )
         )
     )
-    [(status, told)] = returned(await world.send(ada, "Ask the pilots."))
-    assert (status, told) == ("Failed", "No other agent has these tags.")
+    [(status, answers)] = returned(await world.send(ada, "Ask the pilots."))
+    assert (status, answers) == ("Failed", "No other agent has these tags.")
 
 
 async def test_two_agents_do_not_wait_for_each_other(world: World) -> None:
@@ -167,16 +167,16 @@ async def test_two_agents_do_not_wait_for_each_other(world: World) -> None:
     )
     ran = await world.send(ada, "Ask Bob.")
     assert ran.text == "We agree."
-    (status, told), (own_status, own) = returned(ran)
-    assert (status, told["reply"]) == ("OK", "I think so too.")
+    (status, answer), (own_status, own) = returned(ran)
+    assert (status, answer["reply"]) == ("OK", "I think so too.")
     assert (own_status, own) == (
         "Failed",
         "This is your own conversation: you would wait for yourself.",
     )
     [run] = await runs_of(world, bob)
-    [(status, told)] = returned(await world.follow(run.id))
+    [(status, answer)] = returned(await world.follow(run.id))
     assert status == "Failed"
-    assert told.startswith(f"{ada.id} waits for your answer")
+    assert answer.startswith(f"{ada.id} waits for your answer")
 
 
 async def test_a_message_is_not_passed_on_for_ever(world: World) -> None:
@@ -194,9 +194,9 @@ async def test_a_message_is_not_passed_on_for_ever(world: World) -> None:
     runs = await runs_of(world, ada)
     assert len(runs) == 8
     assert [run.parent_run_id for run in runs] == ["", *(run.id for run in runs[:-1])]
-    [(status, told)] = returned(await world.follow(runs[-1].id))
+    [(status, answer)] = returned(await world.follow(runs[-1].id))
     assert status == "Failed"
-    assert "passed on from agent to agent 7 times" in told
+    assert "passed on from agent to agent 7 times" in answer
 
 
 async def test_who_is_cancelled_is_waited_for_by_nobody(world: World) -> None:
@@ -228,8 +228,8 @@ async def test_text_of_strangers_stays_marked_from_agent_to_agent(world: World) 
     request = run_pb.SendMessageRequest(agent_id=ada.id, messages=[page])
     async for _ in world.runs.SendMessage(request):
         pass
-    said = (await world.log(bob))[1]
-    assert list(said.provenance) == [message_pb2.PROVENANCE_MODEL, message_pb2.PROVENANCE_WEB]
+    message = (await world.log(bob))[1]
+    assert list(message.provenance) == [message_pb2.PROVENANCE_MODEL, message_pb2.PROVENANCE_WEB]
     [run] = await runs_of(world, bob)
     assert list(run.taint) == [message_pb2.PROVENANCE_WEB]
 
@@ -249,23 +249,23 @@ async def test_an_agent_that_needs_a_person_says_so(world: World) -> None:
     ada = await make(world, "Ada", tools=TOOLS)
     bob = await make(world, "Bob", tools=["launch"])
     world.model.script(ask(bob, "Launch!"), Reply(calls=(Call("launch"),)), say("He asks."))
-    [(status, told)] = returned(await world.send(ada, "Let Bob launch."))
-    assert (status, told["status"]) == ("OK", "waiting")
-    assert "a person has to approve" in told["note"]
+    [(status, answer)] = returned(await world.send(ada, "Let Bob launch."))
+    assert (status, answer["status"]) == ("OK", "waiting")
+    assert "a person has to approve" in answer["note"]
 
 
 async def test_whatever_an_agent_is_called_it_can_speak(world: World) -> None:
     ada = await make(world, "Dr.\u00a0Ada \U0001f469\u200d\U0001f52c", tools=TOOLS)
     bob = await make(world, "Bob")
     world.model.script(ask(bob, "Hello?"), say("Hello."), say("He is there."))
-    [(status, told)] = returned(await world.send(ada, "Greet Bob."))
-    assert (status, told) == (
+    [(status, answer)] = returned(await world.send(ada, "Greet Bob."))
+    assert (status, answer) == (
         "OK",
         {"agent_id": bob.id, "status": "answered", "reply": "Hello."},
     )
-    said = (await world.log(bob))[1]
-    assert labels_of([ada.name])[0] in text_of(said)
-    assert said.name.startswith("Dr.Ada \U0001f469\U0001f52c")
+    message = (await world.log(bob))[1]
+    assert labels_of([ada.name])[0] in text_of(message)
+    assert message.name.startswith("Dr.Ada \U0001f469\U0001f52c")
 
 
 async def test_there_is_no_such_agent(world: World) -> None:
@@ -276,8 +276,8 @@ async def test_there_is_no_such_agent(world: World) -> None:
     ):
         call = Call(WAIT, {"message": "Hi", "other_agent_id": name})
         world.model.script(Reply(calls=(call,)), say("Nobody."))
-        [(status, told)] = returned(await world.send(ada, "Ask."))
-        assert (status, what in told) == ("Failed", True), told
+        [(status, error)] = returned(await world.send(ada, "Ask."))
+        assert (status, what in error) == ("Failed", True), error
 
 
 async def test_a_key_that_may_only_run_agents_is_enough(world: World) -> None:
@@ -289,7 +289,7 @@ async def test_a_key_that_may_only_run_agents_is_enough(world: World) -> None:
     world.model.script(Reply(calls=(call,)), say("Here."), say("Bob is there."))
     client = world.client(made.secret)
     try:
-        [(status, told)] = returned(await client.send(ada, "Who is there?"))
+        [(status, agents)] = returned(await client.send(ada, "Who is there?"))
     finally:
         await client.channel.close()
-    assert (status, [each["agent_id"] for each in told]) == ("OK", [bob.id])
+    assert (status, [agent["agent_id"] for agent in agents]) == ("OK", [bob.id])

@@ -23,7 +23,7 @@ OPENAI, ANTHROPIC = "openai/test-model", "anthropic/test-model"
 
 async def record(client: Any, run_id: str) -> bytes:
     request = run_pb.RecordRunRequest(run_id=run_id)
-    return b"".join([each.piece async for each in client.runs.RecordRun(request)])
+    return b"".join([response.piece async for response in client.runs.RecordRun(request)])
 
 
 async def assert_same(recording: Recording, steps: int) -> None:

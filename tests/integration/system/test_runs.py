@@ -295,9 +295,9 @@ async def test_many_messages_at_once_are_answered_one_after_the_other(world: Wor
     runs = await asyncio.gather(*(world.send(agent, text) for text in texts))
 
     assert {ran.text for ran in runs} == {f"You said: {text}" for text in texts}
-    said = [text_of(message) for message in (await world.log(agent))[1:]]
-    assert sorted(said[::2]) == texts
-    assert said[1::2] == [f"You said: {text}" for text in said[::2]]
+    stored_texts = [text_of(message) for message in (await world.log(agent))[1:]]
+    assert sorted(stored_texts[::2]) == texts
+    assert stored_texts[1::2] == [f"You said: {text}" for text in stored_texts[::2]]
 
 
 async def test_stream_of_a_run_that_waits_begins_when_it_does(world: World) -> None:

@@ -27,7 +27,7 @@ HEAD = f"{REMINDER}\n\nMessages:\n"
 
 
 def tool_names(call: ModelCall) -> set[str]:
-    return {each["function"]["name"] for each in call.body.get("tools", ())}
+    return {tool["function"]["name"] for tool in call.body.get("tools", ())}
 
 
 def users(call: ModelCall) -> list[str]:
@@ -70,8 +70,8 @@ def memory_call(call: ModelCall) -> Call:
         return Call("store_memories", {"memories": memories if last >= 0 else []})
     if "finish_rethinking_memory" in tool_names(call):
         return Call("finish_rethinking_memory")
-    said = re.findall(r"user: (m\d+)", transcript)
-    return Call("rethink_user_memory", {"new_memory": f"Said {' '.join(said)}."})
+    lines = re.findall(r"user: (m\d+)", transcript)
+    return Call("rethink_user_memory", {"new_memory": f"Said {' '.join(lines)}."})
 
 
 @pytest.fixture
@@ -98,9 +98,9 @@ async def talk(world: World, agent: agent_pb.Agent, *texts: str) -> None:
 
 async def status(world: World, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
     request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
-    [found] = (await world.runs.GetMemoryStatus(request)).conversations
-    assert isinstance(found, run_pb.MemoryStatus)
-    return found
+    [conversation] = (await world.runs.GetMemoryStatus(request)).conversations
+    assert isinstance(conversation, run_pb.MemoryStatus)
+    return conversation
 
 
 async def quiet(world: World, agent: agent_pb.Agent) -> None:
@@ -166,8 +166,8 @@ async def test_full_window_is_archived_in_two_phases_and_leaves_the_view(
     origins = [(version.origin.kind, version.origin.run_id) for version in versions.versions]
     assert (block_pb.EDITOR_KIND_SLEEPTIME_AGENT, run.id) in origins
     # What left the view is still in the log.
-    said = [text_of(m) for m in await world.log(agent) if roles([m]) == ["user"]]
-    assert said == ["m0", "m1", "m2", "m3"]
+    texts = [text_of(m) for m in await world.log(agent) if roles([m]) == ["user"]]
+    assert texts == ["m0", "m1", "m2", "m3"]
 
 
 async def test_turns_go_on_while_the_memory_agent_works_and_nothing_is_lost(

@@ -101,7 +101,7 @@ async def test_slow_long_and_countless_heads_end(server: RawServer) -> None:
     async with proxied(server) as port:
         assert b" 431 " in await say(port, b"GET http://a/ HTTP/1.1\r\n" + b"X: y\r\n" * 5000)
         slow = [say(port, b"GET http://api.exa") for _ in range(4)]
-        held = [asyncio.ensure_future(each) for each in slow]
+        held = [asyncio.ensure_future(call) for call in slow]
         answers = await asyncio.gather(*held)
         assert all(b" 408 " in answer for answer in answers)
         assert b"hello" in await say(port, ask)
@@ -114,8 +114,8 @@ async def test_slow_long_and_countless_heads_end(server: RawServer) -> None:
 async def test_a_tunnel_is_not_had_to_the_proxy_itself(server: RawServer) -> None:
     async with proxied(server, hosts=["api.example.com", "*.example.org"]) as port:
         for target in (f"api.example.com:{port}", f"127.0.0.1:{port}", "api.example.com:22"):
-            said = await say(port, f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
-            assert b" 403 " in said, target
+            answer = await say(port, f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
+            assert b" 403 " in answer, target
     assert server.heads == []
 
 

@@ -41,9 +41,9 @@ async def attempt(body: str) -> tuple[int, str]:
         stderr=asyncio.subprocess.PIPE,
         env={"PYTHONPATH": os.pathsep.join(str(Path(p).parent) for p in strata.__path__)},
     )
-    _, said = await asyncio.wait_for(process.communicate(), 60)
+    _, output = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
-    return process.returncode, said.decode()
+    return process.returncode, output.decode()
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ async def attempt(body: str) -> tuple[int, str]:
     ],
 )
 async def test_code_of_a_page_has_no_way_out(body: str) -> None:
-    code, said = await attempt(body)
-    assert (code, said.split(" ")[0]) == (3, "PermissionError"), said
+    code, output = await attempt(body)
+    assert (code, output.split(" ")[0]) == (3, "PermissionError"), output
 
 
 async def test_memory_and_time_are_bounded() -> None:
-    code, said = await attempt("bytearray(1024 ** 3)")
-    assert (code, said.split()[0]) == (3, "MemoryError")
+    code, output = await attempt("bytearray(1024 ** 3)")
+    assert (code, output.split()[0]) == (3, "MemoryError")
     code, _ = await attempt("[0 for _ in iter(int, 1)]")
     assert code < 0 or "MemoryError" in _
 

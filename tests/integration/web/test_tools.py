@@ -40,12 +40,12 @@ It makes the <a href="https://example.com/tides">tides</a>.</p>
 
 
 def settings(server: RawServer, **changes: Any) -> ToolExecutionSettings:
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "web_private_networks": ("127.0.0.0/8",),
         "web_ports": (server.port,),
         **changes,
     }
-    return ToolExecutionSettings(**given)
+    return ToolExecutionSettings(**values)
 
 
 @contextlib.asynccontextmanager
@@ -78,33 +78,35 @@ async def run(engine: Engine, *calls: tuple[str, dict[str, Any]]) -> list[dict[s
 async def page(server: RawServer, path: str = "/", **arguments: Any) -> dict[str, Any]:
     """Fetches a page that can be read; returns what the model is told of it."""
     async with opened(server) as engine:
-        (told,) = await run(engine, ("fetch_webpage", {"url": server.url(path), **arguments}))
-    assert told["status"] == "OK", told
-    message: dict[str, Any] = told["message"]
+        (tool_return,) = await run(
+            engine, ("fetch_webpage", {"url": server.url(path), **arguments})
+        )
+    assert tool_return["status"] == "OK", tool_return
+    message: dict[str, Any] = tool_return["message"]
     return message
 
 
 async def refusal(server: RawServer, url: str = "", **changes: Any) -> str:
     """Fetches a page that cannot be read; returns what the model is told of it."""
     async with opened(server, **changes) as engine:
-        (told,) = await run(engine, ("fetch_webpage", {"url": url or server.url()}))
-    assert told["status"] == "Failed", told
-    return str(told["message"])
+        (tool_return,) = await run(engine, ("fetch_webpage", {"url": url or server.url()}))
+    assert tool_return["status"] == "Failed", tool_return
+    return str(tool_return["message"])
 
 
 async def test_a_page_becomes_its_title_and_its_main_text(server: RawServer) -> None:
     server.answers["/"] = redirect("/moon")
     server.answers["/moon"] = ok(PAGE.encode(), "text/html; charset=utf-8")
 
-    told = await page(server)
+    tool_return = await page(server)
 
-    assert told["url"] == server.url("/moon")
-    assert told["title"] == "The Moon"
-    assert PARAGRAPH.strip() in told["content"]
-    assert "[tides](https://example.com/tides)" in told["content"]
-    assert "| Mare Imbrium | 1145 km |" in told["content"]
+    assert tool_return["url"] == server.url("/moon")
+    assert tool_return["title"] == "The Moon"
+    assert PARAGRAPH.strip() in tool_return["content"]
+    assert "[tides](https://example.com/tides)" in tool_return["content"]
+    assert "| Mare Imbrium | 1145 km |" in tool_return["content"]
     for noise in ("secret", "Imprint", "rights reserved", "<"):
-        assert noise not in told["content"]
+        assert noise not in tool_return["content"]
 
 
 @pytest.mark.parametrize(
@@ -170,9 +172,9 @@ async def test_a_long_page_comes_in_pieces(server: RawServer) -> None:
 async def test_a_page_that_is_too_large_is_cut_with_a_note(server: RawServer) -> None:
     server.answers["/"] = ok(("Grüße\n" * 1000).encode(), "text/plain")
     async with opened(server, web_page_bytes=1001) as engine:
-        (told,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
-    assert set(told["message"]["content"].split("\n")) == {"Grüße"}
-    assert "too large to be read to its end" in told["message"]["message"]
+        (tool_return,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
+    assert set(tool_return["message"]["content"].split("\n")) == {"Grüße"}
+    assert "too large to be read to its end" in tool_return["message"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -198,9 +200,9 @@ async def test_what_cannot_be_read_is_told_in_words(
     server: RawServer, answer: bytes, words: str
 ) -> None:
     server.answers["/"] = answer
-    told = await refusal(server)
-    assert words in told
-    assert "ignore" not in told
+    tool_return = await refusal(server)
+    assert words in tool_return
+    assert "ignore" not in tool_return
 
 
 async def test_a_pdf_that_is_too_large_is_told_in_words(server: RawServer) -> None:
@@ -220,10 +222,10 @@ async def test_a_pdf_that_is_too_large_is_told_in_words(server: RawServer) -> No
     ],
 )
 async def test_what_may_not_be_reached_is_told_in_words(server: RawServer, url: str) -> None:
-    told = await refusal(server, url, web_private_networks=(), web_ports=(80,))
-    assert "try again" not in told.lower()
-    assert "internal error" not in told
-    assert told.endswith((".", ":"))
+    tool_return = await refusal(server, url, web_private_networks=(), web_ports=(80,))
+    assert "try again" not in tool_return.lower()
+    assert "internal error" not in tool_return
+    assert tool_return.endswith((".", ":"))
 
 
 async def test_nothing_private_is_reached_unless_it_was_opened(server: RawServer) -> None:
@@ -245,8 +247,8 @@ async def test_a_hostile_pdf_ends_by_the_time_and_leaves_no_child(server: RawSer
     async with AsyncExitStack() as stack:
         wired = await open_web_tools(settings(server), stack)
         tools = WebTools(wired._fetcher, PageReader(PageLimits(seconds=2)), None)
-        (told,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
-    assert told["status"] == "Failed"
+        (tool_return,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
+    assert tool_return["status"] == "Failed"
     assert await _children() == []
 
 
@@ -256,8 +258,8 @@ async def test_a_page_that_needs_too_much_memory_is_refused(server: RawServer) -
         wired = await open_web_tools(settings(server), stack)
         limits = PageLimits(memory_bytes=150 * 1024**2)
         tools = WebTools(wired._fetcher, PageReader(limits), None)
-        (told,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
-    assert told["status"] == "Failed"
+        (tool_return,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
+    assert tool_return["status"] == "Failed"
     assert await _children() == []
 
 
@@ -268,8 +270,8 @@ async def test_a_page_that_needs_too_much_memory_is_refused(server: RawServer) -
 async def test_pages_made_to_be_slow_are_read_all_the_same(server: RawServer, body: bytes) -> None:
     server.answers["/"] = ok(body, "text/html")
     async with opened(server) as engine:
-        (told,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
-    assert "longer than" not in str(told["message"])
+        (tool_return,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
+    assert "longer than" not in str(tool_return["message"])
     assert await _children() == []
 
 
@@ -295,8 +297,8 @@ async def test_pages_are_read_side_by_side(server: RawServer) -> None:
 
     server.answers["/"] = together
     async with opened(server) as engine:
-        told = await run(engine, *[("fetch_webpage", {"url": server.url()})] * 3)
-    assert [each["message"]["content"] for each in told] == ["met"] * 3
+        tool_returns = await run(engine, *[("fetch_webpage", {"url": server.url()})] * 3)
+    assert [tool_return["message"]["content"] for tool_return in tool_returns] == ["met"] * 3
 
 
 TAVILY = {
@@ -351,16 +353,16 @@ async def search(
         "web_search_url": server.url("/base/") if provider == "searxng" else server.url(""),
     }
     async with opened(server, **changes) as engine:
-        (told,) = await run(engine, ("web_search", {"query": " moon ", **arguments}))
-    return told
+        (tool_return,) = await run(engine, ("web_search", {"query": " moon ", **arguments}))
+    return tool_return
 
 
 async def test_tavily_is_asked(server: RawServer) -> None:
     server.answers["/search"] = ok(json.dumps(TAVILY).encode(), "application/json")
 
-    told = await search(server, "tavily", "tvly-key", limit=7)
+    tool_return = await search(server, "tavily", "tvly-key", limit=7)
 
-    assert told["message"]["results"] == [
+    assert tool_return["message"]["results"] == [
         {"title": "Moon", "url": "https://example.com/moon", "content": "It is far."},
         {"title": "https://example.com/2", "url": "https://example.com/2", "content": "x" * 1000},
     ]
@@ -374,9 +376,9 @@ async def test_tavily_is_asked(server: RawServer) -> None:
 async def test_exa_is_asked(server: RawServer) -> None:
     server.answers["/search"] = ok(json.dumps(EXA).encode(), "application/json")
 
-    told = await search(server, "exa", "exa-key")
+    tool_return = await search(server, "exa", "exa-key")
 
-    assert told["message"]["results"] == [
+    assert tool_return["message"]["results"] == [
         {
             "title": "Moon",
             "url": "https://example.com/moon",
@@ -393,17 +395,21 @@ async def test_exa_is_asked(server: RawServer) -> None:
 async def test_searxng_is_asked(server: RawServer) -> None:
     server.answers["/base/search"] = ok(json.dumps(SEARXNG).encode(), "application/json")
 
-    told = await search(server, "searxng", limit=3)
+    tool_return = await search(server, "searxng", limit=3)
 
-    assert [hit["title"] for hit in told["message"]["results"]] == ["Moon 0", "Moon 1", "Moon 2"]
+    assert [hit["title"] for hit in tool_return["message"]["results"]] == [
+        "Moon 0",
+        "Moon 1",
+        "Moon 2",
+    ]
     asked = urlsplit(server.heads[0].split(" ")[1])
     assert parse_qs(asked.query) == {"q": ["moon"], "format": ["json"]}
 
 
 async def test_finding_nothing_is_no_failure(server: RawServer) -> None:
     server.answers["/search"] = ok(b'{"results": []}', "application/json")
-    told = await search(server, "tavily", "key")
-    assert told["message"] == {"message": "Nothing was found.", "results": []}
+    tool_return = await search(server, "tavily", "key")
+    assert tool_return["message"] == {"message": "Nothing was found.", "results": []}
 
 
 @pytest.mark.parametrize(
@@ -424,9 +430,9 @@ async def test_a_search_that_fails_is_told_in_words(
     server: RawServer, answer: bytes, words: str
 ) -> None:
     server.answers["/search"] = answer
-    told = await search(server, "tavily", "key")
-    assert told["status"] == "Failed"
-    assert words in told["message"]
+    tool_return = await search(server, "tavily", "key")
+    assert tool_return["status"] == "Failed"
+    assert words in tool_return["message"]
     assert len(server.heads) == 1
 
 
@@ -446,9 +452,9 @@ async def test_hostile_results_are_kept_small(server: RawServer) -> None:
     body = json.dumps({"results": results * 100}).encode()
     server.answers["/search"] = ok(body, "application/json")
 
-    told = await search(server, "exa", "key", limit=2)
+    tool_return = await search(server, "exa", "key", limit=2)
 
-    assert told["message"]["results"] == [
+    assert tool_return["message"]["results"] == [
         {"title": "https://example.com/", "url": "https://example.com/", "content": ""},
         {"title": "t" * 300, "url": "https://example.com/a", "content": "evil"},
     ]
@@ -456,15 +462,15 @@ async def test_hostile_results_are_kept_small(server: RawServer) -> None:
 
 async def test_without_a_provider_the_search_says_so(server: RawServer) -> None:
     async with opened(server) as engine:
-        (told,) = await run(engine, ("web_search", {"query": "moon"}))
-    assert told["status"] == "Failed"
-    assert "not set up" in told["message"]
+        (tool_return,) = await run(engine, ("web_search", {"query": "moon"}))
+    assert tool_return["status"] == "Failed"
+    assert "not set up" in tool_return["message"]
 
 
 async def test_an_empty_query_is_refused(server: RawServer) -> None:
     async with opened(server, web_search_provider="exa", web_search_api_key="k") as engine:
-        (told,) = await run(engine, ("web_search", {"query": " \x01 "}))
-    assert "empty" in told["message"]
+        (tool_return,) = await run(engine, ("web_search", {"query": " \x01 "}))
+    assert "empty" in tool_return["message"]
 
 
 @pytest.mark.parametrize(
@@ -486,7 +492,7 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_key_is_not_shown() -> None:
-    given = ToolExecutionSettings(
+    settings_ = ToolExecutionSettings(
         web_search_provider=ProviderName.EXA, web_search_api_key=SecretStr("exa-secret")
     )
-    assert "exa-secret" not in repr(given)
+    assert "exa-secret" not in repr(settings_)

@@ -111,8 +111,8 @@ def test_bm25_finds_rare_words_first_and_substrings_are_literal() -> None:
 
 
 def test_a_ranking_is_scored() -> None:
-    found = ["x", "a", *"mnopqr", "b", "c"]
-    result = score(found, {"a", "b", "z"})
+    results = ["x", "a", *"mnopqr", "b", "c"]
+    result = score(results, {"a", "b", "z"})
     assert (result.recall_5, result.recall_10) == pytest.approx((1 / 3, 2 / 3))
     assert (result.any_10, result.all_10, result.mrr) == (1.0, 0.0, 0.5)
     assert score([], {"a"}).mrr == 0
@@ -131,9 +131,9 @@ def test_a_reranker_is_one_more_beside_what_it_starts_from(tmp_path: Path) -> No
     assert more[:2] == ("hybrid", "reranked")
     assert tuple(name for name in more if name != "reranked") == plain
     chart = ET.fromstring(bars("t", {"all": dict.fromkeys(more, 0.5)}, more))
-    colours = {each.get("fill") for each in chart.iter() if each.get("height") == "10"}
+    colours = {element.get("fill") for element in chart.iter() if element.get("height") == "10"}
     assert len(colours) == len(more)
-    right = [float(each.get("x", 0)) for each in chart.iter() if each.text in more]
+    right = [float(element.get("x", 0)) for element in chart.iter() if element.text in more]
     assert max(right) < 800  # the last name stays on the chart
 
 
@@ -184,7 +184,7 @@ def test_the_halves_of_the_shipped_queries_share_nothing() -> None:
     texts, queries = (
         [{turn.text for turn in half.texts.turns} for half in (calibration, test)],
         [
-            {each for kind in half.off_topic.values() for each in kind}
+            {question for kind in half.off_topic.values() for question in kind}
             for half in (calibration, test)
         ],
     )

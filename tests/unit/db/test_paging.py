@@ -100,8 +100,8 @@ def test_no_token_means_the_first_page() -> None:
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0, 50), (1, 1), (1000, 1000), (5000, 1000)])
-def test_page_sizes_have_a_default_and_a_ceiling(asked: int, given: int) -> None:
-    assert page_limit(asked) == given
+def test_page_sizes_have_a_default_and_a_ceiling(asked: int, expected: int) -> None:
+    assert page_limit(asked) == expected
 
 
 def test_a_negative_page_size_is_refused() -> None:
@@ -113,7 +113,7 @@ def test_a_negative_page_size_is_refused() -> None:
 @given(st.lists(st.integers(), max_size=30), st.integers(1, 10))
 def test_pages_together_are_the_list(values: list[int], limit: int) -> None:
     rows = list(enumerate(values))
-    found: list[tuple[int, int]] = []
+    listed: list[tuple[int, int]] = []
     token = ""
     while True:
         key = decode_page_token("list", token, [int])
@@ -121,13 +121,13 @@ def test_pages_together_are_the_list(values: list[int], limit: int) -> None:
         assert isinstance(after, int)
         queried = [row for row in rows if row[0] > after][: limit + 1]
         page = Page.cut(queried, limit, "list", lambda row: [row[0]])
-        found += page.rows
+        listed += page.rows
         token = page.next_page_token
         if not token:
             break
         assert len(page.rows) == limit
 
-    assert found == rows
+    assert listed == rows
 
 
 @given(st.lists(st.integers(0, 400), min_size=1), st.integers(1, 20), st.integers(1, 1_000))

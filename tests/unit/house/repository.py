@@ -52,10 +52,10 @@ def tracked() -> list[Path]:
 
 def texts() -> dict[str, str]:
     """The text files of the repository by their name."""
-    found = {}
+    contents = {}
     for path in tracked():
         try:
-            found[str(path.relative_to(REPOSITORY))] = path.read_text("utf-8")
+            contents[str(path.relative_to(REPOSITORY))] = path.read_text("utf-8")
         except UnicodeDecodeError:
             continue
-    return found
+    return contents

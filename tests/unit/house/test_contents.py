@@ -31,7 +31,7 @@ _MACHINE = (
 )
 
 
-def found(patterns: tuple[str, ...], files: dict[str, str]) -> list[str]:
+def matches_of(patterns: tuple[str, ...], files: dict[str, str]) -> list[str]:
     wanted = re.compile("|".join(patterns))
     return [
         f"{name}: {match.group()}"
@@ -48,11 +48,11 @@ def test_there_is_something_to_look_at() -> None:
 
 
 def test_no_file_names_a_package_registry() -> None:
-    assert found(_HOSTS, texts()) == []
+    assert matches_of(_HOSTS, texts()) == []
 
 
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
-    assert found(_MACHINE, texts()) == []
+    assert matches_of(_MACHINE, texts()) == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,9 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
     ],
 )
 def test_the_search_finds(patterns: tuple[str, ...], text: str) -> None:
-    assert found(patterns, {"x": text}) == [f"x: {match}" for match in _matches(patterns, text)]
+    assert matches_of(patterns, {"x": text}) == [
+        f"x: {match}" for match in _matches(patterns, text)
+    ]
 
 
 def _matches(patterns: tuple[str, ...], text: str) -> list[str]:

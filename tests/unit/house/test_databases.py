@@ -25,8 +25,8 @@ def openings() -> Iterator[object]:
 
 @pytest.mark.parametrize("opening", list(openings()))
 def test_every_pool_can_stand_behind_a_pooler(opening: ast.Call) -> None:
-    given = {keyword.arg: ast.unparse(keyword.value) for keyword in opening.keywords}
-    assert given["prepared_statements"] == "settings.prepared_statements"
+    keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in opening.keywords}
+    assert keywords["prepared_statements"] == "settings.prepared_statements"
 
 
 def test_there_are_pools() -> None:

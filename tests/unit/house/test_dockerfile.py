@@ -66,8 +66,8 @@ def test_what_is_copied_is_what_the_context_lets_in() -> None:
 def test_every_root_and_file_of_the_wheel_is_in_the_context() -> None:
     copied = " ".join(instructions("COPY"))
     roots = {
-        each.partition("/")[0]
-        for each in _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        package.partition("/")[0]
+        for package in _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     }
     files = {_PROJECT["project"]["readme"], *_PROJECT["project"]["license-files"]}
     for name in roots | files:

@@ -102,13 +102,13 @@ def test_every_tool_knows_the_same_three_roots() -> None:
 def test_every_package_stands_under_the_import_rules() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     known = set(project["tool"]["importlinter"]["root_packages"])
-    found = {
+    packages = {
         f"strata.{path.name}"
         for root in ROOTS
         for path in (REPOSITORY / root / "strata").iterdir()
         if path.is_dir() and path.name != "__pycache__"
     }
-    assert found == known
+    assert packages == known
 
 
 @pytest.mark.parametrize("root", ["services", "gateway"])

@@ -20,22 +20,22 @@ _PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
 def entries() -> list[tuple[Requirement, list[str]]]:
     """The pins and their hashes."""
     joined = _LOCK.replace("\\\n", " ")
-    found = []
+    lines = []
     for line in joined.splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         requirement, *hashes = re.split(r"\s+--hash=", line.strip())
-        found.append((Requirement(requirement), hashes))
-    return found
+        lines.append((Requirement(requirement), hashes))
+    return lines
 
 
 def pins() -> dict[str, list[Version]]:
     """Versions by name; more than one where the version of Python decides."""
-    found: dict[str, list[Version]] = defaultdict(list)
+    versions: dict[str, list[Version]] = defaultdict(list)
     for requirement, _ in entries():
         (specifier,) = requirement.specifier
-        found[canonicalize_name(requirement.name)].append(Version(specifier.version))
-    return found
+        versions[canonicalize_name(requirement.name)].append(Version(specifier.version))
+    return versions
 
 
 def test_everything_is_pinned_and_hashed() -> None:

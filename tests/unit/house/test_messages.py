@@ -29,11 +29,11 @@ def test_no_message_names_a_file_of_the_repository() -> None:
         for file in Path(root).rglob("*.py")
         if file.relative_to(root).parts[0] != "api"
     ]
-    found = [
+    messages = [
         (file.name, text)
         for file in modules
         for text in texts(ast.parse(file.read_text("utf-8")))
         if _REPOSITORY_PATH.search(text)
     ]
     assert len(modules) > 100
-    assert found == []
+    assert messages == []

@@ -55,14 +55,14 @@ class ServiceFacts:
     @property
     def callees(self) -> set[str]:
         """The services it opens channels to, read from its `main`."""
-        found = {
+        names = {
             call.args[0].value if isinstance(call.args[0], ast.Constant) else None
             for call in self._calls("channel")
         }
-        if None in found:
+        if None in names:
             assert self.name == "gateway", "only the gateway takes services from a list"
-            found = (found - {None}) | set(PROXIED_SERVICES)
-        return {str(each) for each in found}
+            names = (names - {None}) | set(PROXIED_SERVICES)
+        return {str(name) for name in names}
 
     @property
     def databases(self) -> set[str]:
@@ -89,7 +89,7 @@ class ServiceFacts:
 @cache
 def services() -> Mapping[str, ServiceFacts]:
     """Every folder with a `main.py` and a `settings.py` that describes a service."""
-    found = {}
+    facts = {}
     for root in ("services", "gateway"):
         for main in sorted((REPOSITORY / root / "strata").glob("*/main.py")):
             name = main.parent.name
@@ -107,23 +107,25 @@ def services() -> Mapping[str, ServiceFacts]:
                 and value.__module__ == module.__name__
             ]
             assert len(classes) == 1, name
-            found[name] = ServiceFacts(name, main.parent, classes[0])
-    return found
+            facts[name] = ServiceFacts(name, main.parent, classes[0])
+    return facts
 
 
 def objects_in(file: Path) -> list[Object]:
-    return [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each]
+    return [
+        document for document in yaml.safe_load_all(file.read_text(encoding="utf-8")) if document
+    ]
 
 
 def kustomization(folder: Path) -> Object:
-    (found,) = objects_in(folder / "kustomization.yaml")
-    return found
+    (document,) = objects_in(folder / "kustomization.yaml")
+    return document
 
 
 def load(folder: Path) -> list[Object]:
     """Returns the objects of a folder's own files, with the ConfigMaps it generates."""
     here = kustomization(folder)
-    objects = [each for name in here["resources"] for each in objects_in(folder / name)]
+    objects = [document for name in here["resources"] for document in objects_in(folder / name)]
     for generator in here.get("configMapGenerator", ()):
         data: dict[str, str] = {}
         for file in generator["envs"]:
@@ -155,12 +157,14 @@ RUNNER = "tool-runner"
 
 
 def containers_of(workload: Object) -> dict[str, Object]:
-    return {each["name"]: each for each in pod_of(workload)["containers"]}
+    return {container["name"]: container for container in pod_of(workload)["containers"]}
 
 
 def container_of(workload: Object) -> Object:
     """The container of a pod; the one beside it that runs code of tools is not meant."""
-    (container,) = (each for name, each in containers_of(workload).items() if name != RUNNER)
+    (container,) = (
+        candidate for name, candidate in containers_of(workload).items() if name != RUNNER
+    )
     return dict(container)
 
 
@@ -195,4 +199,4 @@ def rendered(folder: Path) -> list[Object] | None:
     done = subprocess.run(
         [kubectl, "kustomize", str(folder)], capture_output=True, check=True, text=True, timeout=60
     )
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
+    return [document for document in yaml.safe_load_all(done.stdout) if document]

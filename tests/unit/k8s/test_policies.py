@@ -34,7 +34,9 @@ EVERY_DEPLOYMENT = pytest.mark.parametrize("name", DEPLOYMENTS)
 
 
 def test_every_kind_of_workload_is_looked_at() -> None:
-    with_pods = [each for each in (*OBJECTS, *ENGINES) if "template" in each.get("spec", {})]
+    with_pods = [
+        document for document in (*OBJECTS, *ENGINES) if "template" in document.get("spec", {})
+    ]
     assert len(with_pods) == len(WORKLOADS)
 
 
@@ -44,8 +46,8 @@ def test_no_pod_runs_as_root_or_gains_rights(name: str) -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for each in containers_of(WORKLOADS[name]).values():
-        container = each["securityContext"]
+    for one_container in containers_of(WORKLOADS[name]).values():
+        container = one_container["securityContext"]
         assert container["allowPrivilegeEscalation"] is False
         assert container["readOnlyRootFilesystem"] is True
         assert container["capabilities"] == {"drop": ["ALL"]}
@@ -70,9 +72,9 @@ def test_no_variable_is_named_after_a_service(name: str) -> None:
 
 @EVERY_WORKLOAD
 def test_memory_is_bounded_and_processor_time_is_not(name: str) -> None:
-    for each in containers_of(WORKLOADS[name]).values():
-        assert each["resources"]["requests"].keys() == {"cpu", "memory"}
-        assert each["resources"]["limits"].keys() == {"memory"}
+    for container in containers_of(WORKLOADS[name]).values():
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert container["resources"]["limits"].keys() == {"memory"}
 
 
 def test_the_namespace_enforces_the_strictest_standard() -> None:
@@ -87,9 +89,9 @@ def test_replicas_are_spread_replaced_one_by_one_and_kept(name: str) -> None:
     assert labels == {NAME: name}
     assert spec["template"]["metadata"]["labels"][NAME] == name
     spread = pod_of(DEPLOYMENTS[name])["topologySpreadConstraints"]
-    keys = {each["topologyKey"] for each in spread}
+    keys = {constraint["topologyKey"] for constraint in spread}
     assert keys == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
-    assert all(each["labelSelector"]["matchLabels"] == labels for each in spread)
+    assert all(constraint["labelSelector"]["matchLabels"] == labels for constraint in spread)
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     budget = of_kind(OBJECTS, "PodDisruptionBudget")[name]["spec"]
     assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
@@ -138,7 +140,7 @@ def port_of(rule: Object) -> int:
 
 
 def allowed_out(policies: dict[str, Object]) -> set[Edge]:
-    found = set()
+    targets = set()
     for policy in policies.values():
         if not policy["spec"]["podSelector"].get("matchLabels"):
             continue
@@ -146,22 +148,22 @@ def allowed_out(policies: dict[str, Object]) -> set[Edge]:
         for rule in policy["spec"].get("egress", ()):
             for peer in rule["to"]:
                 if "ipBlock" in peer:
-                    found.add((source, OUTSIDE, port_of(rule)))
+                    targets.add((source, OUTSIDE, port_of(rule)))
                 else:
-                    found |= {(source, target, port_of(rule)) for target in names_in(peer)}
-    return found
+                    targets |= {(source, target, port_of(rule)) for target in names_in(peer)}
+    return targets
 
 
 def allowed_in(policies: dict[str, Object]) -> set[Edge]:
-    found = set()
+    sources = set()
     for policy in policies.values():
         if not policy["spec"]["podSelector"].get("matchLabels"):
             continue
         (target,) = names_in(policy["spec"])
         for rule in policy["spec"].get("ingress", ()):
             for peer in rule.get("from", ()):
-                found |= {(source, target, port_of(rule)) for source in names_in(peer)}
-    return found
+                sources |= {(source, target, port_of(rule)) for source in names_in(peer)}
+    return sources
 
 
 def edges_in_code() -> set[Edge]:
@@ -253,13 +255,13 @@ def test_who_may_go_outside_cannot_reach_private_addresses(name: str) -> None:
 
 def test_engines_elsewhere_are_reached_by_the_same_services() -> None:
     policies = of_kind(load(COMPONENTS[1]), "NetworkPolicy")
-    found = {
+    targets = {
         (source, target, port_of(policy["spec"]["egress"][0]))
         for target, name in ((POSTGRES, "external-postgres"), (QDRANT, "external-qdrant"))
         for policy in (policies[name],)
         for source in names_in(policy["spec"])
     }
-    assert found == {edge for edge in edges_in_code() if edge[1] in {POSTGRES, QDRANT}}
+    assert targets == {edge for edge in edges_in_code() if edge[1] in {POSTGRES, QDRANT}}
 
 
 def test_the_rules_hold_for_what_an_overlay_renders() -> None:

@@ -42,18 +42,18 @@ def test_every_object_has_the_schema_of_its_kind(folder: Path, version: str) -> 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda each: each["spec"].update(replica=2),
-        lambda each: each["spec"].update(replicas="two"),
-        lambda each: each["spec"]["template"]["spec"]["containers"][0].update(envform=[]),
-        lambda each: each["spec"].pop("selector"),
+        lambda document: document["spec"].update(replica=2),
+        lambda document: document["spec"].update(replicas="two"),
+        lambda document: document["spec"]["template"]["spec"]["containers"][0].update(envform=[]),
+        lambda document: document["spec"].pop("selector"),
     ],
     ids=["unknown field", "wrong type", "unknown field deep inside", "required field"],
 )
 def test_the_check_finds_mistakes(spoil: Any) -> None:
     gateway = next(
-        each
-        for each in load(BASE)
-        if each["kind"] == "Deployment" and each["metadata"]["name"] == "gateway"
+        document
+        for document in load(BASE)
+        if document["kind"] == "Deployment" and document["metadata"]["name"] == "gateway"
     )
     spoil(gateway)
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -65,7 +65,9 @@ def test_a_kustomization_lists_exactly_the_files_beside_it(folder: Path) -> None
     here = kustomization(folder)
     files = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
     assert sorted(here["resources"]) == sorted(files)
-    settings = {file for each in here.get("configMapGenerator", ()) for file in each["envs"]}
+    settings = {
+        file for generator in here.get("configMapGenerator", ()) for file in generator["envs"]
+    }
     assert settings == {f"settings/{path.name}" for path in (folder / "settings").glob("*")}
 
 
@@ -101,8 +103,10 @@ def test_an_overlay_names_what_exists(overlay: Path) -> None:
     here = kustomization(overlay)
     for name in (*here["resources"], *here.get("components", ())):
         assert (overlay / name / "kustomization.yaml").is_file(), name
-    known = {each["metadata"]["name"] for each in load(BASE) if each["kind"] == "Deployment"}
-    assert {each["name"] for each in here.get("replicas", ())} <= known
+    known = {
+        document["metadata"]["name"] for document in load(BASE) if document["kind"] == "Deployment"
+    }
+    assert {replica["name"] for replica in here.get("replicas", ())} <= known
 
 
 @pytest.mark.parametrize("folder", [BASE, *OVERLAYS], ids=lambda folder: folder.name)
@@ -112,9 +116,12 @@ def test_what_kubectl_renders_is_valid_and_complete(folder: Path) -> None:
         pytest.skip("kubectl is not installed")
     check(objects, VERSIONS[-1])
     names = {(object_["kind"], _HASH.sub("", object_["metadata"]["name"])) for object_ in objects}
-    expected = {(each["kind"], each["metadata"]["name"]) for each in load(BASE)}
+    expected = {(document["kind"], document["metadata"]["name"]) for document in load(BASE)}
     for component in kustomization(folder).get("components", ()):
-        expected |= {(each["kind"], each["metadata"]["name"]) for each in load(folder / component)}
+        expected |= {
+            (document["kind"], document["metadata"]["name"])
+            for document in load(folder / component)
+        }
     assert names == expected
     for object_ in objects:
         assert object_["kind"] == "Namespace" or object_["metadata"]["namespace"] == "strata"

@@ -138,9 +138,9 @@ def test_only_the_gateway_can_sign_for_everybody(service: ServiceFacts) -> None:
     environment = environment_of(OBJECTS, DEPLOYMENTS[service.app])
     (keys,) = [v for v in pod_of(DEPLOYMENTS[service.app])["volumes"] if v["name"] == "keys"]
     (mount,) = [
-        each
-        for each in container_of(DEPLOYMENTS[service.app])["volumeMounts"]
-        if each["name"] == "keys"
+        mount
+        for mount in container_of(DEPLOYMENTS[service.app])["volumeMounts"]
+        if mount["name"] == "keys"
     ]
     files = {value for name, value in environment.items() if name.endswith("_FILE")}
     if service.name == "gateway":
@@ -179,8 +179,10 @@ def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
     # No database, no cluster, no other port: the socket is all there is.
     assert settings.database_url == settings.worker_database_url == ""
     assert "ports" not in runner()
-    assert not any("secretKeyRef" in str(each) for each in runner().get("env", ()))
-    volumes = {each["name"]: each for each in pod_of(DEPLOYMENTS["tool-execution"])["volumes"]}
+    assert not any("secretKeyRef" in str(variable) for variable in runner().get("env", ()))
+    volumes = {
+        volume["name"]: volume for volume in pod_of(DEPLOYMENTS["tool-execution"])["volumes"]
+    }
     secrets = {
         volumes[mount["name"]]["secret"]["secretName"]
         for mount in runner()["volumeMounts"]
@@ -198,7 +200,7 @@ def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
 def test_both_see_the_socket_and_only_the_service_writes_packages() -> None:
     containers = containers_of(DEPLOYMENTS["tool-execution"])
     mounts = {
-        name: {each["name"]: each for each in container["volumeMounts"]}
+        name: {mount["name"]: mount for mount in container["volumeMounts"]}
         for name, container in containers.items()
     }
     theirs, ours = mounts[RUNNER], mounts["tool-execution"]
@@ -303,9 +305,9 @@ def test_prompts_of_an_operator_are_a_config_map_in_the_folder_of_the_settings(
     settings = settings_of(services()["agent_loop"], monkeypatch)
     assert isinstance(settings, AgentLoopSettings)
     deployment = DEPLOYMENTS["agent-loop"]
-    [volume] = [each for each in pod_of(deployment)["volumes"] if each["name"] == "prompts"]
+    [volume] = [volume for volume in pod_of(deployment)["volumes"] if volume["name"] == "prompts"]
     [mount] = [
-        each for each in container_of(deployment)["volumeMounts"] if each["name"] == "prompts"
+        mount for mount in container_of(deployment)["volumeMounts"] if mount["name"] == "prompts"
     ]
     # A cluster without prompts of its own has no such ConfigMap.
     assert volume["configMap"] == {"name": "strata-prompts", "optional": True}

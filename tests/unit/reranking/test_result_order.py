@@ -45,7 +45,7 @@ class Fixed:
         return [self.scores[int(text)] for text in texts if int(text) < len(self.scores)]
 
 
-def found(count: int, bonuses: Sequence[float] = ()) -> list[tuple[int, Place]]:
+def results(count: int, bonuses: Sequence[float] = ()) -> list[tuple[int, Place]]:
     padded = [*bonuses, *[0.0] * count]
     return [(n, Place("hybrid", 2 - n / 100, n + 1, None, padded[n])) for n in range(count)]
 
@@ -56,7 +56,7 @@ def reranking(model: Reranker, candidates: int = 30, budget: float = 60) -> Rera
 
 async def ordered(model: Reranker, items: list[tuple[int, Place]], candidates: int) -> list[int]:
     ranked, _ = await reranking(model, candidates).order("?", items, str)
-    return [each.item for each in ranked]
+    return [result.item for result in ranked]
 
 
 @given(st.lists(LIKELY, max_size=12), st.integers(min_value=1, max_value=15), st.data())
@@ -64,16 +64,16 @@ async def test_the_candidates_are_permuted_and_nothing_else(
     scores: list[float], candidates: int, data: st.DataObject
 ) -> None:
     bonuses = data.draw(st.lists(st.sampled_from([0.0, 0.15, 0.2]), max_size=len(scores)))
-    items = found(len(scores), bonuses)
+    items = results(len(scores), bonuses)
     model = Fixed(scores)
     ranked, report = await reranking(model, candidates).order("?", items, str)
-    assert sorted(each.item for each in ranked) == list(range(len(scores)))
-    assert [each.item for each in ranked][candidates:] == list(range(len(scores)))[candidates:]
+    assert sorted(result.item for result in ranked) == list(range(len(scores)))
+    assert [result.item for result in ranked][candidates:] == list(range(len(scores)))[candidates:]
     assert model.read == [str(n) for n in range(min(candidates, len(scores)))]
-    for each in ranked:
-        assert (each.item, each.place) == items[each.fused_rank - 1]
-        assert each.score == (scores[each.item] if each.fused_rank <= candidates else None)
-    ranks = sorted(each.rank for each in ranked if each.rank is not None)
+    for result in ranked:
+        assert (result.item, result.place) == items[result.fused_rank - 1]
+        assert result.score == (scores[result.item] if result.fused_rank <= candidates else None)
+    ranks = sorted(result.rank for result in ranked if result.rank is not None)
     assert ranks == list(range(1, min(candidates, len(scores)) + 1))
     if scores:
         assert report == Report("fixed", min(candidates, len(scores)), Outcome.DONE)
@@ -84,14 +84,14 @@ async def test_the_candidates_are_permuted_and_nothing_else(
 @given(st.lists(LIKELY, min_size=1, max_size=12))
 async def test_better_scores_stand_first_and_equal_ones_as_they_stood(scores: list[float]) -> None:
     expected = sorted(range(len(scores)), key=lambda n: (-scores[n], n))
-    ranked, _ = await reranking(Fixed(scores)).order("?", found(len(scores)), str)
-    assert [each.item for each in ranked] == expected
-    assert [each.rank for each in ranked] == list(range(1, len(scores) + 1))
+    ranked, _ = await reranking(Fixed(scores)).order("?", results(len(scores)), str)
+    assert [result.item for result in ranked] == expected
+    assert [result.rank for result in ranked] == list(range(1, len(scores) + 1))
 
 
 @given(st.lists(LIKELY, min_size=1, max_size=12))
 async def test_the_same_scores_give_the_same_order(scores: list[float]) -> None:
-    items = found(len(scores))
+    items = results(len(scores))
     first = await ordered(Fixed(scores), items, 30)
     assert await ordered(Fixed(scores), items, 30) == first
 
@@ -99,10 +99,12 @@ async def test_the_same_scores_give_the_same_order(scores: list[float]) -> None:
 async def test_what_the_question_prefers_tips_the_scales_and_does_not_outweigh() -> None:
     # 0.5 + 0.2 is more than the 0.67 of log-odds 0.7, and less than the 0.88 of 2.
     for score, first in ((0.7, 1), (2.0, 0)):
-        ranked, report = await reranking(Fixed([score, 0.0])).order("?", found(2, [0.0, 0.2]), str)
+        ranked, report = await reranking(Fixed([score, 0.0])).order(
+            "?", results(2, [0.0, 0.2]), str
+        )
         assert ranked[0].item == first
         # The rank is that of the reranker's own score.
-        assert [each.rank for each in sorted(ranked, key=lambda each: each.item)] == [1, 2]
+        assert [result.rank for result in sorted(ranked, key=lambda entry: entry.item)] == [1, 2]
     assert "the same 0.20 is added: it stays at place 2" in explain_rank(ranked[1], 2, report)
 
 
@@ -110,8 +112,11 @@ async def test_what_the_question_prefers_tips_the_scales_and_does_not_outweigh()
 async def test_scores_that_are_missing_or_no_numbers_leave_the_order(scores: list[float]) -> None:
     telemetry = Telemetry()
     made = Reranking(Fixed(scores), candidates=30, budget=60, telemetry=telemetry)
-    ranked, report = await made.order("?", found(3), str)
-    assert ([each.item for each in ranked], {each.rank for each in ranked}) == ([0, 1, 2], {None})
+    ranked, report = await made.order("?", results(3), str)
+    assert ([result.item for result in ranked], {result.rank for result in ranked}) == (
+        [0, 1, 2],
+        {None},
+    )
     assert report == Report("fixed", 3, Outcome.FAILED)
     assert telemetry.total(RERANKS, outcome="failed") == 1
 
@@ -121,7 +126,7 @@ async def test_a_timeout_of_the_model_itself_is_a_failure() -> None:
         async def score(self, query: str, texts: Sequence[str]) -> list[float]:
             raise TimeoutError
 
-    _, report = await reranking(Refusing([])).order("?", found(1), str)
+    _, report = await reranking(Refusing([])).order("?", results(1), str)
     assert report is not None
     assert report.outcome is Outcome.FAILED
 
@@ -129,8 +134,8 @@ async def test_a_timeout_of_the_model_itself_is_a_failure() -> None:
 async def test_when_the_time_is_over_the_fused_order_stands() -> None:
     telemetry = Telemetry()
     made = Reranking(Fixed([1, 2, 3], 60), candidates=2, budget=0.01, telemetry=telemetry)
-    ranked, report = await made.order("?", found(3), str)
-    assert [(each.item, each.score) for each in ranked] == [(0, None), (1, None), (2, None)]
+    ranked, report = await made.order("?", results(3), str)
+    assert [(result.item, result.score) for result in ranked] == [(0, None), (1, None), (2, None)]
     assert report == Report("fixed", 2, Outcome.OUT_OF_TIME)
     assert telemetry.total(RERANKS, outcome="out_of_time") == 1
     [seconds] = [sample.metric for sample in telemetry.samples() if sample.name == RERANK_SECONDS]
@@ -148,7 +153,7 @@ async def test_a_caller_in_a_hurry_gets_an_answer_and_not_a_timeout() -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 40
     with context.use(RequestContext(deadline=deadline)):
-        _, report = await reranking(Slow([1], 60)).order("?", found(1), str)
+        _, report = await reranking(Slow([1], 60)).order("?", results(1), str)
     assert report is not None
     assert report.outcome is Outcome.OUT_OF_TIME
     # Something is left for the rest of the search.
@@ -156,7 +161,7 @@ async def test_a_caller_in_a_hurry_gets_an_answer_and_not_a_timeout() -> None:
 
 
 async def test_a_search_that_is_called_off_is_called_off() -> None:
-    search = asyncio.create_task(reranking(Fixed([1], 60)).order("?", found(1), str))
+    search = asyncio.create_task(reranking(Fixed([1], 60)).order("?", results(1), str))
     await asyncio.sleep(0.05)
     search.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -165,16 +170,16 @@ async def test_a_search_that_is_called_off_is_called_off() -> None:
 
 async def test_without_a_reranker_nothing_is_asked_or_told() -> None:
     off = Reranking.off()
-    ranked, report = await off.order("?", found(2), str)
-    assert ([each.item for each in ranked], report) == ([0, 1], None)
+    ranked, report = await off.order("?", results(2), str)
+    assert ([result.item for result in ranked], report) == ([0, 1], None)
     assert (off.depth(5), reranking(Fixed([]), 30).depth(5)) == (5, 30)
     assert reranking(Fixed([]), 30).depth(100) == 100
-    assert explain_rank(Ranked(0, found(1)[0][1], 1, 1, 2.0), 1, None) == ""
+    assert explain_rank(Ranked(0, results(1)[0][1], 1, 1, 2.0), 1, None) == ""
 
 
 def test_it_is_told_in_words_what_the_reranker_did() -> None:
     report = Report("fixed", 7, Outcome.DONE)
-    moved = Ranked(0, found(1)[0][1], 4, 1, 3.25)
+    moved = Ranked(0, results(1)[0][1], 4, 1, 3.25)
     assert explain_rank(moved, 1, report) == (
         "The reranker puts it at rank 1 of 7 with a score of 3.2500:"
         " it moved from place 4 to place 1."

@@ -170,7 +170,7 @@ def test_keys_rotate() -> None:
     private, public = generate_key_pair()
     old, new = TokenSigner(PRIVATE), TokenSigner(private)
     verifier = TokenVerifier([PUBLIC, public])
-    old_token, new_token = (each.mint("o", "p", "k", ()) for each in (old, new))
+    old_token, new_token = (signer.mint("o", "p", "k", ()) for signer in (old, new))
     verifier.verify(old_token)
     verifier.verify(new_token)
     verifier.replace_keys(public)
@@ -181,8 +181,8 @@ def test_keys_rotate() -> None:
 def test_one_text_may_hold_several_keys() -> None:
     private, public = generate_key_pair()
     verifier = TokenVerifier(f"# the old one\n{PUBLIC}\n# the new one\n{public}")
-    for each in (PRIVATE, private):
-        verifier.verify(TokenSigner(each).mint("o", "p", "k", ()))
+    for key in (PRIVATE, private):
+        verifier.verify(TokenSigner(key).mint("o", "p", "k", ()))
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -237,7 +237,7 @@ def test_a_bound_key_is_accepted_by_its_methods_only() -> None:
     }
 
     async def accepted(path: str) -> set[str]:
-        found = set()
+        names = set()
         for name, token in tokens.items():
             try:
                 await authenticator.authenticate(
@@ -245,8 +245,8 @@ def test_a_bound_key_is_accepted_by_its_methods_only() -> None:
                 )
             except UnauthenticatedError:
                 continue
-            found.add(name)
-        return found
+            names.add(name)
+        return names
 
     assert asyncio.run(accepted("/a.A/Index")) == {"everyday", "bound"}
     assert asyncio.run(accepted("/a.A/Drop")) == {"everyday"}

@@ -17,7 +17,7 @@ class Stream:
     """The client's end of a stream whose server says what a test puts in."""
 
     def __init__(self) -> None:
-        self.told: asyncio.Queue[Any] = asyncio.Queue()
+        self.pending: asyncio.Queue[Any] = asyncio.Queue()
         self.heard: asyncio.Queue[Any] = asyncio.Queue()
         self.cancelled = False
         self._sending: asyncio.Task[None] | None = None
@@ -31,10 +31,10 @@ class Stream:
         return self
 
     async def read(self) -> Any:
-        told = await self.told.get()
-        if isinstance(told, Exception):
-            raise told
-        return told
+        message = await self.pending.get()
+        if isinstance(message, Exception):
+            raise message
+        return message
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -49,20 +49,20 @@ class Answers:
         self.began: list[str] = []
         self.left: list[str] = []
 
-    def __call__(self, told: str) -> Coroutine[Any, Any, str] | None:
-        return self._answer(told) if told.startswith("ask") else None
+    def __call__(self, question: str) -> Coroutine[Any, Any, str] | None:
+        return self._answer(question) if question.startswith("ask") else None
 
-    async def _answer(self, told: str) -> str:
-        self.began.append(told)
-        if "bad" in told:
-            raise ValueError(told)
-        if "slow" in told:
+    async def _answer(self, question: str) -> str:
+        self.began.append(question)
+        if "bad" in question:
+            raise ValueError(question)
+        if "slow" in question:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                self.left.append(told)
+                self.left.append(question)
                 raise
-        return told.replace("ask", "answer")
+        return question.replace("ask", "answer")
 
 
 @pytest.fixture
@@ -70,48 +70,48 @@ def stream() -> Stream:
     return Stream()
 
 
-async def said(stream: Stream, answers: Answers, *told: Any) -> list[str]:
-    for each in (*told, grpc.aio.EOF):
-        stream.told.put_nowait(each)
-    found = answering(stream, "first", answers, lambda word: word == "over")
-    async with aclosing(found):
-        return [each async for each in found]
+async def responses_of(stream: Stream, answers: Answers, *messages: Any) -> list[str]:
+    for message in (*messages, grpc.aio.EOF):
+        stream.pending.put_nowait(message)
+    responses = answering(stream, "first", answers, lambda word: word == "over")
+    async with aclosing(responses):
+        return [response async for response in responses]
 
 
 async def test_questions_are_answered_and_the_rest_is_told(stream: Stream) -> None:
     answers = Answers()
-    found = answering(stream, "first", answers, lambda word: word == "over")
-    async with aclosing(found):
-        stream.told.put_nowait("news")
-        assert await anext(found) == "news"
+    responses = answering(stream, "first", answers, lambda word: word == "over")
+    async with aclosing(responses):
+        stream.pending.put_nowait("news")
+        assert await anext(responses) == "news"
         assert await stream.heard.get() == "first"
-        stream.told.put_nowait("ask 1")
-        following = asyncio.ensure_future(anext(found))
+        stream.pending.put_nowait("ask 1")
+        following = asyncio.ensure_future(anext(responses))
         assert await stream.heard.get() == "answer 1"
-        stream.told.put_nowait("over")
+        stream.pending.put_nowait("over")
         assert await following == "over"
     assert stream.cancelled
 
 
 async def test_an_answer_that_nobody_waits_for_is_not_worked_out(stream: Stream) -> None:
     answers = Answers()
-    found = answering(stream, "first", answers, lambda word: word == "over")
-    async with aclosing(found):
-        following = asyncio.ensure_future(anext(found))
+    responses = answering(stream, "first", answers, lambda word: word == "over")
+    async with aclosing(responses):
+        following = asyncio.ensure_future(anext(responses))
         for number, word in enumerate(("ask slow 1", "ask slow 2"), 1):
-            stream.told.put_nowait(word)
+            stream.pending.put_nowait(word)
             while len(answers.began) < number:
                 await asyncio.sleep(0)
         assert answers.left == ["ask slow 1"]
         # Other news leave it alone.
-        stream.told.put_nowait("news")
+        stream.pending.put_nowait("news")
         assert await following == "news"
         assert answers.left == ["ask slow 1"]
-        stream.told.put_nowait("over")
-        assert await anext(found) == "over"
+        stream.pending.put_nowait("over")
+        assert await anext(responses) == "over"
         assert answers.left == ["ask slow 1", "ask slow 2"]
-        following = asyncio.ensure_future(anext(found))
-        stream.told.put_nowait("ask slow 3")
+        following = asyncio.ensure_future(anext(responses))
+        stream.pending.put_nowait("ask slow 3")
         while len(answers.began) < 3:
             await asyncio.sleep(0)
         following.cancel()
@@ -122,12 +122,12 @@ async def test_an_answer_that_nobody_waits_for_is_not_worked_out(stream: Stream)
 
 @pytest.mark.parametrize("last", ["ask bad", ValueError("ask bad")])
 async def test_what_fails_ends_the_stream(stream: Stream, last: object) -> None:
-    stream.told.put_nowait(last)
+    stream.pending.put_nowait(last)
     with pytest.raises(ValueError, match="ask bad"):
         await anext(answering(stream, "first", Answers(), lambda _: False))
     assert stream.cancelled
 
 
 async def test_the_end_of_the_stream_is_the_end(stream: Stream) -> None:
-    assert await said(stream, Answers(), "a", "b") == ["a", "b"]
+    assert await responses_of(stream, Answers(), "a", "b") == ["a", "b"]
     assert stream.cancelled

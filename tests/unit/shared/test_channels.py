@@ -49,7 +49,7 @@ def test_only_repeatable_unary_methods_are_retried_and_only_when_the_server_went
     config = json.loads(service_config([service], max_attempts=4))
     assert config["loadBalancingConfig"] == [{"round_robin": {}}]
     (method_config,) = config["methodConfig"]
-    assert [each["method"] for each in method_config["name"]] == ["Read", "Put"]
+    assert [name["method"] for name in method_config["name"]] == ["Read", "Put"]
     assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE", "CANCELLED"]
     assert method_config["retryPolicy"]["maxAttempts"] == 4
 
@@ -104,5 +104,5 @@ def test_internal_calls_of_every_kind_go_to_another_replica_when_the_token_is_re
 ) -> None:
     config = json.loads(service_config([service], max_attempts=4, internal=True))
     (method_config,) = config["methodConfig"]
-    assert {each["method"] for each in method_config["name"]} == {"Read", "Put", "Write", "Watch"}
+    assert {name["method"] for name in method_config["name"]} == {"Read", "Put", "Write", "Watch"}
     assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAUTHENTICATED"]

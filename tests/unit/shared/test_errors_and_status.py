@@ -83,7 +83,7 @@ texts = st.text(max_size=60)
 @given(
     kind=st.sampled_from(ERRORS),
     message=st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100),
-    reason=st.sampled_from([each for each in Reason if each is not Reason.UNSPECIFIED]),
+    reason=st.sampled_from([reason for reason in Reason if reason is not Reason.UNSPECIFIED]),
     metadata=st.dictionaries(
         st.from_regex(r"[a-z_]{1,20}", fullmatch=True),
         st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60),
@@ -187,9 +187,9 @@ def test_words_of_the_transport_reach_no_caller(
     error = from_rpc_error(grpc.aio.AioRpcError(code, empty, empty, details=details))
     assert type(error) is kind
     assert error.lost is not error.unsent
-    told = to_status(error)
+    status = to_status(error)
     for secret in ("10.1.2.3", "7603", "7605", "::1", "recall", "RST_STREAM", "Socket"):
-        assert secret not in told.details
+        assert secret not in status.details
     # The log keeps them.
     assert details in repr(error)
 
@@ -222,9 +222,9 @@ def test_call_without_a_connection_was_never_sent(details: str) -> None:
     ("code", "details", "trailing"),
     [
         # A peer may pass on what its own transport said.
-        *((grpc.StatusCode.UNAVAILABLE, each, [("server", "proxy")]) for each in UNSENT),
-        *((grpc.StatusCode.UNAVAILABLE, f"upstream: {each}", []) for each in UNSENT),
-        *((grpc.StatusCode.INTERNAL, each, []) for each in UNSENT),
+        *((grpc.StatusCode.UNAVAILABLE, details, [("server", "proxy")]) for details in UNSENT),
+        *((grpc.StatusCode.UNAVAILABLE, f"upstream: {details}", []) for details in UNSENT),
+        *((grpc.StatusCode.INTERNAL, details, []) for details in UNSENT),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", []),
         (grpc.StatusCode.UNAVAILABLE, "Stream removed (ping timeout)", []),
         (

@@ -110,8 +110,8 @@ def test_the_question_to_a_manager_shows_each_member_on_one_line(
         manager_agent=pb.GroupMember(agent_id="agent-manager", name="Max"),
         manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_DYNAMIC, termination_token="DONE!"),
     )
-    said = MessageInput(parts=[Part(text=TextPart(text="Go."))])
-    turn = manager_of(group, Exchange([said])).next_turn()
+    message = MessageInput(parts=[Part(text=TextPart(text="Go."))])
+    turn = manager_of(group, Exchange([message])).next_turn()
     assert isinstance(turn, Turn)
     opening, *lines = turn.lines[-1].message.parts[0].text.text.split("\n")
     assert opening.startswith("[You manage this group of agents. ")

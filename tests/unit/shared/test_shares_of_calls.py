@@ -62,7 +62,7 @@ async def test_one_project_cannot_take_every_place(method: Method) -> None:
     released.set()
     assert await asyncio.gather(*held, *others) == ["done"] * 8
     assert await call("noisy") == "done"
-    assert all(not each for each in admission._of_project.values())
+    assert all(not calls for calls in admission._of_project.values())
 
 
 async def test_a_call_of_a_quiet_project_passes_the_many_of_a_busy_one() -> None:
@@ -123,15 +123,15 @@ async def _messages(*pauses: float) -> AsyncIterator[int]:
 
 async def _receive(method: Method, pauses: list[float], work: float = 0.0) -> list[int]:
     async def proceed(call: Any) -> list[int]:
-        found = []
+        numbers = []
         async for message in call.request:
             await asyncio.sleep(work)
-            found.append(message)
-        return found
+            numbers.append(message)
+        return numbers
 
     run = IdleUploads(0.2).bind(method, proceed)
-    found: list[int] = await run(SimpleNamespace(request=_messages(*pauses)))  # type: ignore[arg-type]
-    return found
+    numbers: list[int] = await run(SimpleNamespace(request=_messages(*pauses)))  # type: ignore[arg-type]
+    return numbers
 
 
 @pytest.mark.parametrize("method", [UPLOAD, BOTH_WAYS], ids=["one way", "both ways"])

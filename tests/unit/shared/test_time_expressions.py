@@ -19,14 +19,14 @@ HONOLULU = ZoneInfo("Pacific/Honolulu")
 
 def days(text: str, now: datetime = NOW, zone: ZoneInfo = LISBON) -> list[tuple[str, str]]:
     """First and last day of every range, in the zone; "" where it is open."""
-    found = []
+    ranges = []
     for time_range in time_ranges(text, now, zone):
         first = time_range.start.astimezone(zone).date().isoformat() if time_range.start else ""
         last = ""
         if time_range.end:
             last = (time_range.end.astimezone(zone).date() - timedelta(days=1)).isoformat()
-        found.append((first, last))
-    return found
+        ranges.append((first, last))
+    return ranges
 
 
 def day(text: str) -> list[tuple[str, str]]:
@@ -107,13 +107,13 @@ def test_the_day_is_that_of_the_person() -> None:
     early = datetime(2026, 11, 21, 5, tzinfo=UTC)
     assert days("yesterday", early, LISBON) == day("2026-11-20")
     assert days("yesterday", early, HONOLULU) == day("2026-11-19")
-    [found] = time_ranges("yesterday", early, HONOLULU)
-    assert found.start == datetime(2026, 11, 19, 10, tzinfo=UTC)
+    [time_range] = time_ranges("yesterday", early, HONOLULU)
+    assert time_range.start == datetime(2026, 11, 19, 10, tzinfo=UTC)
 
 
 def test_the_words_are_told() -> None:
-    found = time_ranges("Since last March, and not before 2024", NOW, LISBON)
-    assert [each.words for each in found] == ["Since last March", "before 2024"]
+    time_ranges_ = time_ranges("Since last March, and not before 2024", NOW, LISBON)
+    assert [time_range.words for time_range in time_ranges_] == ["Since last March", "before 2024"]
 
 
 @given(
@@ -129,19 +129,19 @@ def test_the_words_are_told() -> None:
 )  # fmt: skip
 def test_no_text_fails_and_every_range_is_one(text: str, today: date) -> None:
     now = datetime(today.year, today.month, today.day, 23, tzinfo=UTC)
-    for found in time_ranges(text, now, LISBON):
-        assert found.words
-        assert found.start is not None or found.end is not None
-        if found.start is not None and found.end is not None:
-            assert found.start < found.end
+    for time_range in time_ranges(text, now, LISBON):
+        assert time_range.words
+        assert time_range.start is not None or time_range.end is not None
+        if time_range.start is not None and time_range.end is not None:
+            assert time_range.start < time_range.end
 
 
 @given(st.dates(date(1990, 1, 1), date(2090, 12, 31)))
 def test_a_month_without_a_year_is_the_newest_that_has_begun(today: date) -> None:
     now = datetime(today.year, today.month, today.day, 12, tzinfo=UTC)
-    [found] = time_ranges("in March", now, ZoneInfo("UTC"))
-    assert found.start is not None
-    assert found.start <= now < found.start.replace(year=found.start.year + 1)
+    [time_range] = time_ranges("in March", now, ZoneInfo("UTC"))
+    assert time_range.start is not None
+    assert time_range.start <= now < time_range.start.replace(year=time_range.start.year + 1)
 
 
 @pytest.mark.parametrize("year", [1, 9999])

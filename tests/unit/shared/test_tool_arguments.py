@@ -28,8 +28,8 @@ def parameters(schema: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_value_that_the_schema_allows_is_passed_on(schema: dict[str, Any], value: str) -> None:
-    given = fit_arguments("tool", parameters(schema), f'{{"a": {value}}}')
-    assert given == {"a": json.loads(value)}
+    arguments = fit_arguments("tool", parameters(schema), f'{{"a": {value}}}')
+    assert arguments == {"a": json.loads(value)}
 
 
 @pytest.mark.parametrize(

@@ -101,11 +101,11 @@ async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_n
     # Both search now, the index first: it takes longer.
     assert services.seen[2:] == ["begun", "index", "statement"]
     services.open()
-    found = await finding
+    matches = await finding
     # In the same transaction.
     assert services.seen[5:] == ["ids by index", "done"]
-    assert [hit.document_id for hit in found.hits] == ["by index"]
-    assert (found.by_id, found.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
+    assert [hit.document_id for hit in matches.hits] == ["by index"]
+    assert (matches.by_id, matches.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
 @pytest.mark.parametrize("index_first", [True, False])
@@ -129,17 +129,17 @@ async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
     await until_seen(services, "done")
     assert not finding.done()
     services.index.set()
-    found = await finding
+    matches = await finding
     assert services.seen[5:] == ["done", "look", "begun", "ids by index", "done"]
-    assert (found.by_id, found.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
+    assert (matches.by_id, matches.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
 async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None:
     services = Services().open()
     services.hits, services.young = ["old", "young"], {"young"}
-    found = await services.find()
-    assert found.by_id == {"old": "OLD", "young": "YOUNG"}
-    assert [each for each in services.seen if each.startswith("ids")] == [
+    matches = await services.find()
+    assert matches.by_id == {"old": "OLD", "young": "YOUNG"}
+    assert [query for query in services.seen if query.startswith("ids")] == [
         "ids old young",
         "ids young",
     ]
@@ -164,9 +164,9 @@ async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -
 async def test_without_the_index_all_is_searched_by_words() -> None:
     services = Services().open()
     services.away = True
-    found = await services.find()
+    matches = await services.find()
     assert services.seen[-2:] == ["done", "all words"]
-    assert (found.hits, found.by_id, found.by_words) == ((), {}, [("by words", 0.5)])
+    assert (matches.hits, matches.by_id, matches.by_words) == ((), {}, [("by words", 0.5)])
 
 
 async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:

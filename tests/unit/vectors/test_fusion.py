@@ -158,7 +158,7 @@ def found_by(
 ) -> list[Hit]:
     """All that a model has found, in documents of its own."""
     theirs = [
-        [each._replace(document_id=f"{each.document_id} {model}") for each in arm]
+        [candidate._replace(document_id=f"{candidate.document_id} {model}") for candidate in arm]
         for arm in (dense, sparse)
     ]
     return fuse(*theirs, limit=100, depth=100, config=config, corpus=1_000)
@@ -212,10 +212,10 @@ def test_impossible_weights_are_refused(weight: float, low: float, high: float) 
 def test_what_is_below_the_floor_is_left_out_unless_it_is_asked_for() -> None:
     config = FusionConfig(floor=0.3)
     dense = [Candidate("near", 0.4), Candidate("far", 0.2), Candidate("preferred", 0.1, bonus=0.5)]
-    found = fuse(dense, [], limit=9, depth=9, config=config, corpus=9)
-    assert [(hit.document_id, hit.weak) for hit in found] == [("near", False)]
-    found = fuse(dense, [], limit=9, depth=9, config=config, corpus=9, weak=True)
-    assert {hit.document_id: hit.weak for hit in found} == {
+    hits = fuse(dense, [], limit=9, depth=9, config=config, corpus=9)
+    assert [(hit.document_id, hit.weak) for hit in hits] == [("near", False)]
+    hits = fuse(dense, [], limit=9, depth=9, config=config, corpus=9, weak=True)
+    assert {hit.document_id: hit.weak for hit in hits} == {
         "near": False,
         "far": True,
         "preferred": True,
@@ -240,22 +240,22 @@ def test_a_share_of_the_floor_applies_to_what_is_left_out_and_to_what_is_weak() 
     config = FusionConfig(floor=0.2)
     dense = [Candidate("near", 0.25), Candidate("topic", 0.16), Candidate("far", 0.1)]
 
-    def found(share: float, *, weak: bool = False) -> dict[str, bool]:
+    def weak_of(share: float, *, weak: bool = False) -> dict[str, bool]:
         hits = fuse(
             dense, [], limit=9, depth=9, config=config, corpus=9, floor_share=share, weak=weak
         )
         return {hit.document_id: hit.weak for hit in hits}
 
-    assert found(1.0) == {"near": False}
-    assert found(0.75) == {"near": False, "topic": False}
-    assert found(0.75, weak=True) == {"near": False, "topic": False, "far": True}
+    assert weak_of(1.0) == {"near": False}
+    assert weak_of(0.75) == {"near": False, "topic": False}
+    assert weak_of(0.75, weak=True) == {"near": False, "topic": False, "far": True}
 
 
 def test_words_lift_a_document_over_the_floor() -> None:
     config = FusionConfig(floor=0.3)
     dense = [Candidate("both", 0.2), Candidate("meaning", 0.2)]
-    found = fuse(dense, [Candidate("both", 9.0)], limit=9, depth=9, config=config, corpus=9)
-    assert [hit.document_id for hit in found] == ["both"]
+    hits = fuse(dense, [Candidate("both", 9.0)], limit=9, depth=9, config=config, corpus=9)
+    assert [hit.document_id for hit in hits] == ["both"]
 
 
 def test_meaning_counts_as_much_as_the_model_knows_of_the_query() -> None:

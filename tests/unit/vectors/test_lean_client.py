@@ -47,8 +47,8 @@ def requests(draw: st.DrawFn) -> models.QueryRequest:
         "offset": draw(st.sampled_from([None, 3])),
         "score_threshold": draw(st.sampled_from([None, 0.5])),
     }
-    said = {name: value for name, value in given_fields.items() if value is not None}
-    return models.QueryRequest(query=query, **said)
+    fields = {name: value for name, value in given_fields.items() if value is not None}
+    return models.QueryRequest(query=query, **fields)
 
 
 class Points:
@@ -72,5 +72,5 @@ async def test_a_batch_says_what_the_inherited_client_would_say(
         client = connect("http://127.0.0.1:1")
         await client.query_batch_points("c", [*asked, *asked])  # a filter may serve twice
         await client.close()
-    expected = [RestToGrpc.convert_query_request(each, "c") for each in [*asked, *asked]]
+    expected = [RestToGrpc.convert_query_request(request, "c") for request in [*asked, *asked]]
     assert list(points.asked[0].query_points) == expected

@@ -40,9 +40,9 @@ def test_losses_that_a_fair_coin_would_make_are_no_reason(
     lost: int, gained: int, refused: bool
 ) -> None:
     both = 3
-    found = Comparison(Share(64, both + lost, both + gained), gained)
-    assert found.lost == lost
-    assert bool(verdict(found, 0.95)) == refused
+    comparison = Comparison(Share(64, both + lost, both + gained), gained)
+    assert comparison.lost == lost
+    assert bool(verdict(comparison, 0.95)) == refused
 
 
 @given(st.integers(0, 64), st.integers(1, 64), st.integers(0, 64))
@@ -105,7 +105,7 @@ async def test_searches_of_one_moment_ask_once_what_serves(
     models = EmbeddingModels("model", [(info, None)])  # type: ignore[list-item]
     routes = StoredRoutes(ledger, Collection("texts", {}), models)  # type: ignore[arg-type]
     served = await asyncio.gather(*(routes.serving() for _ in range(3)))
-    assert [each.generation for each in served] == ["generation-1"] * 3
+    assert [generation.generation for generation in served] == ["generation-1"] * 3
     assert (await routes.serving(fresh=True)).generation == "generation-2"
     assert (await routes.serving()).generation == "generation-2"
     assert ledger.asked == 2

@@ -28,7 +28,7 @@ HITS = st.lists(
 WORDS = st.lists(
     st.tuples(st.sampled_from(NAMES), st.floats(0.001, 3, allow_nan=False)),
     max_size=8,
-    unique_by=lambda each: each[0],
+    unique_by=lambda pair: pair[0],
 )
 
 
@@ -39,10 +39,10 @@ def test_each_is_there_once_if_postgresql_knows_it_and_best_first(
     merged = merge(
         hits, {name: name for name in known}, [(name, name, score) for name, score in words]
     )
-    found = {hit.document_id for hit in hits} & known
+    expected = {hit.document_id for hit in hits} & known
     waiting = {name for name, _ in words} - known
     names = [name for name, _ in merged]
-    assert sorted(names) == sorted(found | waiting)
+    assert sorted(names) == sorted(expected | waiting)
     assert [place.score for _, place in merged] == sorted(
         (place.score for _, place in merged), reverse=True
     )

@@ -24,7 +24,9 @@ class Names:
     """A resolver that knows some names, gives others a public address, and counts questions."""
 
     def __init__(self, **answers: Sequence[str]) -> None:
-        self.answers = {name.replace("_", "."): list(found) for name, found in answers.items()}
+        self.answers = {
+            name.replace("_", "."): list(addresses) for name, addresses in answers.items()
+        }
         self.asked: list[str] = []
 
     async def __call__(self, host: str, port: int) -> list[str]:
@@ -242,11 +244,11 @@ async def test_a_name_is_asked_for_once_and_all_its_addresses_are_given() -> Non
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
 async def test_one_forbidden_address_spoils_the_name(inside: str, place: int) -> None:
-    found = [PUBLIC, "2606:4700::1111"]
-    found.insert(place, inside)
+    addresses = [PUBLIC, "2606:4700::1111"]
+    addresses.insert(place, inside)
 
     with pytest.raises(ForbiddenUrlError) as refused:
-        await resolve("https://trap.example.com/", Names(trap_example_com=found))
+        await resolve("https://trap.example.com/", Names(trap_example_com=addresses))
 
     assert inside not in str(refused.value)
 
@@ -265,9 +267,9 @@ async def test_a_resolver_that_fails_is_told_in_words() -> None:
 
 
 async def test_a_name_with_countless_addresses_is_refused() -> None:
-    found = [f"93.184.{number}.34" for number in range(100)]
+    addresses = [f"93.184.{number}.34" for number in range(100)]
     with pytest.raises(FetchError, match="too many"):
-        await resolve("https://many.example.com/", Names(many_example_com=found))
+        await resolve("https://many.example.com/", Names(many_example_com=addresses))
 
 
 async def test_a_private_network_is_reached_only_if_it_was_opened() -> None:
