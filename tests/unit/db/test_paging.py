@@ -99,7 +99,7 @@ def test_no_token_means_the_first_page() -> None:
     assert decode_page_token("list", "", [str]) is None
 
 
-@pytest.mark.parametrize(("asked", "given"), [(0, 50), (1, 1), (1000, 1000), (5000, 1000)])
+@pytest.mark.parametrize(("asked", "expected"), [(0, 50), (1, 1), (1000, 1000), (5000, 1000)])
 def test_page_sizes_have_a_default_and_a_ceiling(asked: int, expected: int) -> None:
     assert page_limit(asked) == expected
 
