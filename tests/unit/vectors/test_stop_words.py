@@ -8,7 +8,7 @@ from strata.shared.vectors.stop_words import without_stop_words
 
 
 @pytest.mark.parametrize(
-    ("query", "given"),
+    ("query", "expected"),
     [
         ("what is the zzzqqq", "zzzqqq"),
         ("What is the zzzqqq?", "zzzqqq?"),
