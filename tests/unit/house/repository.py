@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -59,3 +60,22 @@ def texts() -> dict[str, str]:
         except UnicodeDecodeError:
             continue
     return contents
+
+
+def sections(document: str) -> dict[str, str]:
+    """Returns the sections of a Markdown document by the anchors that GitHub gives their headings.
+
+    A section ends at the next heading, of whatever level.
+    """
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    fenced = False
+    for line in document.splitlines():
+        fenced ^= line.startswith("```")
+        heading = None if fenced else re.fullmatch(r"#+ (.+)", line)
+        if heading is None:
+            lines.append(line)
+        else:
+            anchor = re.sub(r"[^\w -]", "", heading[1].lower()).replace(" ", "-")
+            lines = found.setdefault(anchor, [])
+    return {anchor: "\n".join(lines) for anchor, lines in found.items()}

@@ -1,0 +1,336 @@
+"""docs/wire-format.md is true: its examples, texts and limits are those of the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from strata.agent_loop import first_messages
+from strata.agent_loop.compaction import compactor, planning, transcript
+from strata.agent_loop.convert import agent_options
+from strata.agent_loop.domain import agents, file_limits, message_buffer, messages, runs
+from strata.agent_loop.loop import (
+    documents,
+    gauge,
+    nesting,
+    packaging,
+    requests,
+    strategy,
+    transcripts,
+    voice_transcripts,
+)
+from strata.agent_loop.models import domain as models
+from strata.agent_loop.models import tokens, wire
+from strata.agent_loop.prompts import library, summary, system_message
+from strata.agent_loop.rules import refusals, repetition
+from strata.agent_loop.rules import validation as rule_validation
+from strata.archival import convert as archival
+from strata.archival.settings import ArchivalSettings
+from strata.core_memory.convert import requests as block_requests
+from strata.core_memory.domain import blocks, editing, patching, rendering, tool_rules
+from strata.core_memory.domain.compilation import FileLimits
+from strata.core_memory.files.domain import directories, files, grep, opening, search, windows
+from strata.core_memory.files.reading import pages
+from strata.gateway.runs import convert as run_requests
+from strata.recall import convert_search as recall
+from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
+from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
+from strata.shared.tool_rules import ToolRuleType, rule_sentence
+from strata.tool_execution import convert_registry
+from strata.tool_execution.builtin import agents as agent_tools
+from strata.tool_execution.builtin import code, summaries, voice_memory_definitions
+from strata.tool_execution.domain import registry
+from unit.house.repository import REPOSITORY, sections
+
+DOCUMENT = (REPOSITORY / "docs" / "wire-format.md").read_text("utf-8")
+SECTIONS = sections(DOCUMENT)
+NOW = datetime(2026, 11, 21, 20, 43, 9, tzinfo=UTC)
+ZONE = "UTC"
+
+
+def block(label: str, description: str, value: str) -> blocks.Block:
+    return blocks.Block(
+        id=f"block-{label}",
+        label=label,
+        value=value,
+        description=description,
+        limit=blocks.DEFAULT_LIMIT,
+        read_only=False,
+        revision=1,
+        create_time=NOW,
+        update_time=NOW,
+    )
+
+
+def system_text() -> str:
+    form = rendering.Form.of("letta_v1_agent", line_numbers=False)
+    persona = replace(block("persona", "Who you are.", "I am Ada."), read_only=True)
+    human = block("human", "Whom you talk to.", "Name: Sam\nLikes rowing")
+    notes = replace(
+        block("notes", "Notes of lasting use.", "The harbour opens at 9."), limit=25, taint=("web",)
+    )
+    rules = [
+        tool_rules.ToolRule(ToolRuleType.CONTINUE_LOOP, "memory_insert"),
+        tool_rules.ToolRule(ToolRuleType.EXIT_LOOP, "send_message"),
+    ]
+    file = windows.AttachedFile("file-1", "boat/handbook.md", files.ContentState.TEXT, "", 40)
+    view = directories.FolderView(
+        "boat",
+        "Papers of our boat.",
+        "Quote the line.",
+        [windows.Window(file, 11, 12, NOW)],
+        ["boat/log.csv"],
+        950,
+    )
+    section = rendering.render_memory(
+        form,
+        [persona, human, notes],
+        rules,
+        directories=directories.render_directories(
+            [view],
+            {"file-1": "Change the oil every 150 hours.\nReplace the impeller each spring."},
+            ["persona", "human", "notes"],
+            FileLimits(),
+        ),
+    )
+    metadata = system_message.Metadata(
+        now=NOW,
+        timezone=ZONE,
+        last_modified=NOW,
+        hidden_messages=12,
+        archival=system_message.archival_lines(
+            system_message.ArchivalStats(3, ["boat", "family"], 4), ["persona", "human", "notes"]
+        ),
+    )
+    return system_message.assemble("(the system prompt of the agent)", section, metadata)
+
+
+def numbered_text() -> str:
+    form = rendering.Form.of("letta_v1_agent", line_numbers=True)
+    text = rendering.render_memory(form, [block("human", "Who.", "Name: Sam\nLikes rowing")], [])
+    return text[text.index("<warning>") : text.index("</human>")].rstrip("\n")
+
+
+def transcript_text() -> str:
+    user = messages.Message(
+        id="message-1",
+        role=messages.MessageRole.USER,
+        parts=(models.TextPart("I moved to Riga."),),
+        conversation_id="conversation-1",
+        name="Sam",
+    )
+    call = models.ToolCall("call-1", "memory_insert", "{}")
+    told = messages.ToolReturn("call-1", "memory_insert", messages.ToolStatus.OK, "None")
+    made = replace(
+        user,
+        role=messages.MessageRole.ASSISTANT,
+        name="",
+        parts=(models.TextPart("Since when?\nI shall note it."), call),
+    )
+    returned = replace(made, role=messages.MessageRole.TOOL, parts=(told,))
+    read = runs.TranscriptRange("agent-1", "conversation-1", -1, 9)
+    shown = transcripts.read_transcript([user, made, returned], read, 10_000).message
+    return "\n".join(part.text for part in shown.parts if isinstance(part, models.TextPart))
+
+
+EXAMPLES: dict[str, Callable[[], str]] = {
+    "layout": system_text,
+    "line-numbers": numbered_text,
+    "packed-user-messages": lambda: packaging.pack_user_message(
+        "Hello", NOW, ZONE, location="Riga", name="Sam"
+    ),
+    "tool-returns": lambda: packaging.package(messages.ToolStatus.OK, SENT_MESSAGE, NOW, ZONE),
+    "heartbeats": lambda: packaging.pack_heartbeat(strategy.HEARTBEAT_REQUESTED, NOW, ZONE),
+    "first-messages": lambda: packaging.pack_login(NOW, ZONE),
+    "summaries": lambda: packaging.pack_summary("Sam moved to Riga.", NOW, ZONE),
+    "transcripts-of-memory-agents": transcript_text,
+}
+
+TEXTS = (
+    packaging.HIDDEN.strip(),
+    packaging.CANCELLED,
+    packaging.TIMED_OUT,
+    packaging.NOT_STARTED,
+    packaging.OUTCOME_UNKNOWN,
+    packaging.EXPIRED,
+    packaging.UNANSWERED,
+    packaging.NO_RETURN,
+    packaging.NO_RETURN_IN_TIME,
+    packaging.NOT_WAITED_FOR,
+    packaging.NOT_REACHED,
+    packaging.DEPENDED,
+    packaging.denied("REASON"),
+    strategy.REQUIRED_V3.format("NAMES"),
+    strategy.REQUIRED_V2.format("NAMES"),
+    strategy.RULE_VIOLATED,
+    strategy.CHILD_RULE,
+    strategy.CONTINUE_RULE,
+    strategy.HEARTBEAT_REQUESTED,
+    strategy.CALL_FAILED,
+    refusals.CONSTRAINT,
+    refusals.NOT_JSON,
+    refusals.TOO_DEEP,
+    refusals.NOT_AN_OBJECT,
+    refusals.INVALID_PREFILLED,
+    refusals.NOT_RUN,
+    refusals.NOT_APPROVED,
+    tool_arguments.INVALID,
+    first_messages.BOOT_THOUGHT,
+    first_messages.BOOT_MESSAGE,
+    packaging.FIRST_LOGIN,
+    SENT_MESSAGE,
+    MEMORIES_STORED,
+    tool_rules.INTRODUCTION,
+    tool_returns._NOTE.format(length="LENGTH", limit="LIMIT").strip(),
+    transcript.CLIP_MARK,
+    transcript._EXTRACT_TAIL,
+    summary.SUMMARY_ACKNOWLEDGEMENT,
+    wire.MISSING_RETURN,
+    wire.BLANK_MESSAGE,
+    wire.OPENING,
+    wire.CONTINUE,
+    requests.BLIND_MODEL,
+    requests.TOO_MANY_IMAGES,
+    requests.NO_ROOM_FOR_IMAGE,
+    requests._MARK.format("N"),
+    editing.REVIEW,
+    *directories.TRUNCATED.split("\n"),
+    documents.GONE,
+    *(
+        sentence
+        for kind in ToolRuleType
+        if (sentence := rule_sentence(kind, "X", ("A", "B"), 3)) is not None
+    ),
+    *(reason.value for reason in runs.StopReason),
+)
+
+LIMITS: dict[str, object] = {
+    "Characters of a block's value, default": blocks.DEFAULT_LIMIT,
+    "Characters of a block's value, highest limit": blocks.MAX_LIMIT,
+    "Percent of its limit from which a block is nearly full": blocks.NEARLY_FULL_PERCENT,
+    "Characters of a description of a block": block_requests.MAX_DESCRIPTION_CHARS,
+    "Blocks of an agent": block_requests.MAX_BLOCKS_OF_AGENT,
+    "Hunks of a patch": patching.MAX_HUNKS,
+    "Blocks of a patch": patching.MAX_SECTIONS,
+    "UTF-8 bytes of the tags in the prompt": system_message.TAGS_BYTES,
+    "Characters of a tag": archival.MAX_TAG_CHARS,
+    "Tags of a passage": archival.MAX_TAGS,
+    "Tokens of a passage": ArchivalSettings.model_fields["passage_token_limit"].default,
+    "Characters of a query, archival memory and files": archival.MAX_QUERY_CHARS,
+    "Characters of a query, recall memory": recall.MAX_QUERY_CHARS,
+    "Results of a search, default": recall.DEFAULT_SEARCH_LIMIT,
+    "Results of a search of messages or passages, most": recall.MAX_SEARCH_LIMIT,
+    "Results of a search of files, most": search.MAX_LIMIT,
+    "Characters of a page of `expand_summary`": summaries.PAGE_CHARS,
+    "Closed files shown of a folder": directories.CLOSED_SHOWN,
+    "Names of files in a message": opening.NAMES_SHOWN,
+    "Characters of a name of a file or folder": files.MAX_NAME_CHARS,
+    "Characters of a line of a file": pages.MAX_LINE_CHARS,
+    "Characters of a pattern": grep.MAX_PATTERN_CHARS,
+    "Lines around a match": grep.MAX_CONTEXT_LINES,
+    "Matches of a page": grep.MATCHES_A_PAGE,
+    "Matches of a search": grep.MAX_MATCHES,
+    "Seconds of a search by pattern": int(grep.MAX_SECONDS),
+    "Characters of a return, default": tool_returns.FUNCTION_RETURN_CHAR_LIMIT,
+    "Characters of a return, highest limit": convert_registry.MAX_RETURN_CHARS,
+    "UTF-8 bytes of a packed return": tool_returns.MAX_RETURN_BYTES,
+    "UTF-8 bytes of the returns of a step": packaging.MAX_STEP_RETURN_BYTES,
+    "Characters of a return in a request, at least": packaging.MIN_RETURN_CHARS,
+    "Characters of the arguments of a call": tool_arguments.MAX_ARGUMENT_CHARS,
+    "Levels of JSON": json_text.MAX_JSON_DEPTH,
+    "Characters of the name of a tool": registry.MAX_NAME,
+    "Characters of a call id on the wire": wire.CALL_ID_LIMIT,
+    "Calls that code makes": nesting.MAX_NESTED_CALLS,
+    "Characters of each output of code": code.OUTPUT_CHARS,
+    "Agents that one message reaches": agent_tools.MAX_RECIPIENTS,
+    "Memories of `store_memories`": voice_memory_definitions.MAX_MEMORIES,
+    "Tokens of a context window, at least": agent_options.MIN_CONTEXT_WINDOW,
+    "Tokens of a context window, default": models.DEFAULT_CONTEXT_WINDOW,
+    "Steps of a run, default": runs.DEFAULT_MAX_STEPS,
+    "Steps of a run, most": run_requests.MAX_STEPS,
+    "Messages of a request": run_requests.MAX_MESSAGES,
+    "Characters of the messages of a request": run_requests.MAX_CHARACTERS,
+    "Characters of a system prompt": library.MAX_PROMPT_CHARS,
+    "Rules of an agent": rule_validation.MAX_RULES,
+    "Equal steps after which the model is told": repetition.REPETITIONS_NOTED,
+    "Equal steps after which the run ends": repetition.REPETITIONS_ENDED,
+    "Bytes of an image": images.MAX_IMAGE_BYTES,
+    "Pixels of a side of an image": images.MAX_IMAGE_PIXELS,
+    "Images of a request": images.MAX_IMAGES,
+    "Bytes of the images of a request": images.MAX_IMAGES_BYTES,
+    "Characters of a label of a member of a group": member_labels.MAX_LABEL_CHARS,
+    "Characters of a summary, default": agents.DEFAULT_CLIP_CHARS,
+    "Bytes of room below which no model is asked for a summary": compactor.MIN_SUMMARISED_ROOM,
+    "Bytes of a packed summary, at least": planning.MIN_SUMMARY_BYTES,
+    "Characters of a message in the transcript of a summarizer": transcript.PIECE_CHARS,
+    "Characters of a return in the transcript of a summarizer": transcript.RETURN_CHARS,
+    "Bytes to which each text of a request is cut at most": requests.MIN_PIECE_BYTES,
+    "Messages in the window of a voice agent, longest": message_buffer.DEFAULT_MAX_BUFFER,
+    "Messages in the window of a voice agent, shortest": message_buffer.DEFAULT_MIN_BUFFER,
+}
+
+SHARES = {
+    "Headroom of a prompt": tokens.DEFAULT_HEADROOM,
+    "Messages, where memory and files grow": gauge.MESSAGES_SHARE,
+    "Messages, when files are opened": gauge.FILES_SHARE,
+    "Messages, for a compaction to be worth its cost": gauge.MIN_ROOM_SHARE,
+    "One tool return": packaging._WINDOW_SHARE,
+    "What a compaction frees": agents.DEFAULT_EVICTED_SHARE,
+    "The summary": planning._SUMMARY_SHARE,
+    "The transcript of a memory agent": transcripts.READING_SHARE,
+}
+
+
+@pytest.mark.parametrize("anchor", EXAMPLES)
+def test_example_is_what_the_code_renders(anchor: str) -> None:
+    assert example(anchor) == EXAMPLES[anchor]()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_fixed_text_is_documented(text: str) -> None:
+    assert text in DOCUMENT
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limit_is_documented(name: str) -> None:
+    assert rows()[name] == f"{LIMITS[name]:,}"
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_share_is_documented(name: str) -> None:
+    assert rows()[name] == f"{SHARES[name]:.0%}".replace("%", " %")
+
+
+def test_limits_of_open_files_are_documented() -> None:
+    table = SECTIONS["open-files"]
+    for most, limits in file_limits._BY_CONTEXT_WINDOW:
+        row = f"| {most:,} | {limits.max_open} | {limits.view_chars:,} |"
+        assert row in table
+    largest = file_limits._LARGEST
+    assert f"| more | {largest.max_open} | {largest.view_chars:,} |" in table
+
+
+def test_reminders_of_background_agents_are_documented() -> None:
+    for reminder in (
+        transcripts.REMINDER,
+        voice_transcripts.REMINDER,
+        documents.DOCUMENT_REMINDER,
+    ):
+        assert reminder in DOCUMENT
+
+
+def example(anchor: str) -> str:
+    """Returns the first code block under a heading."""
+    found = re.search(r"^```\w*\n(.*?)\n```$", SECTIONS[anchor], re.MULTILINE | re.DOTALL)
+    assert found is not None, anchor
+    return found[1]
+
+
+def rows() -> dict[str, str]:
+    """Returns the rows of all tables with two or more columns: first cell to second."""
+    cells = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", DOCUMENT, re.MULTILINE)
+    return dict(cells)
