@@ -1,4 +1,4 @@
-"""How a tool's return is packed for the model (blueprint §0.4, §17.2)."""
+"""How a tool's return is packed for the model (docs/wire-format.md#tool-returns)."""
 
 from __future__ import annotations
 

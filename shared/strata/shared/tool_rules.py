@@ -1,4 +1,4 @@
-"""The kinds of tool rules and their sentences for the model (blueprint §14.1, observed §3).
+"""The kinds of tool rules and their sentences for the model (docs/wire-format.md#tool-usage-rules).
 
 Core memory shows the sentences in the prompt, the agent loop in the refusal of a call.
 """
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ToolRuleType(StrEnum):
-    """Which rule, by its name in the specification (blueprint §14.1)."""
+    """Which rule, by its name as text."""
 
     RUN_FIRST = "run_first"
     EXIT_LOOP = "exit_loop"

@@ -69,7 +69,7 @@ async def test_rules_are_stored_shown_in_the_prompt_and_replaced(world: World) -
 async def test_fresh_agent_with_rules_is_not_rendered_again_in_its_first_turn(
     world: World,
 ) -> None:
-    """The old server did so (observed §3), which cost a prompt cache each time."""
+    """To render it again would lose the prompt cache of the provider."""
     agent = await world.make_agent(
         tool_rules=[rule("parent_last_tool", "memory_insert", children=["memory_replace"])]
     )

@@ -275,7 +275,7 @@ async def test_reply_without_a_call_ends_the_run_and_loses_nothing(world: World)
 
 
 async def test_agent_without_tools_answers_in_text(world: World) -> None:
-    """The old server failed each of its turns, since it asked for calls of nothing."""
+    """The V2 loop requires a call in each step, but only where there is something to call."""
     agent = await make(world, kind=pb.AGENT_TYPE_REACT, tools=[])
     world.model.script(say("Hi."))
     ran = await world.run(agent, "Hello.")

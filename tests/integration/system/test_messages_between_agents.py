@@ -1,4 +1,4 @@
-"""Agents that send messages to each other, by their tools (blueprint §13.1)."""
+"""Agents that send messages to each other, by their tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system message, byte for byte (blueprint §0.3, observed §3), as it is stored and sent.
+"""The system message, byte for byte, as it is stored and sent.
 
 The base prompt is ours and comes from its module; all that follows is written out here by hand.
 """

@@ -1,4 +1,4 @@
-"""Every memory tool against the real core memory (observed §6)."""
+"""Every memory tool against the real core memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory verbs: strings of observed §6, and what must hold for every edit."""
+"""The memory verbs: their fixed texts, and what must hold for every edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of the memory section, written by hand from blueprint §0.3 and observed §3."""
+"""The bytes of the memory section, written by hand (docs/wire-format.md#system-message)."""
 
 from __future__ import annotations
 

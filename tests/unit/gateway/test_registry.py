@@ -1,4 +1,4 @@
-"""The list of what is public, against the protos and the architecture."""
+"""The list of what is public, against the protos."""
 
 from __future__ import annotations
 

@@ -33,11 +33,13 @@ from strata.archival.settings import ArchivalSettings
 from strata.core_memory.convert import requests as block_requests
 from strata.core_memory.domain import blocks, editing, patching, rendering, tool_rules
 from strata.core_memory.domain.compilation import FileLimits
+from strata.core_memory.domain.edits import Insert, Replace, StringReplace, TextEdit
 from strata.core_memory.files.domain import directories, files, grep, opening, search, windows
 from strata.core_memory.files.reading import pages
 from strata.gateway.runs import convert as run_requests
 from strata.recall import convert_search as recall
 from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
+from strata.shared.errors import StrataError
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 from strata.tool_execution import convert_registry
@@ -137,6 +139,15 @@ def transcript_text() -> str:
     return "\n".join(part.text for part in shown.parts if isinstance(part, models.TextPart))
 
 
+def refusal_of(
+    edit: TextEdit, value: str = "a\nb\nc\nd\ne\nf\ng", *, read_only: bool = False, limit: int = 100
+) -> str:
+    edited = replace(block("LABEL", "", value), read_only=read_only, limit=limit)
+    with pytest.raises(StrataError) as caught:
+        editing.apply_edit(edited, edit)
+    return caught.value.message
+
+
 EXAMPLES: dict[str, Callable[[], str]] = {
     "layout": system_text,
     "line-numbers": numbered_text,
@@ -195,10 +206,23 @@ TEXTS = (
     wire.CONTINUE,
     requests.BLIND_MODEL,
     requests.TOO_MANY_IMAGES,
-    requests.NO_ROOM_FOR_IMAGE,
+    requests.NO_SPACE_FOR_IMAGE,
     requests._MARK.format("N"),
     editing.REVIEW,
+    editing.success_message(Insert(""), "LABEL").removesuffix(f" {editing.REVIEW}"),
+    editing.unknown_label("LABEL", ["A", "B"]).message,
+    editing.label_taken("LABEL").message,
+    editing.edit_conflict(block("LABEL", "", "")).message.partition(" Nothing was done")[0],
+    refusal_of(Replace("TEXT", "")),
+    refusal_of(StringReplace("TEXT", "")),
+    refusal_of(StringReplace("TEXT", ""), "a\nTEXT\nTEXT"),
+    refusal_of(Insert("", 99)),
+    refusal_of(Insert("1→ a")).partition(" Line numbers")[0].replace("new_str", "NAME"),
+    refusal_of(Insert(""), read_only=True),
+    refusal_of(Insert(""), limit=3).partition(" Memory block")[0],
+    opening.not_attached("NAME", ["NAMES"]).message,
     *directories.TRUNCATED.split("\n"),
+    directories._closed_note(["NAMES"], []).strip(),
     documents.GONE,
     *(
         sentence
@@ -264,7 +288,7 @@ LIMITS: dict[str, object] = {
     "Bytes of the images of a request": images.MAX_IMAGES_BYTES,
     "Characters of a label of a member of a group": member_labels.MAX_LABEL_CHARS,
     "Characters of a summary, default": agents.DEFAULT_CLIP_CHARS,
-    "Bytes of room below which no model is asked for a summary": compactor.MIN_SUMMARISED_ROOM,
+    "Bytes of space below which no model is asked for a summary": compactor.MIN_SUMMARISED_SPACE,
     "Bytes of a packed summary, at least": planning.MIN_SUMMARY_BYTES,
     "Characters of a message in the transcript of a summarizer": transcript.PIECE_CHARS,
     "Characters of a return in the transcript of a summarizer": transcript.RETURN_CHARS,
@@ -277,7 +301,7 @@ SHARES = {
     "Headroom of a prompt": tokens.DEFAULT_HEADROOM,
     "Messages, where memory and files grow": gauge.MESSAGES_SHARE,
     "Messages, when files are opened": gauge.FILES_SHARE,
-    "Messages, for a compaction to be worth its cost": gauge.MIN_ROOM_SHARE,
+    "Messages, for a compaction to be worth its cost": gauge.MIN_SPACE_SHARE,
     "One tool return": packaging._WINDOW_SHARE,
     "What a compaction frees": agents.DEFAULT_EVICTED_SHARE,
     "The summary": planning._SUMMARY_SHARE,

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - look-alikes are what some of this is about
-"""Which URLs are let through: the cases of measured.md §B3, and spellings of them."""
+"""Which URLs are let through: URLs of public and internal addresses, and spellings of them."""
 
 from __future__ import annotations
 

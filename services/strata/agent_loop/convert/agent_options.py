@@ -8,7 +8,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.shared.errors import FieldViolation
 
 MIN_CONTEXT_WINDOW = 4096
-"""Blueprint §19."""
+"""Tokens of the smallest context window that an agent can be given."""
 
 MIN_CLIP_CHARS, MAX_CLIP_CHARS = 200, 100_000
 """Below, a summary says nothing; above, it is none."""

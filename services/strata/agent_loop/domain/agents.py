@@ -17,7 +17,7 @@ from strata.shared.errors import AbortedError
 from strata.shared.ids import default_conversation_id
 
 DEFAULT_TIMEZONE = "UTC"
-# As observed (§10); blueprint §16.1 has 0.5, under which an agent forgets more than it must.
+# With 0.5 an agent forgets more than it must.
 DEFAULT_EVICTED_SHARE = 0.3
 DEFAULT_CLIP_CHARS = 2000
 
@@ -82,7 +82,7 @@ class CompactionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """How compaction works (blueprint §16.1).
+    """How compaction works (docs/wire-format.md#compaction).
 
     Attributes:
         model: Handle of the summarizer; empty for the agent's model.

@@ -20,8 +20,7 @@ class FileLimits:
     view_chars: int
 
 
-# Blueprint §0.2 and observed §2: a function of the context window, for example 5 files of 15,000
-# characters at 30,000 tokens. Each row is for windows of at most so many tokens.
+# docs/wire-format.md#open-files. Each row is for windows of at most so many tokens.
 _BY_CONTEXT_WINDOW = (
     (8_000, FileLimits(3, 5_000)),
     (32_000, FileLimits(5, 15_000)),

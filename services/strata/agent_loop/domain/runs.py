@@ -18,7 +18,7 @@ DEFAULT_MAX_STEPS = 50
 
 
 class StopReason(StrEnum):
-    """Why a run ended, by the wire names of the specification (observed §8)."""
+    """Why a run ended, by its name as text (docs/wire-format.md#stop-reasons)."""
 
     END_TURN = "end_turn"
     ERROR = "error"
@@ -32,7 +32,7 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     REQUIRES_APPROVAL = "requires_approval"
     NO_PROGRESS = "no_progress"
-    """Not of the specification: the run repeated itself."""
+    """The run repeated itself."""
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "context_window_overflow_in_system_prompt"
 
 

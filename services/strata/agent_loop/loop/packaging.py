@@ -80,7 +80,7 @@ DEPENDED = f"{NOT_STARTED_WITH} it waited for the approval of other calls of the
 
 
 def denied(reason: str) -> str:
-    """Returns what the model is told of a call that a person has denied (observed §9)."""
+    """Returns what the model is told of a call that a person has denied."""
     return f"{DENIED} User reason: {reason}" if reason else DENIED
 
 
@@ -130,7 +130,7 @@ def pack_alert(text: str, made: datetime | None, zone: str) -> str:
 
 
 def pack_summary(text: str, made: datetime | None, zone: str) -> str:
-    """Returns the JSON text that stands for a summary (blueprint §16.2).
+    """Returns the JSON text that stands for a summary (docs/wire-format.md#summaries).
 
     The time is that of the summary and not the present one, so that the prompt stays the same.
     """
@@ -138,7 +138,7 @@ def pack_summary(text: str, made: datetime | None, zone: str) -> str:
 
 
 def pack_heartbeat(reason: str, now: datetime, zone: str) -> str:
-    """Returns the JSON text that asks the model to go on (blueprint §17.4, observed §8)."""
+    """Returns the JSON text that asks the model to go on (docs/wire-format.md#heartbeats)."""
     body = {"type": "heartbeat", "reason": HIDDEN + reason, **_time(now, zone)}
     return json.dumps(body, ensure_ascii=False, indent=2)
 
@@ -189,7 +189,7 @@ def own_result(
 
 
 def return_limit(context_window: int) -> int:
-    """Returns how many characters of one return a request shows (observed §4)."""
+    """Returns how many characters of one tool return a request shows."""
     return max(MIN_RETURN_CHARS, int(context_window * _WINDOW_SHARE * _CHARS_PER_TOKEN))
 
 
@@ -227,8 +227,8 @@ def _size(text: str) -> int:
 def cut_return(content: str, limit: int) -> str:
     """Cuts a packaged return to about `limit` characters of message. JSON stays JSON.
 
-    The old server cut the packaged text itself, which left the model half a JSON document
-    (observed §4 and §12). What is stored is never cut.
+    To cut the packaged text itself would leave the model half a JSON document. What is stored is
+    never cut.
     """
     if len(content) <= limit:
         return content

@@ -1,4 +1,4 @@
-"""The window while a turn works on it, and its system message (blueprint §0.1, invariant 6)."""
+"""The window while a turn works on it, and its system message (docs/wire-format.md#rebuilding)."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class TurnRules:
         self._traces = traces_of(committed)
         self._last = _last_visible(committed)
         self._heartbeats = heartbeats_of(committed)
-        # Observed §4: with rules a reply shall hold one call. More of them are run in turn.
+        # Under rules a reply should hold one call. If it holds more, they are run in turn.
         self._parallel = False if agent.tool_rules else None
 
     def offer(self, toolset: ToolSet) -> Offer:
@@ -300,7 +300,7 @@ class StepRules:
             tainted: Whether there is text of strangers in the turn by now.
         """
         if call.id in self.granted:
-            # What a person has approved is not judged by the rules (observed §9).
+            # What a person has approved is not judged by the rules (decision 0077).
             problem = refusal(call, toolset, finish, last=last) or self._changed(call, toolset)
             return Verdict(call.arguments, problem)
         verdict = self._by_rules(call, before, toolset, finish, last=last)

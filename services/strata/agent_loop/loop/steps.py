@@ -1,7 +1,7 @@
 """The steps of a turn: ask, run the calls, store; and again while the model wants tools.
 
-Invariants 2 to 4 of docs/architecture.md are kept here: a step is stored whole, after a crash it is
-gone on with from the journal, and a call is never stored without its return.
+Invariants 2 to 4 of docs/architecture.md are kept here: a step commits atomically, after a crash it
+resumes from the journal, and a call is never stored without its return.
 """
 
 from __future__ import annotations

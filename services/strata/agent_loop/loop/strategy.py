@@ -199,7 +199,7 @@ class V2Loop:
             return None, note or reason
         if due := end.due:
             return None, REQUIRED_V2.format(", ".join(due))
-        # Says that the model wanted to go on and may not, as the old server did.
+        # TOOL_RULE says that the model wanted to go on and may not.
         asked = any(
             tool_return.tool_call_id in end.heartbeats for tool_return in end.message.tool_returns
         )

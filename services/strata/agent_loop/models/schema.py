@@ -1,8 +1,8 @@
 """Strict tool schemas that leave optional parameters optional.
 
-A strict schema lists every property as required. The old server left it at that, and so forced
-the model to invent dates and limits it had no use for (observed.md §4). Here optional properties
-become nullable, and the nulls are taken out of the reply again.
+A strict schema lists every property as required, which forces a model to invent dates and limits
+that it has no use for. Here optional properties become nullable, and the nulls are taken out of
+the reply again.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from strata.agent_loop.models.domain import ChatMessage, PromptPart, Role, TextP
 from strata.shared.blank_text import is_blank
 from strata.shared.json_text import JsonTextError, encodable, encodable_text, parse_json
 
-# Observed of the old server: ids are stored whole and cut on the wire (observed.md §2).
+# Ids are stored whole and cut on the wire (docs/wire-format.md#times-and-ids).
 CALL_ID_LIMIT = 29
 MISSING_RETURN = "No result of this call was recorded."
 BLANK_MESSAGE = "[This message is blank.]"

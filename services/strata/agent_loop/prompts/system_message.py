@@ -1,4 +1,4 @@
-"""The system message: base prompt, memory section, metadata (blueprint §0.3, observed §3).
+"""The system message: base prompt, memory section, metadata (docs/wire-format.md#system-message).
 
 It is rebuilt when the base prompt or the memory section changed, and once a day for the date.
 The rest of the metadata is not compared: a count alone must not throw away the provider's prompt

@@ -1,4 +1,4 @@
-"""Arguments that rules give a tool: they override the model's (blueprint §14.3)."""
+"""Arguments that rules give a tool: they override the model's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def merged(
 
 
 def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
-    """Says what is wrong with prefilled arguments, by the constraints of blueprint §14.3.
+    """Says what is wrong with prefilled arguments: type, enum, const, anyOf and oneOf are checked.
 
     Args:
         arguments: A JSON object, as text.

@@ -1,4 +1,4 @@
-"""What the rules of an agent allow after the calls of a run so far (blueprint §14.2).
+"""What the rules of an agent allow after the calls of a run so far (decision 0074).
 
 The solver holds no state: every answer follows from the rules and a history, so that a run that
 is resumed elsewhere comes to the same answers. In order:
@@ -155,7 +155,7 @@ class ToolRulesSolver:
         return [n for n in dict.fromkeys(wanted) if n in available and n not in done]
 
     def hints(self, name: str, history: Sequence[Called]) -> list[str]:
-        """Returns the sentences of rules that a refused call may have broken (observed §8).
+        """Returns the sentences of rules that a refused call may have broken.
 
         These are the rules about the tool, those about the tool that was called before, and
         those that let it be called only after another one.

@@ -13,7 +13,7 @@ from strata.shared.errors import AbortedError, FailedPreconditionError, NotFound
 from strata.shared.ids import new_id
 
 DEFAULT_LIMIT = 20_000
-"""Characters a block may have unless its maker says otherwise (blueprint §19)."""
+"""Characters a block may have unless its maker says otherwise."""
 
 MAX_LIMIT = 1_000_000
 """Most characters that any block may be allowed; one block must fit into one message."""
@@ -223,7 +223,7 @@ def is_label(text: str) -> bool:
 def label_of(text: str) -> str:
     """Returns the label that an agent means, which may be written as a path.
 
-    ``/memories/a/b`` is the label ``a_b`` (observed §6, memory create).
+    ``/memories/a/b`` is the label ``a_b`` (docs/wire-format.md#memory-blocks).
     """
     if not text.startswith("/"):
         return text

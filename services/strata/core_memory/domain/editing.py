@@ -1,8 +1,8 @@
 """What the memory verbs do to a text, and what they tell the model.
 
-Strings are those of observed §6 wherever it does not call them clumsy. Lengths are
-counted in characters; lines are what stands between line feeds, as in the numbered
-rendering; text outside the edit stays byte for byte (tabs too).
+The strings are fixed (docs/wire-format.md#memory-tools). Lengths are counted in characters; lines
+are what stands between line feeds, as in the numbered rendering; text outside the edit stays byte
+for byte (tabs too).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def check_writable(block: Block) -> None:
 
 
 def check_no_line_numbers(label: str, edit: Edit) -> None:
-    """Raises if a text holds the line numbers of the numbered rendering (blueprint §0.3.3).
+    """Raises if a text holds line numbers of the rendering (docs/wire-format.md#line-numbers).
 
     Raises:
         FailedPreconditionError: A line starts with one (``EDIT_NOT_APPLICABLE``).

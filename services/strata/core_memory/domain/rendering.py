@@ -1,4 +1,4 @@
-"""The memory section of the system prompt, byte for byte (blueprint §0.3, observed §3).
+"""The memory section of the system prompt, byte for byte (docs/wire-format.md#system-message).
 
 From ``<memory_blocks>`` to ``</directories>``: up to three parts, joined by an empty
 line, no newline at the end. The agent loop puts the base prompt before it and
@@ -75,7 +75,7 @@ def render_memory(
 
 
 def _memory_blocks(form: Form, blocks: Sequence[Block], labels: Sequence[str]) -> str:
-    # Without blocks the section is missing, but empty in the numbered form (observed §3).
+    # Without blocks the section is missing, but empty in the numbered form.
     if not blocks and not form.line_numbers:
         return ""
     shown = "\n".join(f"{_block(form, block, labels)}\n" for block in blocks)

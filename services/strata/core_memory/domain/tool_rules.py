@@ -1,6 +1,6 @@
 """The tool rules of an agent as its prompt shows them.
 
-The order is that of observed §3. ``required_before_exit`` comes last (the old server forgot it).
+Their order is fixed (docs/wire-format.md#tool-usage-rules).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def searchable_text(message: Message) -> str:
     description and by the word "image". Left out: system and
     approval messages, reasoning, arguments of tool calls (but for what ``send_message``
     said), and calls and returns of the tools that show messages of recall (`HISTORY_TOOLS`),
-    since a search that finds searches feeds on itself (blueprint §6.2).
+    since a search that finds searches feeds on itself.
     """
     if message.role not in _SEARCHABLE_ROLES:
         return ""

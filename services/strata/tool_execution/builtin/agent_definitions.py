@@ -1,4 +1,4 @@
-"""The tools that send messages to other agents (blueprint §13.1, multi-agent tools)."""
+"""The tools that send messages to other agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools that run code (blueprint §13.1, built-in tools)."""
+"""The tools that run code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools of attached files (blueprint §6.5, §13.2)."""
+"""The tools of attached files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools that edit memory blocks (blueprint §6.1, §13.2)."""
+"""The tools that edit memory blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools of recall and archival memory (blueprint §13.2)."""
+"""The tools of recall and archival memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ EXPAND_SUMMARY = builtin(
     ),
 )
 
-# Blueprint §18.7; ten years of minutes are enough, and no time is before the first.
+# Ten years are enough.
 _MINUTES = {"minimum": 0, "maximum": 5_256_000}
 
 SEARCH_MEMORY = builtin(

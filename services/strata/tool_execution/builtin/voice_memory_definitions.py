@@ -1,4 +1,4 @@
-"""The tools of voice memory agents, in the order of their two phases (blueprint §18.8)."""
+"""The tools of voice memory agents, in the order of their two phases."""
 
 from __future__ import annotations
 

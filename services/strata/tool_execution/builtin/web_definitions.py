@@ -1,4 +1,4 @@
-"""The tools of the web (blueprint §13.1, built-in tools)."""
+"""The tools of the web."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which network addresses a URL from a stranger may lead to (measured.md, B3).
+"""Which network addresses an untrusted URL may lead to.
 
 The tables are ours and not those of `ipaddress`, whose answers differ between versions of
 Python; a test holds them against it. What is not listed as reachable is not reached: all of

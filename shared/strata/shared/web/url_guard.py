@@ -1,4 +1,4 @@
-"""What a URL from a stranger may be, and where it may lead (measured.md, B3).
+"""What an untrusted URL may be, and where it may lead.
 
 A URL goes through three gates. `parse_url` takes only what every parser reads alike. An address
 written in it is checked before any resolver is asked. A name is resolved once, all its addresses

@@ -138,7 +138,6 @@ async def test_count_of_calls_holds_over_steps_and_within_a_reply(count: int) ->
 async def test_condition_looks_at_what_the_tool_returned(
     output: str, next_tools: list[str], choice: ToolChoice
 ) -> None:
-    """In the old server every such rule broke the turn after the tool had run (observed §8)."""
     world = world_with(conditional("keyed", {"yes": "acts", "true": "reads"}))
     world.tools.text = output
     await world.run(None, world.calls("keyed"), reply("Done."))

@@ -64,7 +64,7 @@ toolsets = st.lists(one, unique=True, max_size=4).map(tuple)
 def reference(
     rule_set: list[ToolRule], history: list[Called], available: tuple[str, ...]
 ) -> tuple[list[str], bool, dict[str, list[str]]]:
-    """Blueprint §14.2, word by word: sets, intersections, and every rule looked at for itself."""
+    """The definition of the rules, without optimisation: each rule is looked at for itself."""
     initial = [r for r in rule_set if r.type == "run_first" and r.tool_name in available]
     if len(history) == 0 and initial:
         allowed = {r.tool_name for r in initial}
@@ -162,7 +162,6 @@ def test_no_sequence_of_allowed_calls_breaks_a_rule(
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_each_call_is_counted_once(most: int) -> None:
-    """The old server let through half of them (observed §8)."""
     rule = ToolRule(ToolRuleType.MAX_COUNT_PER_STEP, "a", max_count=most)
     solver, made = ToolRulesSolver([rule]), list[Called]()
     while "a" in solver.allowed(made, NAMES).names:

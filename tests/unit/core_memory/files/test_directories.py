@@ -1,4 +1,4 @@
-"""The bytes of ``<directories>``, written by hand from blueprint §0.3.1 and observed §11."""
+"""The bytes of ``<directories>``, written by hand (docs/wire-format.md#directories)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before anything is opened, in the words of observed §11."""
+"""What is refused before anything is opened, and the texts of the refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``<directories>`` element of the prompt, byte for byte (blueprint §0.3.1, observed §11)."""
+"""The ``<directories>`` element of the prompt, byte for byte (docs/wire-format.md#directories)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from strata.core_memory.domain.prompt_limits import PromptLimit
 from strata.core_memory.files.domain.files import WHOLE_FILE, ContentState, OpenFile
 
 DEFAULT_MAX_OPEN = DEFAULT_LIMITS.max_open
-"""Files that an agent may have open at once when nobody says how many (blueprint §19)."""
+"""Files that an agent may have open at once when nobody says how many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the model is told of a search by pattern (observed §11)."""
+"""What the model is told of a search by pattern (docs/wire-format.md#file-tools)."""
 
 from __future__ import annotations
 

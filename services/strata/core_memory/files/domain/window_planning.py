@@ -1,4 +1,4 @@
-"""Which windows an agent has open after it asked for some, and what it is told (observed §11)."""
+"""Which file windows are open after a request, and the answer (docs/wire-format.md#file-tools)."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.V
 
 class AgentType(_AgentType, metaclass=_AgentTypeEnumTypeWrapper):
     """What kind of agent; decides the loop, the default prompt and the default
-    tools. Wire names of the specification in brackets.
+    tools. The name as text, in prompts and on the command line, in brackets.
     """
 
 AGENT_TYPE_UNSPECIFIED: AgentType.ValueType  # 0
@@ -163,7 +163,7 @@ Global___ModelConfig: _TypeAlias = ModelConfig  # noqa: Y015
 
 @_typing.final
 class CompactionSettings(_message.Message):
-    """How compaction works (blueprint 16.1)."""
+    """How compaction works (docs/wire-format.md#compaction)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

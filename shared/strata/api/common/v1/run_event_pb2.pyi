@@ -59,11 +59,11 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     STOP_REASON_NO_PROGRESS: _StopReason.ValueType  # 13
     """(no_progress) The model made the same calls, with the same arguments and the same
     results, five times in a row, or tried five times in a row to end the run without a
-    tool that it must call. Not of the specification.
+    tool that it must call.
     """
 
 class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper):
-    """Why a run ended; the wire names of the specification in brackets."""
+    """Why a run ended; the name as text in brackets (docs/wire-format.md#stop-reasons)."""
 
 STOP_REASON_UNSPECIFIED: StopReason.ValueType  # 0
 """Not ended."""
@@ -96,7 +96,7 @@ STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: StopReason.ValueType  # 12
 STOP_REASON_NO_PROGRESS: StopReason.ValueType  # 13
 """(no_progress) The model made the same calls, with the same arguments and the same
 results, five times in a row, or tried five times in a row to end the run without a
-tool that it must call. Not of the specification.
+tool that it must call.
 """
 Global___StopReason: _TypeAlias = StopReason  # noqa: Y015
 

@@ -135,7 +135,7 @@ class _ToolRuleTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolRule
     """(requires_approval) The tool waits for a person."""
 
 class ToolRuleType(_ToolRuleType, metaclass=_ToolRuleTypeEnumTypeWrapper):
-    """Which rule this is; the wire names of the specification in brackets."""
+    """Which rule this is; the name as text in brackets (docs/wire-format.md#tool-usage-rules)."""
 
 TOOL_RULE_TYPE_UNSPECIFIED: ToolRuleType.ValueType  # 0
 """Not set."""

@@ -41,7 +41,7 @@ class CompileRequest(_message.Message):
     agent_type: _builtins.str
     """Type of the agent on the wire, for example "letta_v1_agent"."""
     line_numbers: _builtins.bool
-    """Render values with line numbers (blueprint 0.3.3)."""
+    """Render values with line numbers (docs/wire-format.md#line-numbers)."""
     if_revision: _builtins.str
     """The revision that the caller has; empty to force rendering."""
     max_files_open: _builtins.int
