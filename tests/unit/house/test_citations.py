@@ -1,0 +1,226 @@
+"""Sources that are cited are in the repository: files, headings, decisions.
+
+RFCs, W3C recommendations and issues of other projects (``owner/name#1``) may be cited too. Patterns
+have character classes, and examples are put together, so that this file does not match.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from unit.house.repository import REPOSITORY, sections, texts
+
+_NOT_OURS = ("LICENSE", "requirements.lock")
+_DATA = ("shared/strata/shared/embedding/data/", "tests/data/", "tests/node/")
+_GENERATED = "shared/strata/api/"
+
+OUTSIDE_DOCUMENTS = (
+    r"\b[Bb]lueprin[t]\b",
+    r"\b[Oo]bserved(?:\.m[d]| (?:\xa7|\d))",
+    r"\bas observe[d]\b",
+    r"\b(?:measured|field)\.m[d]\b",
+    r"\barchitecture,? (?:\xa7|invariant)",
+    r"\b[Ii]nvariants? [\d]",
+    r"\b[Aa]ppendix [A-Z\d]\b",
+    r"\b[Tt]he [s]pec(?:ification)?\b(?! of [A-Z])",
+    r"\b[Tt]he ol[d] (?:server|implementation|system)\b",
+    r"(?<!\w)(?<!PKCS )[#]\d{1,5}\b",
+    r"\b[Ii]ssue [\d]+\b",
+)
+"""Ways to cite documents that are not in the repository, and issues without their project."""
+
+_SECTION = re.compile(r"(RFC \d+|W3C [A-Z][\w ]*?)? ?\xa7")
+_MARK = re.compile(r"(?<![\w/`\"'.+-])[A-Z]\d{1,2}(?![\w-])")
+# Loops of agents, sets of control characters, markers of JPEG files, names of models and engines.
+_NO_MARKS = {"V2", "V3", "V8", "C0", "C1", "C4", "C8", "E5"}
+_FILE = re.compile(r"(?<![\w/.-])((?:[\w.-]+/)*[\w.-]+\.md)(?:#([\w-]+))?")
+_DECISION = re.compile(r"(?:\b[Dd]ecisions? |\bdecisions/)(\d{4})\b")
+_LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)#([^)\s]+)\)")
+
+
+@cache
+def read() -> dict[str, str]:
+    """Returns our texts by the names of their files."""
+    return {
+        name: text
+        for name, text in texts().items()
+        if name not in _NOT_OURS and not name.startswith((*_DATA, _GENERATED))
+    }
+
+
+def unwrapped(text: str) -> str:
+    """Returns a text in one line, without the marks of comments at the beginning of its lines."""
+    return re.sub(r"\n[ \t]*(?:#:?|//+|--|\*)?[ \t]*", " ", text)
+
+
+@cache
+def prose(name: str) -> str:
+    """Returns the comments and docstrings of code, and all of a document but its code."""
+    text = read()[name]
+    if name.endswith(".py"):
+        return unwrapped("\n".join(_python_prose(text)))
+    if name.endswith(".proto"):
+        return unwrapped("\n".join(re.findall(r"//(.*)", text)))
+    if name.endswith(".md"):
+        outside = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        return unwrapped(re.sub(r"`[^`\n]*`", "", outside))
+    return unwrapped("\n".join(re.findall(r"^\s*#(.*)", text, re.MULTILINE)))
+
+
+def _python_prose(text: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(ast.Constant(str() as docstring)):
+                yield docstring
+
+
+def citations_of_outside_documents(text: str) -> list[str]:
+    """Returns what a text says of documents that are not in the repository."""
+    line = unwrapped(text)
+    found = [match[0] for pattern in OUTSIDE_DOCUMENTS for match in re.finditer(pattern, line)]
+    return found + [match[0] for match in _SECTION.finditer(line) if match[1] is None]
+
+
+def marks(text: str) -> list[str]:
+    """Returns what looks like the number of a finding or requirement: a capital and digits."""
+    return [mark for mark in _MARK.findall(text) if mark not in _NO_MARKS]
+
+
+def missing_headings(text: str) -> list[str]:
+    """Returns what a text cites of ``docs``, a document or a heading of one, and is not there."""
+    return [
+        match[0]
+        for match in _FILE.finditer(text)
+        if match[1].startswith("docs/") and not _leads_somewhere(REPOSITORY / match[1], match[2])
+    ]
+
+
+def _leads_somewhere(path: Path, anchor: str | None) -> bool:
+    return path.is_file() and (not anchor or anchor in sections(path.read_text("utf-8")))
+
+
+def test_no_file_cites_a_document_that_is_not_in_the_repository() -> None:
+    found = {name: citations_of_outside_documents(text) for name, text in read().items()}
+    assert {name: cited for name, cited in found.items() if cited} == {}
+
+
+def test_no_comment_cites_a_mark_of_a_list_that_is_not_in_the_repository() -> None:
+    found = {
+        name: marks(prose(name))
+        for name, text in read().items()
+        # Few files have any, and to tokenize all of them takes seconds.
+        if name.endswith((".py", ".proto", ".md")) and marks(text)
+    }
+    assert {name: cited for name, cited in found.items() if cited} == {}
+
+
+def test_files_that_code_cites_exist() -> None:
+    known = {Path(name).name for name in texts() if name.endswith(".md")}
+    for name, text in read().items():
+        if name.endswith(".md") or not _FILE.search(text):
+            continue
+        for path, _ in _FILE.findall(prose(name)):
+            assert Path(path).name in known, f"{name}: {path}"
+
+
+def test_headings_that_are_cited_exist() -> None:
+    found = {
+        # Paths in the data of tests are no citations.
+        name: missing_headings(prose(name) if name.startswith("tests/") else unwrapped(text))
+        for name, text in read().items()
+        if missing_headings(unwrapped(text))
+    }
+    assert {name: cited for name, cited in found.items() if cited} == {}
+
+
+def test_code_cites_the_wire_format_by_heading() -> None:
+    cited = [
+        (name, anchor)
+        for name, text in read().items()
+        if name.startswith(("shared/", "services/", "gateway/", "protos/"))
+        for path, anchor in _FILE.findall(text)
+        if path == "docs/wire-format.md"
+    ]
+    assert len(cited) > 10
+    assert [name for name, anchor in cited if not anchor] == []
+
+
+def test_decisions_that_are_cited_exist() -> None:
+    known = {path.name[:4] for path in (REPOSITORY / "docs" / "decisions").glob("*.md")}
+    for name, text in read().items():
+        assert set(_DECISION.findall(unwrapped(text))) <= known, name
+
+
+def test_links_lead_to_headings() -> None:
+    for name, text in read().items():
+        if not name.endswith(".md"):
+            continue
+        for target, anchor in _LINK.findall(text):
+            path = (REPOSITORY / name).parent / target if target else REPOSITORY / name
+            assert "://" in target or _leads_somewhere(path, anchor), f"{name}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The layout of the blue" + "print.",
+        "# As in the " + "blue" + "print,\n# chapter 3",
+        "(obser" + "ved \xa79)",
+        "(observed" + "\n# \xa79)",
+        "See obser" + "ved.md.",
+        "kept (archi" + "tecture \xa75)",
+        "Invariant" + "s 2 to 4 hold.",
+        "Names of the" + " specification in brackets.",
+        "Not of the" + "\n    // specification.",
+        "as the old" + " server did",
+        "measured" + ".md, B3",
+        "\xa73.2 says so",
+        "fixes " + "#" + "12",
+        "see issue " + "12",
+    ],
+)
+def test_citations_are_found(text: str) -> None:
+    assert citations_of_outside_documents(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UUID version 7 (RFC 9562 \xa75.7)",
+        "W3C Trace Context \xa73.2: version",
+        "threads again (grpc/grpc" + "#" + "43055)",
+        "by the specification of Standard Webhooks",
+        "the observed call, and what was observed",
+        "MON" + "#" + "1 is the first Monday",
+        "docs/wire-format.md#heartbeats",
+    ],
+)
+def test_other_texts_are_not_found(text: str) -> None:
+    assert citations_of_outside_documents(text) == []
+
+
+@pytest.mark.parametrize("text", ["as D" + "33 demands", "(B" + "7)", "R" + "12: the window"])
+def test_marks_are_found(text: str) -> None:
+    assert marks(text)
+
+
+@pytest.mark.parametrize("text", ["The V2 loop", "all-MiniLM-L6-v2", "C0 and C1", "S256", "/X0"])
+def test_other_names_are_no_marks(text: str) -> None:
+    assert marks(text) == []
+
+
+@pytest.mark.parametrize("cited", ["docs/nowhere.md", "docs/wire-format.md#no-heading"])
+def test_citation_of_nothing_is_found(cited: str) -> None:
+    assert missing_headings(f"as {cited} says") == [cited]
+    assert missing_headings("as docs/wire-format.md#heartbeats says") == []
