@@ -15,11 +15,11 @@ from strata.agent_loop.convert import agent_options
 from strata.agent_loop.domain import agents, file_limits, message_buffer, messages, runs
 from strata.agent_loop.loop import (
     documents,
-    gauge,
     nesting,
     packaging,
     requests,
     strategy,
+    token_budget,
     transcripts,
     voice_transcripts,
 )
@@ -34,7 +34,14 @@ from strata.core_memory.convert import requests as block_requests
 from strata.core_memory.domain import blocks, editing, patching, rendering, tool_rules
 from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.edits import Insert, Replace, StringReplace, TextEdit
-from strata.core_memory.files.domain import directories, files, grep, opening, search, windows
+from strata.core_memory.files.domain import (
+    directories,
+    file_windows,
+    files,
+    grep,
+    search,
+    window_planning,
+)
 from strata.core_memory.files.reading import pages
 from strata.gateway.runs import convert as run_requests
 from strata.recall import convert_search as recall
@@ -79,12 +86,12 @@ def system_text() -> str:
         tool_rules.ToolRule(ToolRuleType.CONTINUE_LOOP, "memory_insert"),
         tool_rules.ToolRule(ToolRuleType.EXIT_LOOP, "send_message"),
     ]
-    file = windows.AttachedFile("file-1", "boat/handbook.md", files.ContentState.TEXT, "", 40)
+    file = file_windows.AttachedFile("file-1", "boat/handbook.md", files.ContentState.TEXT, "", 40)
     view = directories.FolderView(
         "boat",
         "Papers of our boat.",
         "Quote the line.",
-        [windows.Window(file, 11, 12, NOW)],
+        [file_windows.Window(file, 11, 12, NOW)],
         ["boat/log.csv"],
         950,
     )
@@ -220,7 +227,7 @@ TEXTS = (
     refusal_of(Insert("1→ a")).partition(" Line numbers")[0].replace("new_str", "NAME"),
     refusal_of(Insert(""), read_only=True),
     refusal_of(Insert(""), limit=3).partition(" Memory block")[0],
-    opening.not_attached("NAME", ["NAMES"]).message,
+    window_planning.not_attached("NAME", ["NAMES"]).message,
     *directories.TRUNCATED.split("\n"),
     directories._closed_note(["NAMES"], []).strip(),
     documents.GONE,
@@ -251,7 +258,7 @@ LIMITS: dict[str, object] = {
     "Results of a search of files, most": search.MAX_LIMIT,
     "Characters of a page of `expand_summary`": summaries.PAGE_CHARS,
     "Closed files shown of a folder": directories.CLOSED_SHOWN,
-    "Names of files in a message": opening.NAMES_SHOWN,
+    "Names of files in a message": window_planning.NAMES_SHOWN,
     "Characters of a name of a file or folder": files.MAX_NAME_CHARS,
     "Characters of a line of a file": pages.MAX_LINE_CHARS,
     "Characters of a pattern": grep.MAX_PATTERN_CHARS,
@@ -299,9 +306,9 @@ LIMITS: dict[str, object] = {
 
 SHARES = {
     "Headroom of a prompt": tokens.DEFAULT_HEADROOM,
-    "Messages, where memory and files grow": gauge.MESSAGES_SHARE,
-    "Messages, when files are opened": gauge.FILES_SHARE,
-    "Messages, for a compaction to be worth its cost": gauge.MIN_SPACE_SHARE,
+    "Messages, where memory and files grow": token_budget.MESSAGES_SHARE,
+    "Messages, when files are opened": token_budget.FILES_SHARE,
+    "Messages, for a compaction to be worth its cost": token_budget.MIN_SPACE_SHARE,
     "One tool return": packaging._WINDOW_SHARE,
     "What a compaction frees": agents.DEFAULT_EVICTED_SHARE,
     "The summary": planning._SUMMARY_SHARE,
