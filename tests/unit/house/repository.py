@@ -71,7 +71,7 @@ def sections(document: str) -> dict[str, str]:
     lines: list[str] = []
     fenced = False
     for line in document.splitlines():
-        fenced ^= line.startswith("```")
+        fenced ^= line.lstrip().startswith("```")
         heading = None if fenced else re.fullmatch(r"#+ (.+)", line)
         if heading is None:
             lines.append(line)

@@ -13,6 +13,7 @@ from strata.agent_loop import first_messages
 from strata.agent_loop.compaction import compactor, planning, transcript
 from strata.agent_loop.convert import agent_options
 from strata.agent_loop.domain import agents, file_limits, message_buffer, messages, runs
+from strata.agent_loop.domain.groups import DEFAULT_TERMINATION_TOKEN
 from strata.agent_loop.loop import (
     documents,
     nesting,
@@ -28,6 +29,7 @@ from strata.agent_loop.models import tokens, wire
 from strata.agent_loop.prompts import library, summary, system_message
 from strata.agent_loop.rules import refusals, repetition
 from strata.agent_loop.rules import validation as rule_validation
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.archival import convert as archival
 from strata.archival.settings import ArchivalSettings
 from strata.core_memory.convert import requests as block_requests
@@ -43,6 +45,8 @@ from strata.core_memory.files.domain import (
     window_planning,
 )
 from strata.core_memory.files.reading import pages
+from strata.gateway.groups.exchange import Exchange
+from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs import convert as run_requests
 from strata.recall import convert_search as recall
 from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
@@ -155,6 +159,16 @@ def refusal_of(
     return caught.value.message
 
 
+def question_of_a_group() -> str:
+    """Returns what a manager agent is asked, without the lines of the members."""
+    group = group_pb.Group(members=[group_pb.GroupMember(agent_id="agent-1", name="Ada")])
+    group.manager.termination_token = "TOKEN"
+    turn = Dynamic(group, Exchange([])).next_turn()
+    assert turn is not None
+    text: str = turn.lines[0].message.parts[0].text.text
+    return text.partition("\n")[0]
+
+
 EXAMPLES: dict[str, Callable[[], str]] = {
     "layout": system_text,
     "line-numbers": numbered_text,
@@ -227,6 +241,9 @@ TEXTS = (
     refusal_of(Insert("1→ a")).partition(" Line numbers")[0].replace("new_str", "NAME"),
     refusal_of(Insert(""), read_only=True),
     refusal_of(Insert(""), limit=3).partition(" Memory block")[0],
+    question_of_a_group(),
+    DEFAULT_TERMINATION_TOKEN,
+    search.message_of(search.FileQuery("agent-1", "QUERY"), [], 0),
     window_planning.not_attached("NAME", ["NAMES"]).message,
     *directories.TRUNCATED.split("\n"),
     directories._closed_note(["NAMES"], []).strip(),
