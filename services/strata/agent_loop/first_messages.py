@@ -1,4 +1,4 @@
-"""The first messages of a new agent, behind its system message. Decision 0045."""
+"""The first messages of a new agent (docs/wire-format.md#first-messages)."""
 
 from __future__ import annotations
 

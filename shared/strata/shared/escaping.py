@@ -1,4 +1,4 @@
-"""Keeps a text inside its element of the system message.
+"""Keeps a text inside its element of the system message (docs/wire-format.md#escaping).
 
 The prompt is plain text with tags of our own, so a value such as ``</value>`` would
 end its block early. Wherever a text holds one of our tags, opening or closing, its

@@ -124,7 +124,7 @@ _ENTRIES = (
         agent_types_with_sleeptime=_CHAT,
         shows_history=True,
     ),
-    # Of old agents; this release never had it.
+    # Not built; the name is reserved.
     BuiltinTool("conversation_search_date", _READS, "", shows_history=True),
     BuiltinTool(
         "memory_insert",
@@ -195,8 +195,7 @@ _ENTRIES = (
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
     ),
-    # The two of archival memory and expand_summary are Strata's addition: an agent can reach
-    # all of its tiers, and what a summary stands for.
+    # With these three an agent can reach all of its tiers, and what a summary stands for.
     BuiltinTool(
         "archival_memory_insert",
         _ONCE,

@@ -1,4 +1,4 @@
-"""Which messages leave a window, and which stay. Pure."""
+"""Which messages leave a window, and which stay (docs/wire-format.md#compaction). Pure."""
 
 from __future__ import annotations
 

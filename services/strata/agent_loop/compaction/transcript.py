@@ -1,6 +1,7 @@
 """Evicted messages as the summarizer reads them, and the extract that needs no model. Pure.
 
-One JSON object a line, so that nothing that somebody said can pass for a line of somebody else.
+One JSON object a line, so that nothing that somebody said can pass for a line of somebody else
+(docs/wire-format.md#what-the-summarizer-reads).
 """
 
 from __future__ import annotations

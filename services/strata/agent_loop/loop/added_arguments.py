@@ -1,6 +1,7 @@
 """Arguments that the V2 loop adds to tools: ``thinking`` first, ``request_heartbeat`` last.
 
-The model sees them in every schema and in its earlier calls. They are taken out of a reply before
+The model sees them in every schema and in its earlier calls
+(docs/wire-format.md#inner-thoughts). They are taken out of a reply before
 anything validates, stores or runs its calls: a thought becomes reasoning of the message, the
 heartbeat a field of the call. A tool whose own schema has a parameter of such a name keeps it.
 """

@@ -1,4 +1,4 @@
-"""What a document ingestion agent is shown of a file: one message with a portion of its lines."""
+"""What a document ingestion agent reads: a part of a file (docs/wire-format.md#documents)."""
 
 from __future__ import annotations
 

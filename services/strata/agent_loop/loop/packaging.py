@@ -1,7 +1,7 @@
 """Messages, tool returns and events as the JSON that the model reads.
 
-Five formats: a message of the user, a tool return, a login, a heartbeat, a system alert. Times are
-in the agent's timezone.
+Five formats: a message of the user, a tool return, a login, a heartbeat, a system alert
+(docs/wire-format.md#messages). Times are in the agent's timezone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the stored window to the request that the model gets.
+"""From the stored window to the request that the model gets (docs/wire-format.md#messages).
 
 A window that does not fit is compacted before the model is called; this is the floor beneath, for
 what compaction cannot take out or may not: then older exchanges are left out of the request, and

@@ -1,4 +1,7 @@
-"""How full a window is, in tokens: exact where the provider told, estimated for what came since."""
+"""How full a window is, in tokens: the provider's count, and an estimate of what came since.
+
+The shares are those of docs/wire-format.md#shares-of-the-window.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a memory agent is shown of a conversation: one message with a line for each message."""
+"""What a memory agent reads: one message with a line for each text of a conversation.
+
+The form is that of docs/wire-format.md#transcripts-of-memory-agents.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """What the memory agent of a voice agent is shown: numbered lines, older and newer ones.
 
+The form is that of docs/wire-format.md#transcripts-of-voice-memory-agents.
+
 The older lines are those of the messages that leave the window of the voice agent after the run.
 ``store_memories`` names them by their numbers, so they are read back from the stored message: it is
 the same in every attempt of the run.

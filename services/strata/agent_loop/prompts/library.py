@@ -32,7 +32,7 @@ MAX_LISTED_FILES = 500
 
 BUILTIN_DESCRIPTIONS: Mapping[str, str] = {
     "letta_v1": "Agents of type letta_v1_agent: plain replies and tools",
-    "memgpt_chat": "Agents of type memgpt_agent: the original tools for memory",
+    "memgpt_chat": "Agents of type memgpt_agent: as memgpt_v2_chat, with other memory tools",
     "memgpt_generate_tool": "Agents that write tools",
     "memgpt_v2_chat": "Agents of type memgpt_v2_agent: replies through send_message",
     "react": "Agents of type react_agent: tools only",

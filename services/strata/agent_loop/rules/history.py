@@ -53,8 +53,8 @@ def was_run(told: ToolReturn) -> bool:
 def called_by(told: ToolReturn) -> Called:
     """Returns the call that a return answers.
 
-    The model is shown a return packed as JSON (docs/wire-format.md#tool-returns); a rule looks at the
-    value in it.
+    The model is shown a return packed as JSON (docs/wire-format.md#tool-returns); a rule looks at
+    the value in it.
     """
     try:
         body = parse_json(told.content, max_depth=PACKED_JSON_DEPTH)

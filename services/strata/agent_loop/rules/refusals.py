@@ -1,4 +1,7 @@
-"""How the answers to calls begin that never came to a tool; a later dispatch knows them by it."""
+"""The beginnings of refusals, by which a later dispatch recognises calls that were not run.
+
+The texts are those of docs/wire-format.md#refused-calls.
+"""
 
 from __future__ import annotations
 

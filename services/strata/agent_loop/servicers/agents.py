@@ -55,9 +55,7 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     ) -> pb.CreateAgentResponse:
         """Creates an agent with its blocks, tools and default conversation.
 
-        A ``letta_v1_agent`` gets ``conversation_search``, ``memory_insert``, ``memory_replace``,
-        and, as Strata's addition, ``archival_memory_insert``, ``archival_memory_search`` and
-        ``expand_summary``.
+        Its type decides the default tools (decision 0152).
         """
         prompt = None
         if request.system_prompt_key and not request.HasField("system"):

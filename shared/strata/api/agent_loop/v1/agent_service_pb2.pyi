@@ -37,7 +37,9 @@ class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.V
     AGENT_TYPE_MEMGPT_V2: _AgentType.ValueType  # 2
     """(memgpt_v2_agent) Talks through send_message, chains by heartbeats."""
     AGENT_TYPE_MEMGPT: _AgentType.ValueType  # 3
-    """(memgpt_agent) The original tool set."""
+    """(memgpt_agent) As MEMGPT_V2, with core_memory_append, core_memory_replace, memory and
+    memory_apply_patch in place of memory_insert and memory_replace.
+    """
     AGENT_TYPE_SLEEPTIME: _AgentType.ValueType  # 4
     """(sleeptime_agent) Edits memory in the background."""
     AGENT_TYPE_REACT: _AgentType.ValueType  # 5
@@ -63,7 +65,9 @@ AGENT_TYPE_LETTA_V1: AgentType.ValueType  # 1
 AGENT_TYPE_MEMGPT_V2: AgentType.ValueType  # 2
 """(memgpt_v2_agent) Talks through send_message, chains by heartbeats."""
 AGENT_TYPE_MEMGPT: AgentType.ValueType  # 3
-"""(memgpt_agent) The original tool set."""
+"""(memgpt_agent) As MEMGPT_V2, with core_memory_append, core_memory_replace, memory and
+memory_apply_patch in place of memory_insert and memory_replace.
+"""
 AGENT_TYPE_SLEEPTIME: AgentType.ValueType  # 4
 """(sleeptime_agent) Edits memory in the background."""
 AGENT_TYPE_REACT: AgentType.ValueType  # 5
