@@ -39,7 +39,7 @@ INTERNAL_METHODS = frozenset(
         "CommitStep",
     }
 )
-"""The internal calls of a turn; what tools call are the public services (invariant 6)."""
+"""The internal calls of a turn; what tools call are the public services."""
 
 _SETTLE_S = 30.0
 _LONG_S = 600.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -72,10 +73,13 @@ def sections(document: str) -> dict[str, str]:
     fenced = False
     for line in document.splitlines():
         fenced ^= line.lstrip().startswith("```")
-        heading = None if fenced else re.fullmatch(r"#+ (.+)", line)
+        heading = None if fenced else re.fullmatch(r"#{1,6} +(.+?)\s*", line)
         if heading is None:
             lines.append(line)
-        else:
-            anchor = re.sub(r"[^\w -]", "", heading[1].lower()).replace(" ", "-")
-            lines = found.setdefault(anchor, [])
+            continue
+        title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+        slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+        repeated = (f"{slug}-{number}" for number in itertools.count(1))
+        anchor = slug if slug not in found else next(name for name in repeated if name not in found)
+        lines = found[anchor] = []
     return {anchor: "\n".join(lines) for anchor, lines in found.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import runpy
 import tomllib
@@ -10,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from unit.house.repository import REPOSITORY, texts, tracked
+from unit.house.repository import REPOSITORY, sections, texts, tracked
 from unit.k8s.manifests import services
 
 DOCUMENTS = [path for path in tracked() if path.suffix == ".md"]
 README = (REPOSITORY / "README.md").read_text("utf-8")
 CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text("utf-8")
 _LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
-_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PAGE = re.compile(r"(?<![\w/])docs/[\w./-]+\.md\b(?:#([\w-]+))?")
 _GENERATOR = runpy.run_path(str(REPOSITORY / "docs" / "generate_configuration.py"))
 
@@ -49,17 +47,6 @@ def test_the_readme_knows_every_service_and_its_port() -> None:
         assert re.search(rf"\| `{service.name}` \| {service.port} \|", README), service.name
 
 
-def anchors(text: str) -> set[str]:
-    """Returns the anchors of the headings of a Markdown text, as GitHub makes them."""
-    found: set[str] = set()
-    for heading in re.findall(r"^#{1,6} +(.+?)\s*$", _FENCE.sub("", text), re.MULTILINE):
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
-        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
-        repeated = (f"{slug}-{number}" for number in itertools.count(1))
-        found.add(slug if slug not in found else next(s for s in repeated if s not in found))
-    return found
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_links_lead_to_files_and_headings(document: Path) -> None:
     text = document.read_text("utf-8")
@@ -69,7 +56,7 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
         page = document.parent / target if target else document
         assert page.exists(), target
         if anchor and page.suffix == ".md":
-            assert anchor in anchors(page.read_text("utf-8")), f"{target}#{anchor}"
+            assert anchor in sections(page.read_text("utf-8")), f"{target}#{anchor}"
 
 
 def test_pages_that_any_file_names_exist() -> None:
@@ -82,7 +69,7 @@ def test_pages_that_any_file_names_exist() -> None:
             page = REPOSITORY / match.group().partition("#")[0]
             assert page.is_file(), f"{name}: {match.group()}"
             anchor = match.group(1)
-            assert anchor is None or anchor in anchors(page.read_text("utf-8")), match.group()
+            assert anchor is None or anchor in sections(page.read_text("utf-8")), match.group()
     assert named > 10
 
 
@@ -98,7 +85,7 @@ def test_pages_that_any_file_names_exist() -> None:
     ],
 )
 def test_anchors_are_those_of_headings(text: str, expected: set[str]) -> None:
-    assert anchors(text) == expected
+    assert set(sections(text)) == expected
 
 
 def test_glossary_is_in_alphabetical_order() -> None:

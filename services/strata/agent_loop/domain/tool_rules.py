@@ -52,7 +52,7 @@ _ENDS = frozenset({ToolRuleType.EXIT_LOOP, ToolRuleType.CONTINUE_LOOP})
 
 
 def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
-    """Returns the rules that `include_base_tool_rules` adds (decision 0152).
+    """Returns the rules that `include_base_tool_rules` adds (decision 0099).
 
     A tool for which the agent has a rule of its own on how a run goes on gets no other.
 

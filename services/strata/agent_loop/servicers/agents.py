@@ -55,7 +55,7 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     ) -> pb.CreateAgentResponse:
         """Creates an agent with its blocks, tools and default conversation.
 
-        Its type decides the default tools (decision 0152).
+        Its type decides the default tools (decision 0099).
         """
         prompt = None
         if request.system_prompt_key and not request.HasField("system"):
