@@ -68,7 +68,7 @@ def sections(document: str) -> dict[str, str]:
 
     A section ends at the next heading, of whatever level.
     """
-    found: dict[str, list[str]] = {}
+    by_anchor: dict[str, list[str]] = {}
     lines: list[str] = []
     fenced = False
     for line in document.splitlines():
@@ -80,6 +80,10 @@ def sections(document: str) -> dict[str, str]:
         title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
         slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
         repeated = (f"{slug}-{number}" for number in itertools.count(1))
-        anchor = slug if slug not in found else next(name for name in repeated if name not in found)
-        lines = found[anchor] = []
-    return {anchor: "\n".join(lines) for anchor, lines in found.items()}
+        anchor = (
+            slug
+            if slug not in by_anchor
+            else next(name for name in repeated if name not in by_anchor)
+        )
+        lines = by_anchor[anchor] = []
+    return {anchor: "\n".join(lines) for anchor, lines in by_anchor.items()}

@@ -85,8 +85,8 @@ def _python_prose(text: str) -> Iterator[str]:
 def citations_of_outside_documents(text: str) -> list[str]:
     """Returns what a text says of documents that are not in the repository."""
     line = unwrapped(text)
-    found = [match[0] for pattern in OUTSIDE_DOCUMENTS for match in re.finditer(pattern, line)]
-    return found + [match[0] for match in _SECTION.finditer(line) if match[1] is None]
+    citations = [match[0] for pattern in OUTSIDE_DOCUMENTS for match in re.finditer(pattern, line)]
+    return citations + [match[0] for match in _SECTION.finditer(line) if match[1] is None]
 
 
 def marks(text: str) -> list[str]:
@@ -108,18 +108,18 @@ def _leads_somewhere(path: Path, anchor: str | None) -> bool:
 
 
 def test_no_file_cites_a_document_that_is_not_in_the_repository() -> None:
-    found = {name: citations_of_outside_documents(text) for name, text in read().items()}
-    assert {name: cited for name, cited in found.items() if cited} == {}
+    citations = {name: citations_of_outside_documents(text) for name, text in read().items()}
+    assert {name: cited for name, cited in citations.items() if cited} == {}
 
 
 def test_no_comment_cites_a_mark_of_a_list_that_is_not_in_the_repository() -> None:
-    found = {
+    citations = {
         name: marks(prose(name))
         for name, text in read().items()
         # Few files have any, and to tokenize all of them takes seconds.
         if name.endswith((".py", ".proto", ".md")) and marks(text)
     }
-    assert {name: cited for name, cited in found.items() if cited} == {}
+    assert {name: cited for name, cited in citations.items() if cited} == {}
 
 
 def test_files_that_code_cites_exist() -> None:
@@ -133,12 +133,12 @@ def test_files_that_code_cites_exist() -> None:
 
 def test_headings_that_tests_cite_exist() -> None:
     # Paths in their data are no citations. `test_documentation` looks at all other files.
-    found = {
+    citations = {
         name: missing_headings(prose(name))
         for name, text in read().items()
         if name.startswith("tests/") and missing_headings(unwrapped(text))
     }
-    assert {name: cited for name, cited in found.items() if cited} == {}
+    assert {name: cited for name, cited in citations.items() if cited} == {}
 
 
 def test_code_cites_the_wire_format_by_heading() -> None:

@@ -140,16 +140,16 @@ def transcript_text() -> str:
         name="Sam",
     )
     call = models.ToolCall("call-1", "memory_insert", "{}")
-    told = messages.ToolReturn("call-1", "memory_insert", messages.ToolStatus.OK, "None")
-    made = replace(
+    tool_return = messages.ToolReturn("call-1", "memory_insert", messages.ToolStatus.OK, "None")
+    reply = replace(
         user,
         role=messages.MessageRole.ASSISTANT,
         name="",
         parts=(models.TextPart("Since when?\nI shall note it."), call),
     )
-    returned = replace(made, role=messages.MessageRole.TOOL, parts=(told,))
+    returned = replace(reply, role=messages.MessageRole.TOOL, parts=(tool_return,))
     read = runs.TranscriptRange("agent-1", "conversation-1", -1, 9)
-    shown = transcripts.read_transcript([user, made, returned], read, 10_000).message
+    shown = transcripts.read_transcript([user, reply, returned], read, 10_000).message
     return "\n".join(part.text for part in shown.parts if isinstance(part, models.TextPart))
 
 
@@ -382,9 +382,9 @@ def test_reminders_of_background_agents_are_documented() -> None:
 
 def example(anchor: str) -> str:
     """Returns the first code block under a heading."""
-    found = re.search(r"^```\w*\n(.*?)\n```$", SECTIONS[anchor], re.MULTILINE | re.DOTALL)
-    assert found is not None, anchor
-    return found[1]
+    match = re.search(r"^```\w*\n(.*?)\n```$", SECTIONS[anchor], re.MULTILINE | re.DOTALL)
+    assert match is not None, anchor
+    return match[1]
 
 
 def rows() -> dict[str, str]:
