@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Never
 
 import grpc
@@ -19,6 +19,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from strata.shared.context import current_project
 from strata.shared.errors import InternalError, Reason, StrataError, UnavailableError
+from strata.shared.final_status import FinalStatus, is_failed_write
 from strata.shared.service import GrpcService
 from strata.shared.skew import SERVER_HOST_KEY
 from strata.shared.status import DETAILS_KEY, WireStatus, code_of
@@ -31,10 +32,6 @@ AfterSuccess = Callable[[bytes], Awaitable[None]]
 gets the answer. It must not raise."""
 
 _MultiCallable = Callable[..., Any]
-
-_FAILED_WRITE = "Internal error from Core"
-_STATUS_LOOKS = 100
-_STATUS_PAUSE_S = 0.005
 
 
 def proxied_service(
@@ -154,7 +151,7 @@ class _Forward(ABC):
             self._after(current_project())
 
     async def _refuse(self, error: StrataError, context: Any, end: _End | None = None) -> Never:
-        if end is not None and _is_failed_write(error):
+        if end is not None and is_failed_write(error):
             status = await end.failed()
             if status is not None:
                 await context.abort_with_status(status)
@@ -186,53 +183,24 @@ class _Forward(ABC):
             return
         except InternalError as error:
             # Where the service ended the call well, its response is still to be read.
-            if not _is_failed_write(error) or await end.failed() is not None:
+            if not is_failed_write(error) or await end.failed() is not None:
                 raise
 
 
-def _is_failed_write(error: StrataError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, grpc.aio.AioRpcError) and cause.details() == _FAILED_WRITE
-
-
 class _End:
-    """The status with which the service ended a call that is written to.
-
-    A write that fails because the call is over makes grpc.aio (1.85) replace the status
-    of the call by an internal error, or be replaced by it a moment later. So the status
-    is noted when it is set, and looked for behind a failed write.
-    """
+    """The status with which the service ended a call that is written to."""
 
     def __init__(self, call: Any) -> None:
-        self._status: WireStatus | None = None
         self._call = call
-        call.add_done_callback(self._note)
+        self._final = FinalStatus()
+        call.add_done_callback(self._final.note)
 
     async def failed(self) -> WireStatus | None:
         """Returns the status, once it is known; None if it is OK or never becomes known."""
-        for _ in range(_STATUS_LOOKS):
-            self._note(self._call)
-            if self._status is not None:
-                return None if self._status.code is grpc.StatusCode.OK else self._status
-            await asyncio.sleep(_STATUS_PAUSE_S)
-        return None
-
-    def _note(self, call: Any) -> None:
-        details = _now(call.details())
-        if self._status is None and details != _FAILED_WRITE:
-            self._status = WireStatus(
-                _now(call.code()), details, _public(_now(call.trailing_metadata()))
-            )
-
-
-def _now(answer: Coroutine[Any, Any, Any]) -> Any:
-    """Returns what a call that is over says without waiting."""
-    try:
-        answer.send(None)
-    except StopIteration as end:
-        return end.value
-    answer.close()
-    raise RuntimeError("the call is not over")
+        status = await self._final.after_failed_write(self._call)
+        if status is None or status.code is grpc.StatusCode.OK:
+            return None
+        return WireStatus(status.code, status.details, _public(status.trailing_metadata))
 
 
 def _public(trailing: Any) -> tuple[tuple[str, str | bytes], ...]:

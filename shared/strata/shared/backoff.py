@@ -7,7 +7,7 @@ import random
 
 from strata.shared.errors import StrataError
 
-_FIRST_PAUSE_S = 0.1
+FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 # With less time left, another attempt cannot succeed.
 _LEAST_S = 0.1
@@ -18,20 +18,23 @@ class Backoff:
 
     Args:
         until: Time of the event loop after which no attempt is made.
+        first_s: The first pause, in seconds.
     """
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, until: float, *, first_s: float = FIRST_PAUSE_S) -> None:
         self._until = until
         self._loop = asyncio.get_running_loop()
-        self._next = _FIRST_PAUSE_S
+        self._next = first_s
 
-    async def wait(self, error: StrataError) -> bool:
+    async def wait(self, error: StrataError, *, hinted: bool = True) -> bool:
         """Waits before the next attempt; returns False at once if no time is left for one.
 
         Args:
-            error: How the last attempt failed. Its retry hint is a lower bound of the pause.
+            error: How the last attempt failed.
+            hinted: Whether the retry hint of the error is a lower bound of the pause.
         """
-        pause = max(self._next * random.uniform(0.75, 1.25), error.retry_after or 0.0)  # noqa: S311
+        hint = (error.retry_after or 0.0) if hinted else 0.0
+        pause = max(self._next * random.uniform(0.75, 1.25), hint)  # noqa: S311
         self._next = min(2 * self._next, _LONGEST_PAUSE_S)
         if self._loop.time() + pause + _LEAST_S > self._until:
             return False

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 
 from strata.api.common.v1 import call_options_pb2
+from strata.shared.backoff import FIRST_PAUSE_S
 from strata.shared.interceptors.attempts import RepeatPolicy
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.renewing import RenewingChannel, names_a_host
@@ -47,7 +48,8 @@ class ChannelOptions:
             break; the default of gRPC is 30 s.
         renew_s: Mean time between two replacements of the channel to a peer with a host name,
             each of which looks the name up: how soon a new replica gets calls.
-        max_attempts: Requests in all for a method that may be repeated.
+        max_attempts: Attempts in all at a call that may be repeated.
+        first_pause_s: Mean pause before the second attempt; later pauses double, up to 2 s.
         local_subchannels: Own connections instead of those shared by equal channels.
     """
 
@@ -61,6 +63,7 @@ class ChannelOptions:
     dns_refresh_s: float = 2.0
     renew_s: float = 6.0
     max_attempts: int = 4
+    first_pause_s: float = FIRST_PAUSE_S
     local_subchannels: bool = False
 
 
@@ -83,49 +86,14 @@ def services_of(service: str) -> list[ServiceDescriptor]:
     return found
 
 
-def service_config(
-    services: Iterable[ServiceDescriptor], *, max_attempts: int, internal: bool = False
-) -> str:
-    """Returns the gRPC service config for a channel, as JSON.
+SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+"""The gRPC service config of all channels: replicas take turns.
 
-    Replicas take turns. From outside, a unary method is repeated on UNAVAILABLE if the contract
-    declares it free of side effects or idempotent (``idempotency_level``), and on CANCELLED, with
-    which gRPC ends calls that reach a server in the moment in which it stops. On an internal
-    channel `RepeatedCall` does that, for as long as the call may last; and every method is
-    repeated on UNAUTHENTICATED: the token was refused before the method began, and another
-    replica, with another clock or newer keys, may accept it.
-    """
-    methods = [method for service in services for method in service.methods]
-    config: dict[str, object] = {"loadBalancingConfig": [{"round_robin": {}}]}
-    policy = (
-        _retry_policy(methods, max_attempts, ["UNAUTHENTICATED"])
-        if internal
-        else _retry_policy(filter(_repeatable, methods), max_attempts, ["UNAVAILABLE", "CANCELLED"])
-    )
-    if policy is not None:
-        config["methodConfig"] = [policy]
-    return json.dumps(config)
-
-
-def _retry_policy(
-    methods: Iterable[MethodDescriptor], max_attempts: int, codes: list[str]
-) -> dict[str, object] | None:
-    names = [
-        {"service": method.containing_service.full_name, "method": method.name}
-        for method in methods
-    ]
-    if not names or max_attempts < 2:
-        return None
-    return {
-        "name": names,
-        "retryPolicy": {
-            "maxAttempts": max_attempts,
-            "initialBackoff": "0.1s",
-            "maxBackoff": "2s",
-            "backoffMultiplier": 2,
-            "retryableStatusCodes": codes,
-        },
-    }
+It has no retry policy, for any method. From 1.72 on, the retry timer of gRPC has a race: if the
+thread that starts it is preempted for as long as the pause, the call hangs until its deadline
+(grpc/grpc#41036). `RepeatedCall`, `RepeatedStream` and the calls of `interceptors.replay` repeat
+calls instead. The transparent retries of gRPC, which use no timer, stay on.
+"""
 
 
 def patience_of(services: Iterable[ServiceDescriptor], default_s: float) -> dict[str, float]:
@@ -182,7 +150,8 @@ class ChannelFactory:
         Args:
             target: ``dns:///recall:7103`` (all addresses of a headless service take
                 turns), ``127.0.0.1:7103`` or ``unix:/run/strata/recall.sock``.
-            services: What is called through it, for the retry policy.
+            services: What is called through it; their contracts declare which methods may be
+                repeated.
             token: Sent with each call in place of that of the context's caller.
             peer: Name of the service behind it, where that is one of ours which we call
                 with internal tokens.
@@ -192,7 +161,7 @@ class ChannelFactory:
             FailedPreconditionError: A file of the TLS settings cannot be used.
         """
         services = tuple(services)
-        options = self._arguments(services, bool(peer))
+        options = self._arguments()
         # Made once: connections are shared by channels that have the same ones.
         credentials = tls.credentials() if tls is not None else None
 
@@ -212,7 +181,7 @@ class ChannelFactory:
             token=token,
             peer=peer,
             skew=self._skew,
-            repeat=self._repeat_policy(services) if peer else None,
+            repeat=self._repeat_policy(services, internal=bool(peer)),
         )
         self._channels.push_async_callback(channel.close)
         return channel
@@ -221,17 +190,22 @@ class ChannelFactory:
         """Closes every channel that was made."""
         await self._channels.aclose()
 
-    def _repeat_policy(self, services: Iterable[ServiceDescriptor]) -> RepeatPolicy:
+    def _repeat_policy(
+        self, services: Iterable[ServiceDescriptor], *, internal: bool
+    ) -> RepeatPolicy:
         options = self._options
         return RepeatPolicy(
-            patience_of(services, options.attempt_s), options.away_s, options.max_attempts
+            patience_of(services, options.attempt_s),
+            options.away_s,
+            options.max_attempts,
+            options.first_pause_s,
+            internal,
         )
 
-    def _arguments(self, services: Iterable[ServiceDescriptor], internal: bool) -> Arguments:
+    def _arguments(self) -> Arguments:
         options = self._options
-        config = service_config(services, max_attempts=options.max_attempts, internal=internal)
         return [
-            ("grpc.service_config", config),
+            ("grpc.service_config", SERVICE_CONFIG),
             # Resolvers must not replace our policy by one from a DNS TXT record.
             ("grpc.service_config_disable_resolution", 1),
             ("grpc.max_send_message_length", options.max_message_bytes),

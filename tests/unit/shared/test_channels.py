@@ -1,4 +1,4 @@
-"""The service config of network channels, made from the contracts."""
+"""What network channels take from the contracts, and their service config."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 
 from strata.api.common.v1 import call_options_pb2
 from strata.shared.channels import (
+    SERVICE_CONFIG,
     ChannelFactory,
     ServiceChannels,
     patience_of,
-    service_config,
     services_of,
 )
 
@@ -43,20 +43,15 @@ def service() -> Any:
     return pool.FindServiceByName("levels.LevelService")
 
 
-def test_only_repeatable_unary_methods_are_retried_and_only_when_the_server_went_away(
-    service: Any,
-) -> None:
-    config = json.loads(service_config([service], max_attempts=4))
-    assert config["loadBalancingConfig"] == [{"round_robin": {}}]
-    (method_config,) = config["methodConfig"]
-    assert [name["method"] for name in method_config["name"]] == ["Read", "Put"]
-    assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE", "CANCELLED"]
-    assert method_config["retryPolicy"]["maxAttempts"] == 4
+def test_grpc_repeats_no_call_with_its_own_timer() -> None:
+    assert json.loads(SERVICE_CONFIG) == {"loadBalancingConfig": [{"round_robin": {}}]}
 
 
-def test_without_repeatable_methods_nothing_is_retried(service: Any) -> None:
-    assert "methodConfig" not in json.loads(service_config([], max_attempts=4))
-    assert "methodConfig" not in json.loads(service_config([service], max_attempts=1))
+def test_only_repeatable_unary_methods_have_the_time_of_an_attempt(service: Any) -> None:
+    assert patience_of([service], 5.0) == {
+        "/levels.LevelService/Read": 5.0,
+        "/levels.LevelService/Put": 5.0,
+    }
 
 
 def test_the_services_of_a_service_are_found_in_its_package() -> None:
@@ -97,12 +92,3 @@ def test_a_search_may_take_longer_than_a_look_up() -> None:
     service = "/strata.api.archival.v1.PassageService"
     assert patience[f"{service}/SearchPassages"] > patience[f"{service}/GetPassage"] == 5.0
     assert f"{service}/UploadPassages" not in patience
-
-
-def test_internal_calls_of_every_kind_go_to_another_replica_when_the_token_is_refused(
-    service: Any,
-) -> None:
-    config = json.loads(service_config([service], max_attempts=4, internal=True))
-    (method_config,) = config["methodConfig"]
-    assert {name["method"] for name in method_config["name"]} == {"Read", "Put", "Write", "Watch"}
-    assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAUTHENTICATED"]

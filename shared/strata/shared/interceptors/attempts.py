@@ -1,8 +1,8 @@
-"""A unary call that is attempted again while its peer hangs or is away.
+"""Calls that are attempted again while their peer hangs, is away, or refuses the token.
 
-gRPC repeats a call whose connection breaks a few times, within a second. A process that hangs
-keeps its connections, and the call would wait for it until the deadline of the caller. A service
-that restarts is away for longer than a second.
+gRPC can repeat calls as well, but its retry timer has a race that leaves a call hanging until its
+deadline (grpc/grpc#41036), and its limits are too narrow: a process that hangs keeps its
+connections, and a service that restarts is away for longer than a second.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from strata.shared.backoff import Backoff
-from strata.shared.errors import Reason, StrataError, UnavailableError, passes
+from strata.shared.backoff import FIRST_PAUSE_S, Backoff
+from strata.shared.errors import CancelledError, Reason, StrataError, UnavailableError, passes
+from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
 
 GROWTH = 2.0
@@ -29,46 +30,72 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RepeatPolicy:
-    """How calls to another service are repeated.
+    """How calls are repeated.
 
     Attributes:
         patience_s: Path of a repeatable unary method (free of side effects or idempotent) to
             the seconds after which its first attempt is left for another one.
         away_s: How long a stream, or a call without a deadline, waits for a peer that is away;
             other calls wait until their deadline.
-        max_attempts: Attempts in all that get no answer, or the answer UNAVAILABLE.
+        max_attempts: Attempts in all that get no answer, the answer UNAVAILABLE, or whose
+            token is refused.
+        first_pause_s: Mean pause before the second attempt, seconds. Later pauses double.
+        internal: The peer is one of our services. Otherwise only repeatable methods are
+            repeated, up to `max_attempts` whatever the cause, and `patience_s` and `away_s`
+            set no times.
     """
 
     patience_s: Mapping[str, float] = field(default_factory=dict)
     away_s: float = 30.0
     max_attempts: int = 4
+    first_pause_s: float = FIRST_PAUSE_S
+    internal: bool = True
 
 
-class _Repeated:
-    """What repeated calls of both shapes have in common.
+DoneCallback = Callable[[Any], None]
+
+
+class Repeated:
+    """Common part of repeated calls of all shapes.
 
     Args:
         start: Starts an attempt, which ends with the deadline of the whole call.
         method: Path of the method.
         until: Time of the event loop after which no attempt is made.
+        policy: How calls are repeated.
     """
 
-    def __init__(self, start: Callable[[], Any], method: str, until: float) -> None:
+    def __init__(
+        self, start: Callable[[], Any], method: str, until: float, policy: RepeatPolicy
+    ) -> None:
         self._start = start
         self._method = method
-        self._backoff = Backoff(until)
+        self._policy = policy
+        self._backoff = Backoff(until, first_s=policy.first_pause_s)
+        self._left = policy.max_attempts - 1
         self._attempt = start()
         self._pause: asyncio.Future[bool] | None = None
+        self._callbacks: list[DoneCallback] = []
+        self._readers = 0
         self._logged = False
         self._final = False
         self._cancelled = False
 
+    def _take_attempt(self) -> bool:
+        """Uses up one of the limited attempts; returns False if there is none left."""
+        self._left -= 1
+        return self._left >= 0
+
     async def _paused(self, error: StrataError) -> bool:
         """Waits for the next attempt; returns False if there is no time for one."""
-        if not self._logged:
+        refused = token_refused(error)
+        # A refused token is logged for the peer, not for each call.
+        if not (self._logged or refused):
             self._logged = True
             _log.warning("call is repeated", method=self._method, error=repr(error))
-        self._pause = asyncio.ensure_future(self._backoff.wait(error))
+        # The hint of a refused token is meant for the client outside, after our own attempts.
+        hinted = self._policy.internal and not refused
+        self._pause = asyncio.ensure_future(self._backoff.wait(error, hinted=hinted))
         try:
             return await self._pause
         finally:
@@ -79,6 +106,37 @@ class _Repeated:
         if self._final:
             raise asyncio.CancelledError
         self._attempt = self._start()
+        if self._callbacks:
+            self._observe()
+
+    def _observe(self) -> None:
+        """Watches the attempt that is under way for its end."""
+        # The attempt must not keep this object alive, which cancels the call when it is dropped.
+        held, callbacks = weakref.WeakMethod(self._attempt_ended), self._callbacks
+
+        def ended(attempt: Any) -> None:
+            attempt_ended = held()
+            if attempt_ended is None:
+                call_back(callbacks, attempt)
+            else:
+                attempt_ended(attempt)
+
+        self._attempt.add_done_callback(ended)
+
+    def _attempt_ended(self, attempt: Any) -> None:
+        # Whoever reads the call decides whether another attempt follows.
+        if attempt is self._attempt and not self._readers:
+            self._over()
+
+    def _over(self) -> None:
+        """Called when the call has ended and no attempt follows; possibly more than once."""
+        call_back(self._callbacks, self)
+
+    def _stop_reading(self) -> None:
+        """Called by a reader when it has a response or an error to return."""
+        self._readers -= 1
+        if not self._readers and self._attempt.done():
+            self._over()
 
     def cancel(self) -> bool:
         """Cancels the attempt that is under way; there is none after it."""
@@ -86,6 +144,8 @@ class _Repeated:
         pending = self._attempt if self._pause is None else self._pause
         cancelled = bool(pending.cancel())
         self._cancelled = self._cancelled or cancelled
+        if not self._readers:
+            self._over()
         return cancelled
 
     def cancelled(self) -> bool:
@@ -102,9 +162,13 @@ class _Repeated:
         return remaining
 
     def add_done_callback(self, callback: Any) -> None:
-        """Calls back when the attempt that is under way ends."""
-        held = weakref.ref(self)
-        self._attempt.add_done_callback(lambda inner: callback(held() or inner))
+        """Calls back when the call ends.
+
+        An attempt that ends while nobody reads the call counts as its end.
+        """
+        self._callbacks.append(callback)
+        if len(self._callbacks) == 1:
+            self._observe()
 
     async def initial_metadata(self) -> grpc.aio.Metadata:
         """Returns what the latest attempt received first."""
@@ -131,13 +195,15 @@ class _Repeated:
         await self._attempt.wait_for_connection()
 
 
-class RepeatedCall(_Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
+class RepeatedCall(Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
     """Attempts at one call, one after another, until the deadline of the call.
 
     An attempt that was never sent, because no connection could be made, is followed by another
-    one whatever the method does. A repeatable method is attempted again after the connection
-    broke, or while its server stops, as often as the time allows; a few times after the answer
-    UNAVAILABLE, or after no answer at all, for which an attempt is cancelled.
+    one whatever the method does, and so are a few attempts whose token is refused. A repeatable
+    method is attempted again after the connection broke, or while its server stops, as often as
+    the time allows; a few times after the answer UNAVAILABLE, or after no answer at all, for which
+    an attempt is cancelled. Calls to others than our services are repeated a few times after
+    UNAVAILABLE and after CANCELLED from the server, for whatever cause.
 
     Args:
         start: Starts an attempt, which ends with the deadline of the whole call.
@@ -149,14 +215,21 @@ class RepeatedCall(_Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
     def __init__(
         self, start: Callable[[], Any], method: str, *, until: float, policy: RepeatPolicy
     ) -> None:
-        super().__init__(start, method, until)
-        self._patience_s = policy.patience_s.get(method)
-        self._left = policy.max_attempts - 1
+        super().__init__(start, method, until, policy)
+        self._repeatable = method in policy.patience_s
+        self._patience_s = policy.patience_s.get(method) if policy.internal else None
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._response().__await__()
 
     async def _response(self) -> Any:
+        self._readers += 1
+        try:
+            return await self._attempts()
+        finally:
+            self._stop_reading()
+
+    async def _attempts(self) -> Any:
         patience, lost = self._patience_s, False
         while True:
             watch = self._watch(patience)
@@ -191,25 +264,31 @@ class RepeatedCall(_Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
         return _Watch(self._attempt, patience)
 
     def _may_repeat(self, error: StrataError) -> bool:
-        # A refused token is tried elsewhere by the retry policy of the channel.
-        refused = error.reason is Reason.INTERNAL_TOKEN_REFUSED
-        if self._final or refused or not isinstance(error, UnavailableError):
+        if self._final:
             return False
+        if not self._policy.internal:
+            passing = isinstance(error, UnavailableError | CancelledError)
+            return self._repeatable and passing and self._take_attempt()
+        if not isinstance(error, UnavailableError):
+            return False
+        if token_refused(error):
+            return self._take_attempt()
         if error.unsent:
             return True
-        if self._patience_s is None:
+        # A service behind the peer refused the peer's token, a few times in a row.
+        if not self._repeatable or error.reason is Reason.INTERNAL_TOKEN_REFUSED:
             return False
         if error.lost or error.reason is Reason.SHUTTING_DOWN:
             return True
-        self._left -= 1
-        return self._left >= 0
+        return self._take_attempt()
 
 
-class RepeatedStream(_Repeated, grpc.aio.UnaryStreamCall[Any, Any]):
+class RepeatedStream(Repeated, grpc.aio.UnaryStreamCall[Any, Any]):
     """Attempts at one call with streamed responses, until one was sent.
 
-    An attempt that was never sent, because no connection could be made, is followed by another.
-    A stream that breaks off later is left to its reader.
+    An attempt that was never sent, because no connection could be made, is followed by another,
+    and so are a few attempts whose token is refused. A stream that breaks off later is left to its
+    reader.
     """
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -221,13 +300,28 @@ class RepeatedStream(_Repeated, grpc.aio.UnaryStreamCall[Any, Any]):
 
     async def read(self) -> Any:
         """Returns the next response, or `grpc.aio.EOF`."""
-        while True:
-            try:
-                return await self._attempt.read()
-            except UnavailableError as error:
-                if self._final or not error.unsent or not await self._paused(error):
-                    raise
-            self._next()
+        self._readers += 1
+        try:
+            while True:
+                try:
+                    return await self._attempt.read()
+                except UnavailableError as error:
+                    if not (self._may_repeat(error) and await self._paused(error)):
+                        raise
+                self._next()
+        finally:
+            self._stop_reading()
+
+    def _may_repeat(self, error: StrataError) -> bool:
+        if self._final or not error.unsent:
+            return False
+        return not token_refused(error) or self._take_attempt()
+
+
+def call_back(callbacks: list[DoneCallback], call: Any) -> None:
+    """Calls each callback once."""
+    while callbacks:
+        callbacks.pop(0)(call)
 
 
 class _Watch:

@@ -9,11 +9,10 @@ also while a stream is read.
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import math
 import re
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -26,8 +25,21 @@ from strata.shared.context import Caller, RequestContext, current, use
 from strata.shared.errors import DeadlineExceededError
 from strata.shared.interceptors.attempts import RepeatedCall, RepeatedStream, RepeatPolicy
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
+from strata.shared.interceptors.client_calls import (
+    Call,
+    StreamStreamCall,
+    StreamUnaryCall,
+    UnaryStreamCall,
+    UnaryUnaryCall,
+)
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
 from strata.shared.interceptors.peer import Peer
+from strata.shared.interceptors.replay import (
+    ReplayedCall,
+    ReplayedStream,
+    RequestReplay,
+    Serialize,
+)
 from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import make_traceparent
 
@@ -99,190 +111,10 @@ def _legal_key(key: str) -> bool:
     return _KEY.fullmatch(key) is not None
 
 
-class _Waiting:
-    """While a call is waited for: its errors become ours, and who stops waiting cancels it.
-
-    grpc.aio (1.85) cancels a call whose waiter is cancelled, but not at every point: between the
-    sending of the request and the first look for a response it forgets to, and the servicer
-    would go on until the deadline.
-    """
-
-    __slots__ = ("_call", "_peer", "_sent", "_vouched", "unconnected")
-
-    def __init__(self, call: Any, peer: Peer, sent: float, vouched: bool) -> None:
-        self._call = call
-        self._peer = peer
-        self._sent = sent
-        self._vouched = vouched
-        self.unconnected = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, grpc.aio.AioRpcError):
-            elapsed = asyncio.get_running_loop().time() - self._sent
-            raise self._peer.error(error, elapsed, vouched=self._vouched) from error
-        if isinstance(error, asyncio.CancelledError):
-            self._call.cancel()
-            task = asyncio.current_task()
-            if self.unconnected and (task is None or not task.cancelling()):
-                raise self._peer.not_connected() from error
-
-
-_connecting: set[asyncio.Task[None]] = set()
-
-
-async def _end_unconnected(call: Any, waiting: _Waiting, seconds: float) -> None:
-    connected = asyncio.ensure_future(call.wait_for_connection())
-    # Not cancelled when the time is over: that would cancel a task of the call itself.
-    done, _ = await asyncio.wait((connected,), timeout=seconds)
-    if not done:
-        waiting.unconnected = True
-        call.cancel()
-    # How it ends is the business of the reader of the call.
-    await asyncio.gather(connected, return_exceptions=True)
-
-
-class _Call:
-    """What all calls have in common."""
-
-    def __init__(self, call: Any, peer: Peer, vouched: bool) -> None:
-        self._call = call
-        self._peer = peer
-        self._loop = asyncio.get_running_loop()
-        self._sent = self._loop.time()
-        self._waiting = _Waiting(call, peer, self._sent, vouched)
-
-    def connect_within(self, seconds: float) -> None:
-        """Ends a call with streamed requests UNAVAILABLE if it has no connection in that time.
-
-        Its requests cannot be sent a second time, so the one attempt waits for a connection.
-        """
-        # Not in the context of the caller, and without this object, which cancels itself.
-        task = self._loop.create_task(
-            _end_unconnected(self._call, self._waiting, seconds), context=contextvars.Context()
-        )
-        _connecting.add(task)
-        task.add_done_callback(_connecting.discard)
-
-    def __del__(self) -> None:
-        # A call that nobody holds can never be read, but grpc.aio keeps it running until
-        # its deadline (1.85): a reader that broke out of a stream would leave it open.
-        call = getattr(self, "_call", None)
-        if call is not None and not self._loop.is_closed() and not call.done():
-            call.cancel()
-
-    def cancel(self) -> bool:
-        return bool(self._call.cancel())
-
-    def cancelled(self) -> bool:
-        return bool(self._call.cancelled())
-
-    def done(self) -> bool:
-        return bool(self._call.done())
-
-    def time_remaining(self) -> float | None:
-        remaining: float | None = self._call.time_remaining()
-        return remaining
-
-    def add_done_callback(self, callback: Any) -> None:
-        held = weakref.ref(self)
-        self._call.add_done_callback(lambda inner: callback(held() or inner))
-
-    async def initial_metadata(self) -> grpc.aio.Metadata:
-        metadata: grpc.aio.Metadata = await self._call.initial_metadata()
-        return metadata
-
-    async def trailing_metadata(self) -> grpc.aio.Metadata:
-        metadata: grpc.aio.Metadata = await self._call.trailing_metadata()
-        return metadata
-
-    async def code(self) -> grpc.StatusCode:
-        code: grpc.StatusCode = await self._call.code()
-        return code
-
-    async def details(self) -> str:
-        details: str = await self._call.details()
-        return details
-
-    async def wait_for_connection(self) -> None:
-        with self._waiting:
-            await self._call.wait_for_connection()
-
-
-class _UnaryResponse(_Call):
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._result().__await__()
-
-    async def _result(self) -> Any:
-        with self._waiting:
-            response = await self._call
-            if self._peer.clock_due():
-                trailing = await self._call.trailing_metadata()
-                self._peer.clock_seen(trailing, self._loop.time() - self._sent)
-            return response
-
-
-class _StreamResponse(_Call):
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return _Responses(self, self._call.__aiter__(), self._waiting)
-
-    async def read(self) -> Any:
-        with self._waiting:
-            return await self._call.read()
-
-
-class _Responses:
-    def __init__(self, call: _Call, inner: Any, waiting: _Waiting) -> None:
-        # Held because it cancels itself once nobody holds it.
-        self._call = call
-        self._waiting = waiting
-        self._inner = inner
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        with self._waiting:
-            return await self._inner.__anext__()
-
-
-class _StreamRequest(_Call):
-    async def write(self, request: Any) -> None:
-        with self._waiting:
-            await self._call.write(request)
-
-    async def done_writing(self) -> None:
-        with self._waiting:
-            await self._call.done_writing()
-
-
-class _UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]):
-    pass
-
-
-class _UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]):
-    pass
-
-
-class _StreamUnaryCall(_UnaryResponse, _StreamRequest, grpc.aio.StreamUnaryCall[Any, Any]):
-    pass
-
-
-class _StreamStreamCall(_StreamResponse, _StreamRequest, grpc.aio.StreamStreamCall[Any, Any]):
-    pass
-
-
 class _Callable:
     """Starts calls of one method with the context of the moment."""
 
-    _wrap: type[_Call]
+    _wrap: type[Call]
 
     def __init__(
         self,
@@ -360,15 +192,15 @@ class _StreamRequestCallable(_Callable):
 
 
 class _UnaryUnary(_UnaryRequestCallable, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
-    _wrap = _UnaryUnaryCall
+    _wrap = UnaryUnaryCall
 
 
 class _UnaryStream(_UnaryRequestCallable, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
-    _wrap = _UnaryStreamCall
+    _wrap = UnaryStreamCall
 
 
-class _Repeating(_UnaryRequestCallable, ABC):
-    """Starts calls that are attempted again while the peer hangs or is away."""
+class _Repeating(_Callable, ABC):
+    """Starts calls that are attempted again."""
 
     def __init__(
         self,
@@ -376,11 +208,12 @@ class _Repeating(_UnaryRequestCallable, ABC):
         cap: float | None,
         caller: Caller | None,
         peer: Peer,
+        connect_s: float | None = None,
         *,
         method: str,
         policy: RepeatPolicy,
     ) -> None:
-        super().__init__(inner, cap, caller, peer)
+        super().__init__(inner, cap, caller, peer, connect_s)
         self._method = method
         self._policy = policy
 
@@ -390,42 +223,113 @@ class _Repeating(_UnaryRequestCallable, ABC):
         deadline = None if whole is None else loop.time() + whole
         begin = super()._start
 
-        def attempt() -> Any:
+        def attempt(request: Any) -> Any:
             with use(context):
                 left = None if deadline is None else max(deadline - loop.time(), 0.0)
                 return begin(request, left, metadata, **options)
 
-        return self._repeat(attempt, deadline, loop.time() + self._policy.away_s)
+        return self._repeat(attempt, request, deadline, loop.time() + self._policy.away_s)
 
     @abstractmethod
-    def _repeat(self, attempt: Any, deadline: float | None, latest: float) -> Any:
+    def _repeat(
+        self,
+        attempt: Callable[[Any], Any],
+        request: Any,
+        deadline: float | None,
+        latest: float,
+    ) -> Any:
         """Returns the repeated call.
 
         Args:
-            attempt: Starts an attempt.
+            attempt: Starts an attempt with a request, or an iterator over requests.
+            request: What the caller sends.
             deadline: Of the whole call, time of the event loop; None for no end.
             latest: When to give a peer up that is away, where there is no deadline.
         """
 
 
 class _RepeatedUnaryUnary(_Repeating, _UnaryUnary):
-    def _repeat(self, attempt: Any, deadline: float | None, latest: float) -> Any:
-        until = latest if deadline is None else deadline
-        return RepeatedCall(attempt, self._method, until=until, policy=self._policy)
+    def _repeat(
+        self,
+        attempt: Callable[[Any], Any],
+        request: Any,
+        deadline: float | None,
+        latest: float,
+    ) -> Any:
+        until = deadline
+        if until is None:
+            until = latest if self._policy.internal else math.inf
+        return RepeatedCall(
+            lambda: attempt(request), self._method, until=until, policy=self._policy
+        )
 
 
 class _RepeatedUnaryStream(_Repeating, _UnaryStream):
-    def _repeat(self, attempt: Any, deadline: float | None, latest: float) -> Any:
+    def _repeat(
+        self,
+        attempt: Callable[[Any], Any],
+        request: Any,
+        deadline: float | None,
+        latest: float,
+    ) -> Any:
         until = latest if deadline is None else min(latest, deadline)
-        return RepeatedStream(attempt, self._method, until)
+        return RepeatedStream(lambda: attempt(request), self._method, until, self._policy)
 
 
 class _StreamUnary(_StreamRequestCallable, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
-    _wrap = _StreamUnaryCall
+    _wrap = StreamUnaryCall
 
 
 class _StreamStream(_StreamRequestCallable, grpc.aio.StreamStreamMultiCallable[Any, Any]):
-    _wrap = _StreamStreamCall
+    _wrap = StreamStreamCall
+
+
+class _Replaying(_Repeating, _StreamRequestCallable):
+    """Starts calls whose requests can be sent again.
+
+    Args:
+        inner: Starts calls of the transport whose requests are bytes.
+        serialize: Serialises a request; None for requests that are bytes.
+        written: Starts calls whose requests are written one by one, and not repeated.
+    """
+
+    _repeated: Callable[..., Any]
+
+    def __init__(
+        self,
+        inner: Any,
+        *arguments: Any,
+        serialize: Serialize | None,
+        written: _StreamRequestCallable,
+        **options: Any,
+    ) -> None:
+        super().__init__(inner, *arguments, **options)
+        self._serialize = serialize
+        self._written = written
+
+    def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
+        if request is None:
+            return self._written(None, timeout, metadata, **options)
+        return super()._start(request, timeout, metadata, **options)
+
+    def _repeat(
+        self,
+        attempt: Callable[[Any], Any],
+        request: Any,
+        deadline: float | None,
+        latest: float,
+    ) -> Any:
+        until = math.inf if deadline is None else deadline
+        replay = RequestReplay(request, self._serialize)
+        return self._repeated(attempt, replay, self._method, until=until, policy=self._policy)
+
+
+class _RepeatedStreamUnary(_Replaying, _StreamUnary):
+    _repeated = ReplayedCall
+
+
+class _RepeatedStreamStream(_Replaying, _StreamStream):
+    _repeated = ReplayedStream
 
 
 class ClientChannel(grpc.aio.Channel):
@@ -440,7 +344,8 @@ class ClientChannel(grpc.aio.Channel):
         token: Sent with each call in place of that of the context's caller.
         peer: Name of the service behind it, where that is called with internal tokens.
         skew: Measures the clock of the peer.
-        repeat: How calls wait for the peer and are repeated; None leaves that to the channel.
+        repeat: How calls are repeated and, to one of our services, wait for it; None makes one
+            attempt at each call.
     """
 
     def __init__(
@@ -466,10 +371,11 @@ class ClientChannel(grpc.aio.Channel):
         """Returns the callable of a unary method."""
         inner = self._inner.unary_unary(method, *args, **kwargs)
         cap = self._policy.unary_timeout_s
-        if self._repeat is None:
+        repeat = self._repeat
+        if repeat is None or not (repeat.internal or method in repeat.patience_s):
             return _UnaryUnary(inner, cap, self._caller, self._peer)
         return _RepeatedUnaryUnary(
-            inner, cap, self._caller, self._peer, method=method, policy=self._repeat
+            inner, cap, self._caller, self._peer, method=method, policy=repeat
         )
 
     def unary_stream(
@@ -478,28 +384,49 @@ class ClientChannel(grpc.aio.Channel):
         """Returns the callable of a method that streams its responses."""
         inner = self._inner.unary_stream(method, *args, **kwargs)
         cap = self._policy.stream_timeout_s
-        if self._repeat is None:
+        if self._repeat is None or not self._repeat.internal:
             return _UnaryStream(inner, cap, self._caller, self._peer)
         return _RepeatedUnaryStream(
             inner, cap, self._caller, self._peer, method=method, policy=self._repeat
         )
 
     def stream_unary(
-        self, *args: Any, **kwargs: Any
+        self, method: str, request_serializer: Any = None, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
         """Returns the callable of a method that takes a stream of requests."""
-        inner = self._inner.stream_unary(*args, **kwargs)
-        return _StreamUnary(*self._streaming(inner))
+        open_ = self._inner.stream_unary
+        written = _StreamUnary(*self._streaming(open_(method, request_serializer, *args, **kwargs)))
+        if self._repeat is None or not self._repeat.internal:
+            return written
+        return _RepeatedStreamUnary(
+            *self._streaming(open_(method, None, *args, **kwargs)),
+            method=method,
+            policy=self._repeat,
+            serialize=request_serializer,
+            written=written,
+        )
 
     def stream_stream(
-        self, *args: Any, **kwargs: Any
+        self, method: str, request_serializer: Any = None, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
         """Returns the callable of a method that streams both ways."""
-        inner = self._inner.stream_stream(*args, **kwargs)
-        return _StreamStream(*self._streaming(inner))
+        open_ = self._inner.stream_stream
+        written = _StreamStream(
+            *self._streaming(open_(method, request_serializer, *args, **kwargs))
+        )
+        if self._repeat is None or not self._repeat.internal:
+            return written
+        return _RepeatedStreamStream(
+            *self._streaming(open_(method, None, *args, **kwargs)),
+            method=method,
+            policy=self._repeat,
+            serialize=request_serializer,
+            written=written,
+        )
 
     def _streaming(self, inner: Any) -> tuple[Any, float | None, Caller | None, Peer, float | None]:
-        connect_s = None if self._repeat is None else self._repeat.away_s
+        repeat = self._repeat
+        connect_s = repeat.away_s if repeat is not None and repeat.internal else None
         return inner, self._policy.stream_timeout_s, self._caller, self._peer, connect_s
 
     async def close(self, grace: float | None = None) -> None:

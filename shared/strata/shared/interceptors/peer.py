@@ -67,10 +67,21 @@ class Peer:
         if now >= self._warn_at:
             self._warn_at = now + _WARN_EVERY_S
             _log.warning("internal token refused", service=self._name, error=raised.message)
-        return UnavailableError(
+        refused = UnavailableError(
             f"The service {self._name} did not accept the identity that another service vouches "
             "for. The credentials of this call are not the cause; the log of the server tells it.",
             reason=Reason.INTERNAL_TOKEN_REFUSED,
             metadata={"service": self._name},
             retry_after=1.0,
         )
+        refused.unsent = True
+        return refused
+
+
+def token_refused(error: StrataError) -> bool:
+    """Whether the peer itself refused the internal token of the call, which then had no effect.
+
+    An error that the peer passes on from a service behind it has the same reason, but the method
+    of the peer had begun.
+    """
+    return error.unsent and error.reason is Reason.INTERNAL_TOKEN_REFUSED

@@ -1,0 +1,227 @@
+"""Calls of a client: as those of grpc.aio, but with our errors.
+
+The callables of `strata.shared.interceptors.client` make them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import weakref
+from collections.abc import AsyncIterator, Generator
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from strata.shared.errors import StrataError
+from strata.shared.interceptors.peer import Peer
+from strata.shared.status import WireStatus
+
+
+class _Waiting:
+    """While a call is waited for: its errors become ours, and who stops waiting cancels it.
+
+    grpc.aio (1.85) cancels a call whose waiter is cancelled, but not at every point: between the
+    sending of the request and the first look for a response it forgets to, and the servicer
+    would go on until the deadline.
+    """
+
+    __slots__ = ("_call", "_peer", "_sent", "_vouched", "unconnected")
+
+    def __init__(self, call: Any, peer: Peer, sent: float, vouched: bool) -> None:
+        self._call = call
+        self._peer = peer
+        self._sent = sent
+        self._vouched = vouched
+        self.unconnected = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, grpc.aio.AioRpcError):
+            raise self.error_of(error) from error
+        if isinstance(error, asyncio.CancelledError):
+            self._call.cancel()
+            task = asyncio.current_task()
+            if self.unconnected and (task is None or not task.cancelling()):
+                raise self._peer.not_connected() from error
+
+    def error_of(self, error: grpc.aio.AioRpcError) -> StrataError:
+        """Returns our error for that of the transport."""
+        elapsed = asyncio.get_running_loop().time() - self._sent
+        return self._peer.error(error, elapsed, vouched=self._vouched)
+
+
+_connecting: set[asyncio.Task[None]] = set()
+
+
+async def _end_unconnected(call: Any, waiting: _Waiting, seconds: float) -> None:
+    connected = asyncio.ensure_future(call.wait_for_connection())
+    # Not cancelled when the time is over: that would cancel a task of the call itself.
+    done, _ = await asyncio.wait((connected,), timeout=seconds)
+    if not done:
+        waiting.unconnected = True
+        call.cancel()
+    # How it ends is the business of the reader of the call.
+    await asyncio.gather(connected, return_exceptions=True)
+
+
+class Call:
+    """Common part of the calls of all shapes."""
+
+    def __init__(self, call: Any, peer: Peer, vouched: bool) -> None:
+        self._call = call
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+        self._sent = self._loop.time()
+        self._waiting = _Waiting(call, peer, self._sent, vouched)
+
+    def connect_within(self, seconds: float) -> None:
+        """Ends a call with streamed requests UNAVAILABLE if it has no connection in that time.
+
+        Its requests are sent a second time only after the peer refused the token, so an attempt
+        waits for a connection.
+        """
+        # Not in the context of the caller, and without this object, which cancels itself.
+        task = self._loop.create_task(
+            _end_unconnected(self._call, self._waiting, seconds), context=contextvars.Context()
+        )
+        _connecting.add(task)
+        task.add_done_callback(_connecting.discard)
+
+    def __del__(self) -> None:
+        # A call that nobody holds can never be read, but grpc.aio keeps it running until
+        # its deadline (1.85): a reader that broke out of a stream would leave it open.
+        call = getattr(self, "_call", None)
+        if call is not None and not self._loop.is_closed() and not call.done():
+            call.cancel()
+
+    def cancel(self) -> bool:
+        """Cancels the call; returns False if it has ended."""
+        return bool(self._call.cancel())
+
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled."""
+        return bool(self._call.cancelled())
+
+    def done(self) -> bool:
+        """Whether the call has ended."""
+        return bool(self._call.done())
+
+    def time_remaining(self) -> float | None:
+        """Returns the seconds until the deadline; None if there is none."""
+        remaining: float | None = self._call.time_remaining()
+        return remaining
+
+    def add_done_callback(self, callback: Any) -> None:
+        """Calls back when the call ends."""
+        held = weakref.ref(self)
+        self._call.add_done_callback(lambda inner: callback(held() or inner))
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        """Returns the metadata that the peer sent first."""
+        metadata: grpc.aio.Metadata = await self._call.initial_metadata()
+        return metadata
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        """Returns the metadata that the peer sent last."""
+        metadata: grpc.aio.Metadata = await self._call.trailing_metadata()
+        return metadata
+
+    async def code(self) -> grpc.StatusCode:
+        """Returns the status code."""
+        code: grpc.StatusCode = await self._call.code()
+        return code
+
+    async def details(self) -> str:
+        """Returns the text of the status."""
+        details: str = await self._call.details()
+        return details
+
+    async def wait_for_connection(self) -> None:
+        """Waits until the call has a connection."""
+        with self._waiting:
+            await self._call.wait_for_connection()
+
+
+class _UnaryResponse(Call):
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._result().__await__()
+
+    async def _result(self) -> Any:
+        with self._waiting:
+            response = await self._call
+            if self._peer.clock_due():
+                trailing = await self._call.trailing_metadata()
+                self._peer.clock_seen(trailing, self._loop.time() - self._sent)
+            return response
+
+
+class _StreamResponse(Call):
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return _Responses(self, self._call.__aiter__(), self._waiting)
+
+    async def read(self) -> Any:
+        with self._waiting:
+            return await self._call.read()
+
+
+class _Responses:
+    def __init__(self, call: Call, inner: Any, waiting: _Waiting) -> None:
+        # Held because it cancels itself once nobody holds it.
+        self._call = call
+        self._waiting = waiting
+        self._inner = inner
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        with self._waiting:
+            return await self._inner.__anext__()
+
+
+class _StreamRequest(Call):
+    def error_of(self, status: WireStatus) -> StrataError:
+        """Returns the error for the status with which the peer ended the call."""
+        cause = grpc.aio.AioRpcError(
+            status.code,
+            grpc.aio.Metadata(),
+            grpc.aio.Metadata(*status.trailing_metadata),
+            details=status.details,
+        )
+        error = self._waiting.error_of(cause)
+        error.__cause__ = cause
+        return error
+
+    async def write(self, request: Any) -> None:
+        with self._waiting:
+            await self._call.write(request)
+
+    async def done_writing(self) -> None:
+        with self._waiting:
+            await self._call.done_writing()
+
+
+class UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]):
+    """A call with one request and one response."""
+
+
+class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]):
+    """A call with streamed responses."""
+
+
+class StreamUnaryCall(_UnaryResponse, _StreamRequest, grpc.aio.StreamUnaryCall[Any, Any]):
+    """A call with streamed requests."""
+
+
+class StreamStreamCall(_StreamResponse, _StreamRequest, grpc.aio.StreamStreamCall[Any, Any]):
+    """A call that streams both ways."""
