@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,10 +14,11 @@ import pytest
 
 from integration.channels.conftest import targets
 from strata.gateway.proxy import proxied_service
-from strata.shared.channels import ChannelFactory
+from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
 from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
+from strata.shared.server import GrpcServer
 from strata.shared.service import Service
 from strata.shared.skew import METRIC, SERVER_HOST_KEY, SkewMeter
 from strata.shared.status import from_rpc_error
@@ -70,12 +72,17 @@ async def every_shape(stub: Any, echo: Any) -> None:
     assert [answer async for answer in stub.Chat(iter([note]))] == [note]
 
 
+def refusals(server: GrpcServer) -> float:
+    """Returns how many calls a server refused for their token."""
+    return server.telemetry.total("rpc_server_requests", code="UNAUTHENTICATED")
+
+
 class Client:
     """A channel as services have it to each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: ChannelOptions | None = None) -> None:
         self.telemetry = Telemetry()
-        self.factory = ChannelFactory(skew=SkewMeter(self.telemetry, SystemClock()))
+        self.factory = ChannelFactory(options, skew=SkewMeter(self.telemetry, SystemClock()))
 
     def channel(self, target: str, echo: Any) -> Any:
         services = echo.pb.DESCRIPTOR.services_by_name.values()
@@ -124,10 +131,77 @@ async def test_a_replica_that_refuses_the_token_is_left_for_another_one(
     with keys.signed_in():
         for _ in range(4):
             await every_shape(stub, echo)
-    refused = [
-        server.telemetry.total("rpc_server_requests", code="UNAUTHENTICATED") for server in servers
-    ]
-    assert refused[0] == 0 < refused[1]
+    assert refusals(servers[0]) == 0 < refusals(servers[1])
+
+
+async def test_no_refused_call_hangs_however_short_the_pause_is(
+    start: Any, echo: Any, keys: Any
+) -> None:
+    servers = [await start(servicer(echo)), await start(servicer(echo), clock=OtherClock(-900))]
+    # gRPC's own retries have a race between a short pause and the thread that starts it.
+    client = Client(ChannelOptions(first_pause_s=0.001, max_attempts=20))
+    stub = client.stub(targets(servers), echo)
+
+    async def calls() -> None:
+        for _ in range(10):
+            await every_shape(stub, echo)
+
+    try:
+        async with asyncio.timeout(60):
+            with keys.signed_in():
+                await asyncio.gather(*(calls() for _ in range(5)))
+    finally:
+        await client.factory.close()
+    assert refusals(servers[1]) >= 10
+
+
+async def test_calls_of_every_shape_are_repeated_a_few_times_when_the_token_is_refused(
+    start: Any, echo: Any, keys: Any, client: Client
+) -> None:
+    server = await start(servicer(echo), clock=OtherClock(-900))
+    stub = client.stub(server.address, echo)
+    note = echo.pb.Note()
+    with keys.signed_in():
+        for call in (
+            lambda: stub.Echo(note),
+            lambda: stub.Change(note),
+            lambda: stub.Count(note).read(),
+            lambda: anext(aiter(stub.Count(note))),
+            lambda: stub.Sum(iter([note])),
+            lambda: stub.Chat(iter([note])).read(),
+            lambda: anext(aiter(stub.Chat(iter([note])))),
+        ):
+            before = refusals(server)
+            with pytest.raises(UnavailableError):
+                await call()
+            # As often as `ChannelOptions.max_attempts` allows.
+            assert refusals(server) - before == 4
+
+
+async def test_call_is_not_repeated_when_a_service_behind_the_peer_refused_the_token(
+    start: Any, echo: Any, keys: Any, client: Client
+) -> None:
+    calls = 0
+
+    class Passing(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Sum(self, requests: Any, context: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            raise UnavailableError("Refused.", reason=Reason.INTERNAL_TOKEN_REFUSED)
+
+        async def Change(self, request: Any, context: Any) -> Any:
+            await self.Sum(request, context)
+
+        async def Echo(self, request: Any, context: Any) -> Any:
+            await self.Sum(request, context)
+
+    stub = client.stub((await start(Passing())).address, echo)
+    note = echo.pb.Note()
+    with keys.signed_in():
+        for call in (stub.Sum(iter([note])), stub.Change(note), stub.Echo(note)):
+            with pytest.raises(UnavailableError):
+                await call
+    assert calls == 3
 
 
 async def test_a_refused_internal_token_is_not_the_fault_of_the_client(

@@ -1,0 +1,157 @@
+"""Calls of clients outside: which are repeated, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from strata.shared.channels import ChannelFactory, ChannelOptions
+from strata.shared.errors import Reason, StrataError, UnavailableError
+
+
+@pytest.fixture
+async def factory() -> AsyncIterator[ChannelFactory]:
+    made = ChannelFactory(ChannelOptions(first_pause_s=0.01, local_subchannels=True))
+    yield made
+    await made.close()
+
+
+class FailingServer:
+    """A bare gRPC server whose first calls end with a status code."""
+
+    def __init__(self, code: grpc.StatusCode, failures: int) -> None:
+        self.code, self.failures = code, failures
+        self.calls = 0
+
+    async def start(self) -> str:
+        self._server = grpc.aio.server()
+        self._server.add_generic_rpc_handlers((_Handlers(self),))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return f"127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    async def answer(self, request: bytes, context: Any) -> bytes:
+        self.calls += 1
+        if self.calls <= self.failures:
+            await context.abort(self.code, "Not now.")
+        return request
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    def __init__(self, server: FailingServer) -> None:
+        self._server = server
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
+            yield await self._server.answer(request, context)
+
+        if details.method.endswith("Count"):
+            return grpc.unary_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(self._server.answer)
+
+
+def stub_to(target: str, factory: ChannelFactory, echo: Any) -> Any:
+    services = echo.pb.DESCRIPTOR.services_by_name.values()
+    return echo.pb_grpc.EchoServiceStub(factory.channel(target, services, token="key"))
+
+
+UNAVAILABLE, CANCELLED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "calls"),
+    [
+        ("Echo", UNAVAILABLE, 4),
+        ("Replace", UNAVAILABLE, 4),
+        ("Change", UNAVAILABLE, 1),
+        ("Count", UNAVAILABLE, 1),
+        ("Echo", CANCELLED, 4),
+        ("Replace", CANCELLED, 4),
+        ("Change", CANCELLED, 1),
+        ("Echo", grpc.StatusCode.UNAUTHENTICATED, 1),
+        ("Echo", grpc.StatusCode.RESOURCE_EXHAUSTED, 1),
+        ("Echo", grpc.StatusCode.INTERNAL, 1),
+    ],
+)
+async def test_only_repeatable_methods_are_repeated_and_only_a_few_times(
+    echo: Any, factory: ChannelFactory, method: str, code: grpc.StatusCode, calls: int
+) -> None:
+    server = FailingServer(code, 100)
+    stub = stub_to(await server.start(), factory, echo)
+    try:
+        call = getattr(stub, method)(echo.pb.Note())
+        with pytest.raises(StrataError):
+            await (call.read() if method == "Count" else call)
+        assert server.calls == calls
+        assert await call.code() is code
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("code", [UNAVAILABLE, CANCELLED])
+async def test_call_succeeds_in_a_later_attempt(
+    echo: Any, factory: ChannelFactory, code: grpc.StatusCode
+) -> None:
+    server = FailingServer(code, 3)
+    stub = stub_to(await server.start(), factory, echo)
+    ended: list[Any] = []
+    try:
+        call = stub.Echo(echo.pb.Note(text="a"))
+        call.add_done_callback(ended.append)
+        assert (await call).text == "a"
+        assert (server.calls, ended) == (4, [call])
+        assert not call.cancelled()
+    finally:
+        await server.stop()
+
+
+async def test_no_attempt_is_made_after_the_deadline(echo: Any) -> None:
+    factory = ChannelFactory(ChannelOptions(first_pause_s=60))
+    server = FailingServer(UNAVAILABLE, 100)
+    stub = stub_to(await server.start(), factory, echo)
+    try:
+        with pytest.raises(UnavailableError):
+            await stub.Echo(echo.pb.Note(), timeout=5)
+        assert server.calls == 1
+    finally:
+        await factory.close()
+        await server.stop()
+
+
+async def test_server_that_is_away_is_not_waited_for(echo: Any, factory: ChannelFactory) -> None:
+    stub = stub_to("127.0.0.1:1", factory, echo)
+    # Its attempts are over long before its deadline; a service's call would wait for that.
+    async with asyncio.timeout(60):
+        with pytest.raises(UnavailableError) as raised:
+            await stub.Echo(echo.pb.Note(), timeout=600)
+    assert raised.value.unsent
+
+
+async def test_retry_hint_of_the_gateway_does_not_lengthen_the_pauses(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+) -> None:
+    calls = 0
+
+    class Hinting(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            raise UnavailableError(
+                "Not now.", reason=Reason.INTERNAL_TOKEN_REFUSED, retry_after=600.0
+            )
+
+    server = await start(Hinting())
+    services = echo.pb.DESCRIPTOR.services_by_name.values()
+    token = keys.caller().token
+    channel = factory.channel(server.address, services, token=token)
+    async with asyncio.timeout(60):
+        with pytest.raises(UnavailableError) as raised:
+            await echo.pb_grpc.EchoServiceStub(channel).Echo(echo.pb.Note(), timeout=1000)
+    assert (calls, raised.value.retry_after) == (4, 600.0)
