@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any
@@ -156,26 +156,30 @@ async def test_no_refused_call_hangs_however_short_the_pause_is(
 
 
 async def test_calls_of_every_shape_are_repeated_a_few_times_when_the_token_is_refused(
-    start: Any, echo: Any, keys: Any, client: Client
+    start: Any, echo: Any, keys: Any
 ) -> None:
     server = await start(servicer(echo), clock=OtherClock(-900))
+    client = Client(ChannelOptions(first_pause_s=0.01))
     stub = client.stub(server.address, echo)
     note = echo.pb.Note()
-    with keys.signed_in():
-        for call in (
-            lambda: stub.Echo(note),
-            lambda: stub.Change(note),
-            lambda: stub.Count(note).read(),
-            lambda: anext(aiter(stub.Count(note))),
-            lambda: stub.Sum(iter([note])),
-            lambda: stub.Chat(iter([note])).read(),
-            lambda: anext(aiter(stub.Chat(iter([note])))),
-        ):
-            before = refusals(server)
-            with pytest.raises(UnavailableError):
-                await call()
-            # As often as `ChannelOptions.max_attempts` allows.
-            assert refusals(server) - before == 4
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: stub.Echo(note),
+        lambda: stub.Change(note),
+        lambda: stub.Count(note).read(),
+        lambda: anext(aiter(stub.Count(note))),
+        lambda: stub.Sum(iter([note])),
+        lambda: stub.Chat(iter([note])).read(),
+        lambda: anext(aiter(stub.Chat(iter([note])))),
+    ]
+    try:
+        with keys.signed_in():
+            for call in calls:
+                before = refusals(server)
+                with pytest.raises(UnavailableError):
+                    await call()
+                assert refusals(server) - before == ChannelOptions().max_attempts
+    finally:
+        await client.factory.close()
 
 
 async def test_call_is_not_repeated_when_a_service_behind_the_peer_refused_the_token(
