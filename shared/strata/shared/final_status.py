@@ -24,7 +24,7 @@ class FinalStatus:
     call by an internal error, or be replaced by it a moment later. So the status has to be noted
     each time it is set: `note` belongs into a done callback of the call.
 
-    It does not refer to the call, whose done callbacks live as long as it does.
+    It does not refer to the call: grpc.aio keeps done callbacks for as long as the call exists.
     """
 
     def __init__(self) -> None:

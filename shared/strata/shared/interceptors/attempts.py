@@ -65,6 +65,9 @@ class Repeated:
         policy: How calls are repeated.
     """
 
+    _always_observed = False
+    """Whether attempts are watched for their end although nobody asked for a callback."""
+
     def __init__(
         self, start: Callable[[], Any], method: str, until: float, policy: RepeatPolicy
     ) -> None:
@@ -98,6 +101,10 @@ class Repeated:
         self._pause = asyncio.ensure_future(self._backoff.wait(error, hinted=hinted))
         try:
             return await self._pause
+        except asyncio.CancelledError:
+            # By `cancel`, or because the reader was cancelled, which cancels the call.
+            self._final = self._cancelled = True
+            raise
         finally:
             self._pause = None
 
@@ -106,7 +113,7 @@ class Repeated:
         if self._final:
             raise asyncio.CancelledError
         self._attempt = self._start()
-        if self._callbacks:
+        if self._callbacks or self._always_observed:
             self._observe()
 
     def _observe(self) -> None:

@@ -99,7 +99,7 @@ class RequestReplay:
         self._kept.clear()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
-            # In an ended call, grpc.aio ends this task without a sign.
+            # In a call that has ended, grpc.aio swallows the cancellation.
             task.cancel()
 
     def register(self, task: asyncio.Task[Any] | None) -> None:
@@ -146,7 +146,7 @@ class RequestReplay:
             self._end = error
         except BaseException as error:  # noqa: BLE001 - raised where the request is awaited
             # grpc.aio cancels the call and names no cause.
-            _log.warning("no further request", error=repr(error))
+            _log.warning("the iterator over requests failed", error=type(error).__name__)
             self._end = error
         finally:
             self._fetching = False
@@ -194,6 +194,8 @@ class _Replayed(Repeated):
         policy: How calls are repeated.
     """
 
+    _always_observed = True
+
     def __init__(
         self,
         start: Callable[[AsyncIterator[bytes]], Any],
@@ -228,10 +230,6 @@ class _Replayed(Repeated):
         self._callbacks.append(callback)
         if self.done() and not self._may_follow():
             self._over()
-
-    def _next(self) -> None:
-        super()._next()
-        self._observe()
 
     def _observe(self) -> None:
         status = self._status = FinalStatus()
