@@ -98,7 +98,7 @@ async def test_call_of_every_shape_waits_for_a_service_that_starts(
     stub = stub_to(f"127.0.0.1:{port}", patient, echo)
     with keys.signed_in():
         call = asyncio.create_task(answer(stub, method, echo.pb.Note(text="a")))
-        # Longer than the retries of gRPC last.
+        # Longer than a few attempts last.
         await asyncio.sleep(2)
         assert not call.done()
         await start(effects.servicer(echo), port=port)
@@ -188,7 +188,7 @@ async def test_repeatable_call_outlives_any_number_of_lost_answers(
         proxy.mode, proxy.after_loss = "lose", "lose"
         with keys.signed_in():
             call = asyncio.ensure_future(getattr(stub, method)(echo.pb.Note(text="a" * 100)))
-            # More than gRPC's own retry policy allows.
+            # More than `max_attempts`, which limits other causes.
             while proxy.lost < 6:
                 assert not call.done()
                 await asyncio.sleep(0.01)

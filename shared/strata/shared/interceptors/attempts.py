@@ -92,8 +92,8 @@ class Repeated:
     async def _paused(self, error: StrataError) -> bool:
         """Waits for the next attempt; returns False if there is no time for one."""
         refused = token_refused(error)
-        # A refused token is logged for the peer, not for each call.
-        if not (self._logged or refused):
+        # A refused token is logged for the peer, not for each call. Programs of users log nothing.
+        if self._policy.internal and not (self._logged or refused):
             self._logged = True
             _log.warning("call is repeated", method=self._method, error=repr(error))
         # The hint of a refused token is meant for the client outside, after our own attempts.
