@@ -96,8 +96,8 @@ async def test_only_repeatable_methods_are_repeated_and_only_a_few_times(
 
 
 @pytest.mark.parametrize("code", [UNAVAILABLE, CANCELLED])
-async def test_call_succeeds_in_a_later_attempt(
-    echo: Any, factory: ChannelFactory, code: grpc.StatusCode
+async def test_call_succeeds_in_a_later_attempt_and_nothing_is_logged(
+    echo: Any, factory: ChannelFactory, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = FailingServer(code, 3)
     stub = stub_to(await server.start(), factory, echo)
@@ -108,6 +108,8 @@ async def test_call_succeeds_in_a_later_attempt(
         assert (await call).text == "a"
         assert (server.calls, ended) == (4, [call])
         assert not call.cancelled()
+        # The log of a command line is its terminal.
+        assert not [record for record in caplog.records if record.name.startswith("strata")]
     finally:
         await server.stop()
 
