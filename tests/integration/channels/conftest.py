@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contract.channels.conftest import echo, keys
+from contract.channels.conftest import echo, keys, until
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.interceptors.auth import TokenAuthenticator
@@ -24,6 +24,17 @@ Start = Callable[..., Awaitable[GrpcServer]]
 def targets(servers: Iterable[GrpcServer]) -> str:
     """Returns one gRPC target for several servers, whose turn comes round."""
     return "ipv4:" + ",".join(server.address for server in servers)
+
+
+def refusals(server: GrpcServer) -> float:
+    """Returns how many calls a server refused for their token."""
+    return server.telemetry.total("rpc_server_requests", code="UNAUTHENTICATED")
+
+
+async def check_refusals(server: GrpcServer, expected: int) -> None:
+    """Checks how many calls a server refused; it counts a call after it has answered."""
+    await until(lambda: refusals(server) >= expected)
+    assert refusals(server) == expected
 
 
 def echo_service(echo: Any, servicer: object) -> Service:
