@@ -41,22 +41,21 @@ def source(kind: str, requests: list[bytes]) -> Any:
 @given(
     kind=st.sampled_from(["asynchronous", "synchronous"]),
     requests=st.lists(st.binary(max_size=8), max_size=8),
-    taken=st.lists(st.integers(0, 10), max_size=4),
-    data=st.data(),
+    ended=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 6)), max_size=4),
 )
 def test_every_attempt_gets_all_requests_in_order(
-    kind: str, requests: list[bytes], taken: list[int], data: st.DataObject
+    kind: str, requests: list[bytes], ended: list[tuple[int, int]]
 ) -> None:
     async def run() -> None:
         replay = RequestReplay(source(kind, requests), None)
-        ended: list[asyncio.Task[list[bytes]]] = []
-        for count in taken:
+        tasks: list[asyncio.Task[list[bytes]]] = []
+        for count, turns_of_the_loop in ended:
             # The attempt ends while its task reads on, or waits.
-            ended.append(asyncio.create_task(take(replay.requests(), count)))
-            for _ in range(data.draw(st.integers(0, 6))):
+            tasks.append(asyncio.create_task(take(replay.requests(), count)))
+            for _ in range(turns_of_the_loop):
                 await asyncio.sleep(0)
         assert await take_all(replay.requests()) == requests
-        await asyncio.gather(*ended, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(run())
 
