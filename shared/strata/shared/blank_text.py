@@ -19,6 +19,9 @@ BLANK = "must not be blank"
 
 def is_blank(text: str) -> bool:
     """Returns whether a text shows nothing: it is empty, or all white space and zero-width."""
+    first = text[:1]
+    if first.isascii() and first.isalnum():
+        return False
     return all(map(_is_invisible, text))
 
 

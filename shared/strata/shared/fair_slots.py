@@ -6,8 +6,9 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 
 from strata.shared.context import current
 from strata.shared.errors import Reason, ResourceExhaustedError
@@ -124,8 +125,7 @@ class FairSlots:
         """Returns how many waiters a project has."""
         return len(self._waiting.get(project_id, ()))
 
-    @asynccontextmanager
-    async def slot(self, project_id: str | None = None) -> AsyncIterator[None]:
+    def slot(self, project_id: str | None = None) -> AbstractAsyncContextManager[None]:
         """Holds a slot while the block lasts; waits for one first.
 
         Args:
@@ -134,31 +134,23 @@ class FairSlots:
         Raises:
             ResourceExhaustedError: Too many of the project wait already (``OVERLOADED``).
         """
-        project = calling_project() if project_id is None else project_id
-        await self._acquire(project)
-        held = True
+        return _Slot(self, calling_project() if project_id is None else project_id)
 
-        def release() -> None:
-            nonlocal held
-            if held:
-                held = False
-                self._release(project)
+    @property
+    def hold_s(self) -> float | None:
+        """Seconds after which a slot counts as free though its block has not ended."""
+        return self._hold_s
 
-        timer: asyncio.TimerHandle | None = None
-        if self._hold_s is not None:
-            timer = asyncio.get_running_loop().call_later(self._hold_s, release)
-        try:
-            yield
-        finally:
-            if timer is not None:
-                timer.cancel()
-            release()
-
-    async def _acquire(self, project: str) -> None:
+    def acquire_now(self, project: str) -> bool:
+        """Takes a slot if one is free and nobody of the project waits; says whether it did."""
         self._note(project)
-        if self._may_have(project) and not self.waiting(project):
-            self._take(project)
-            return
+        if self._waiting.get(project) or not self._may_have(project):
+            return False
+        self._take(project)
+        return True
+
+    async def acquire(self, project: str) -> None:
+        """Waits for a slot; raises as `slot` does."""
         waiters = self._waiting.setdefault(project, deque())
         if len(waiters) >= self._queue:
             raise ResourceExhaustedError(
@@ -175,7 +167,7 @@ class FairSlots:
         except BaseException:
             if waiter.done() and not waiter.cancelled():
                 # The slot came at the same moment.
-                self._release(project)
+                self.release(project)
             elif waiter in waiters:
                 waiters.remove(waiter)
                 self._tidy(project)
@@ -203,10 +195,12 @@ class FairSlots:
         self._turn += 1
         self._served[project] = self._turn
 
-    def _release(self, project: str) -> None:
+    def release(self, project: str) -> None:
+        """Gives a slot back that `acquire` or `acquire_now` took."""
         self._used -= 1
         self._held[project] -= 1
-        self._hand_out()
+        if self._waiting:
+            self._hand_out()
         self._tidy(project)
 
     def _hand_out(self) -> None:
@@ -232,3 +226,41 @@ class FairSlots:
             if not self.held(project):
                 self._held.pop(project, None)
                 self._served.pop(project, None)
+
+
+class _Slot:
+    """One slot, held while the block lasts.
+
+    A class and not a generator: every call of a service takes one, and most at once.
+    """
+
+    __slots__ = ("_held", "_project", "_slots", "_timer")
+
+    def __init__(self, slots: FairSlots, project: str) -> None:
+        self._slots = slots
+        self._project = project
+        self._held = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        if not self._slots.acquire_now(self._project):
+            await self._slots.acquire(self._project)
+        self._held = True
+        if self._slots.hold_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._slots.hold_s, self._release)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._release()
+
+    def _release(self) -> None:
+        if self._held:
+            self._held = False
+            self._slots.release(self._project)

@@ -18,7 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from strata.embedded.postgres import EmbeddedPostgres
-from strata.shared.db import Database
+from strata.shared.db import Database, text_with_columns
 from strata.shared.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -162,19 +162,32 @@ async def test_json_goes_in_and_out(database: Database) -> None:
         assert rows.scalar() == {"a": [1, None, "é中"]}
 
 
+async def test_named_columns_hold_what_unnamed_ones_hold(database: Database) -> None:
+    sql = """SELECT n AS number, CAST('{"a": [1]}' AS jsonb) AS json, ARRAY['x', NULL] AS texts,
+        CAST('\\x00ff' AS bytea) AS bytes, now() AS moment, :text || n AS text
+        FROM generate_series(1, 3) AS n"""
+    named = text_with_columns(sql, "number, json, texts, bytes, moment, text")
+    async with database.transaction(project_id=P) as connection:
+        plain = (await connection.execute(text(sql), {"text": "é"})).mappings().all()
+        for _ in range(2):
+            assert (await connection.execute(named, {"text": "é"})).mappings().all() == plain
+    assert [row["json"] for row in plain] == [{"a": [1]}] * 3
+
+
 async def test_statements_and_commits_are_counted(database: Database) -> None:
     with database.statistics.record() as texts:
         async with database.transaction(project_id=P) as connection:
             await connection.execute(INSERT, {"n": "1"})
             await connection.execute(NOTES)
+            await connection.execute(INSERT, [{"n": "2"}, {"n": "3"}])
         async with database.system_transaction():
             pass
 
     statistics = database.statistics
-    assert [text.split()[0] for text in texts] == ["INSERT", "SELECT"]
-    assert (statistics.transactions, statistics.statements) == (2, 2)
+    assert [text.split()[0] for text in texts] == ["INSERT", "SELECT", "INSERT"]
+    assert (statistics.transactions, statistics.statements) == (2, 3)
     assert (statistics.commits, statistics.rollbacks) == (2, 0)
-    assert statistics.round_trips == 6
+    assert statistics.round_trips == 7
 
 
 async def test_a_plain_transaction_sends_what_is_counted(

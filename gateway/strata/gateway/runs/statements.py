@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from sqlalchemy import TextClause, text
 
 from strata.gateway.runs.states import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
+from strata.shared.db import text_with_columns
 from strata.shared.turns import projects_in_turn
 
 
@@ -48,12 +49,28 @@ _PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
 
 _LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
 # Of the runs of a group only its own counts; it has a bounded number of members' runs at a time.
-_OPEN_RUNS = (
-    f"gateway.runs WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'"
-    " AND group_run_id = ''"
-)
+# What starts later has a quota of its own: it holds nothing until then. Both are one range of the
+# index of open runs.
+_OPEN_RUNS = f"""gateway.runs
+         WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'
+           AND group_run_id = ''
+           AND run_at > CASE WHEN {_LATER} THEN now() ELSE '-infinity' END
+           AND run_at <= CASE WHEN {_LATER} THEN 'infinity' ELSE now() END"""
+_OPEN_LIMIT = f"CASE WHEN {_LATER} THEN CAST(:delayed_limit AS bigint) ELSE :open_limit END"
+_RUNS_OF_GROUP = f"""gateway.runs
+         WHERE project_id = :project_id AND group_run_id = CAST(:group_run_id AS text)
+           AND group_run_id <> '' AND state IN ({_OPEN})"""
+_GROUP_LIMIT = ":group_limit"
 
-ACCEPT: TextClause = text(f"""
+
+def _accept_sql(counted: str, limit: str) -> str:
+    """Returns the statement that accepts a run.
+
+    Args:
+        counted: The runs that the quota is about: a table, and conditions on it.
+        limit: As many may be open.
+    """
+    return f"""
 WITH known AS (
     SELECT {_DISPATCH}, payload_hash FROM gateway.runs
      WHERE project_id = :project_id AND request_id = CAST(:request_id AS text)
@@ -84,25 +101,11 @@ WITH known AS (
        FOR UPDATE
 ), busy AS (
     SELECT id FROM active UNION ALL SELECT id FROM waiting
-), open_runs AS (
-    -- What starts later has a quota of its own: it holds nothing until then.
-    SELECT count(*) AS n FROM (
-        (SELECT FROM {_OPEN_RUNS} AND run_at <= now() AND NOT {_LATER} LIMIT :open_limit)
-        UNION ALL
-        (SELECT FROM {_OPEN_RUNS} AND run_at > now() AND {_LATER} LIMIT :delayed_limit)
-    ) counted
-), of_group AS (
-    SELECT count(*) AS n FROM (
-        SELECT FROM gateway.runs
-         WHERE CAST(:group_run_id AS text) <> '' AND project_id = :project_id
-           AND group_run_id = CAST(:group_run_id AS text) AND state IN ({_OPEN})
-         LIMIT :group_limit
-    ) counted
+), quota AS (
+    SELECT count(*) AS n FROM (SELECT FROM {counted} LIMIT {limit}) counted
 ), allowed AS (
-    SELECT FROM open_runs, of_group
-     WHERE CASE WHEN CAST(:group_run_id AS text) <> '' THEN of_group.n < :group_limit
-                WHEN {_LATER} THEN open_runs.n < :delayed_limit
-                ELSE open_runs.n < :open_limit END
+    SELECT FROM quota
+     WHERE quota.n < {limit}
        AND NOT EXISTS (SELECT FROM known)
        AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM busy))
        AND CASE :on_approval
@@ -145,14 +148,23 @@ WITH known AS (
 ), found AS (
     SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM known
 )
-SELECT open_runs.n AS open_count, of_group.n AS group_count, {_LATER} AS is_later,
+SELECT quota.n AS quota_count, {_LATER} AS is_later,
        (SELECT id FROM busy LIMIT 1) AS busy_id,
        (SELECT id FROM interrupted) AS interrupted_id,
        (SELECT id FROM pending LIMIT 1) AS pending_id,
        (SELECT expire_time FROM pending LIMIT 1) AS pending_until,
        found.*
-  FROM open_runs CROSS JOIN of_group LEFT JOIN found ON true
-""")
+  FROM quota LEFT JOIN found ON true
+"""
+
+
+_ACCEPTED = (
+    "quota_count, is_later, busy_id, interrupted_id, pending_id, pending_until, is_new,"
+    f" {_DISPATCH}, payload_hash"
+)
+# Two statements, so that most runs do not pay for the quota of the others.
+ACCEPT = text_with_columns(_accept_sql(_OPEN_RUNS, _OPEN_LIMIT), _ACCEPTED)
+ACCEPT_IN_GROUP = text_with_columns(_accept_sql(_RUNS_OF_GROUP, _GROUP_LIMIT), _ACCEPTED)
 
 FIND_REQUEST = text(
     f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND request_id = :request_id"
@@ -254,7 +266,8 @@ def webhook_deliveries_sql(ended: str, *, only: str = "true") -> str:
 
 # What the client sent is kept by recall; here it is needed until the run has ended. It may hold
 # images, which must be gone when their messages are deleted.
-FINISH = text(f"""
+FINISH = text_with_columns(
+    f"""
 WITH ended AS (
     UPDATE gateway.runs
        SET state = :state, stop_reason = :stop_reason, error_reason = CAST(:error_reason AS text),
@@ -304,7 +317,9 @@ SELECT (SELECT count(*) FROM ended) AS held,
        (SELECT agent_id FROM ended) AS ended_agent_id,
        (SELECT conversation_id FROM ended) AS ended_conversation_id, woken.* FROM (VALUES (1)) one
   LEFT JOIN woken ON true
-""")
+""",
+    f"held, ended_agent_id, ended_conversation_id, {_DISPATCH}",
+)
 
 # Two steps in one statement: a queued run ends here and now; a running one is marked,
 # and whoever holds it does the rest.

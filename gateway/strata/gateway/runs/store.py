@@ -137,7 +137,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
     ) -> Mapping[Any, Any]:
         terms = self._terms
         principal = new.principal
-        values = {
+        values: dict[str, Any] = {
             "project_id": principal.project_id,
             "organization_id": principal.organization_id,
             "principal": principal.name,
@@ -158,22 +158,24 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             "address": terms.address,
             "lease_s": terms.lease_s,
             "run_s": terms.run_s,
-            "open_limit": terms.quotas.open_runs,
-            "delayed_limit": terms.quotas.delayed_runs,
             "may_start": may_start,
             "run_at": new.run_at,
             "group_run_id": new.group_run_id,
-            "group_limit": MAX_RUNS_OF_GROUP_RUN,
             "takes_slot": new.takes_slot,
         }
-        return (await connection.execute(sql.ACCEPT, values)).mappings().one()
+        if new.group_run_id:
+            statement, values["group_limit"] = sql.ACCEPT_IN_GROUP, MAX_RUNS_OF_GROUP_RUN
+        else:
+            statement, quotas = sql.ACCEPT, terms.quotas
+            values |= {"open_limit": quotas.open_runs, "delayed_limit": quotas.delayed_runs}
+        return (await connection.execute(statement, values)).mappings().one()
 
     def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
             if new.group_run_id:
-                check_group_quota(row["group_count"])
+                check_group_quota(row["quota_count"])
             else:
-                self._terms.quotas.check(row["open_count"], is_later=row["is_later"])
+                self._terms.quotas.check(row["quota_count"], is_later=row["is_later"])
             if row["busy_id"] is not None and new.on_busy is OnBusy.REJECT:
                 raise AbortedError(
                     "The conversation has an active run.",

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from strata.agent_loop.domain.messages import Message
@@ -136,7 +137,8 @@ def _plain_message(message: ChatMessage) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        named = ((field.name, getattr(value, field.name)) for field in fields(value))
+        kind: Any = type(value)
+        named = [(name, getattr(value, name)) for name in _field_names(kind)]
         return {name: member for name, member in named if not isinstance(member, bytes)}
     if isinstance(value, datetime):
         return value.isoformat()
@@ -145,6 +147,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"{type(value).__name__} has no canonical form")
+
+
+@cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _ranges(sequences: Sequence[int]) -> tuple[int, ...]:

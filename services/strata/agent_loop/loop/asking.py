@@ -60,7 +60,8 @@ from strata.agent_loop.models.domain import (
     UsageEvent,
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
-from strata.agent_loop.models.tokens import TokenEstimator, text_bytes, tools_bytes
+from strata.agent_loop.models.text_bytes import text_bytes
+from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.parts import system_parts
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.logs import get_logger

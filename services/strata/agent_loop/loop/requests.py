@@ -334,6 +334,9 @@ def _newest_images(chats: list[list[ChatMessage]]) -> list[list[ChatMessage]]:
 def _too_much(units: Sequence[Unit], sizes: Sequence[int], budget: float) -> set[int]:
     gone: set[int] = set()
     size = sum(sizes)
+    if size <= budget:
+        # Nearly always: then the order in which units would leave need not be found.
+        return gone
     order = leaving(units)
     for group in (*order.exchanges, *order.current):
         if size <= budget:

@@ -18,7 +18,8 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.ports import BoundModel, MemorySection
 from strata.agent_loop.loop.token_budget import Gauge
 from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, TextPart
-from strata.agent_loop.models.tokens import TokenEstimator, text_bytes, tools_bytes
+from strata.agent_loop.models.text_bytes import text_bytes
+from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 
 READ_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL)
 """Roles of the messages that a memory agent reads."""

@@ -5,12 +5,15 @@ Nothing here names a provider's SDK. The loop depends on `ChatModel` alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeAlias
 
 from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
+from strata.agent_loop.models.text_bytes import text_bytes
 
 JsonSchema: TypeAlias = Mapping[str, Any]
 
@@ -140,12 +143,12 @@ class ChatMessage:
     @property
     def text(self) -> str:
         """All visible text, joined."""
-        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+        return "".join([part.text for part in self.content if isinstance(part, TextPart)])
 
     @property
     def images(self) -> tuple[ShownImage, ...]:
         """All images."""
-        return tuple(part for part in self.content if isinstance(part, ShownImage))
+        return tuple([part for part in self.content if isinstance(part, ShownImage)])
 
     @classmethod
     def system(cls, text: str) -> Self:
@@ -168,7 +171,7 @@ class ChatMessage:
         return cls(Role.TOOL, (TextPart(text),), tool_call_id=tool_call_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolSchema:
     """A tool that is offered to the model.
 
@@ -184,6 +187,12 @@ class ToolSchema:
     description: str
     parameters: JsonSchema
     strict: bool = False
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """UTF-8 bytes of the tool as it is sent; a turn asks for them several times."""
+        parameters = json.dumps(dict(self.parameters), ensure_ascii=False, separators=(",", ":"))
+        return text_bytes(self.name) + text_bytes(self.description) + text_bytes(parameters)
 
 
 class ToolChoiceMode(StrEnum):

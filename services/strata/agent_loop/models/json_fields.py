@@ -7,15 +7,18 @@ from typing import Any, TypeAlias
 
 JsonFields: TypeAlias = Mapping[str, Any]
 
+# What parsers make is a dict, which is known at once; an abstract class asks in Python.
+_OBJECT = (dict, Mapping)
+
 
 def object_in(value: object) -> JsonFields:
     """Returns a value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    return value if value and isinstance(value, _OBJECT) else {}
 
 
 def objects_in(value: object) -> list[JsonFields]:
     """Returns the objects of a list; none if the value is no list."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, _OBJECT)] if isinstance(value, list) else []
 
 
 def text_of(holder: JsonFields, name: str) -> str:

@@ -45,7 +45,10 @@ class Refusals:
 
     def covers(self, name: str, value: Any) -> bool:
         """Says whether a parameter with this value is left out."""
-        return name in self.names or (name, repr(value)) in self.values
+        if name in self.names:
+            return True
+        # Seldom is a value refused, and the messages are a value, too: they are not written out.
+        return bool(self.values) and (name, repr(value)) in self.values
 
     def add(self, name: str, value: Any, *, only_value: bool) -> bool:
         """Leaves out a parameter from now on; False if it is left out already.

@@ -7,7 +7,6 @@ for the first call are measured ones (decision 0030).
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from strata.agent_loop.models.domain import (
     ToolSchema,
     Usage,
 )
+from strata.agent_loop.models.text_bytes import text_bytes
 
 DEFAULT_HEADROOM = 0.10
 
@@ -102,17 +102,12 @@ def request_bytes(request: ModelRequest) -> int:
 
 def messages_bytes(messages: Iterable[ChatMessage]) -> int:
     """UTF-8 bytes of texts, replayed reasoning and calls, and the weights of images."""
-    return sum(_message_bytes(message) for message in messages)
+    return sum(map(_message_bytes, messages))
 
 
 def tools_bytes(tools: Sequence[ToolSchema]) -> int:
     """UTF-8 bytes of the tools as they are sent."""
-    return sum(
-        text_bytes(tool.name)
-        + text_bytes(tool.description)
-        + text_bytes(_compact(dict(tool.parameters)))
-        for tool in tools
-    )
+    return sum([tool.size_bytes for tool in tools])
 
 
 def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: EndpointType) -> Usage:
@@ -126,10 +121,12 @@ def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: Endpoi
 
 
 def _message_bytes(message: ChatMessage) -> int:
-    parts = sum(map(_part_bytes, message.content))
-    return parts + sum(
-        text_bytes(call.name) + text_bytes(call.arguments) for call in message.tool_calls
-    )
+    size = 0
+    for part in message.content:
+        size += _part_bytes(part)
+    for call in message.tool_calls:
+        size += text_bytes(call.name) + text_bytes(call.arguments)
+    return size
 
 
 def _part_bytes(part: PromptPart) -> int:
@@ -138,12 +135,3 @@ def _part_bytes(part: PromptPart) -> int:
     if isinstance(part, ReasoningPart):
         return text_bytes(part.text) + text_bytes(part.redacted)
     return text_bytes(part.text)
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def text_bytes(text: str) -> int:
-    """UTF-8 bytes of a text; lone surrogates have three."""
-    return len(text.encode("utf-8", "surrogatepass"))

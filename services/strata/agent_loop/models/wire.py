@@ -58,7 +58,7 @@ def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[Cha
             continue
         if not message.tool_calls:
             if message.images or not is_blank(message.text):
-                repaired.append(replace(message, content=_clean_parts(message.content)))
+                repaired.append(_clean(message))
             elif message.role is Role.USER:
                 repaired.append(ChatMessage.user(BLANK_MESSAGE))
             continue
@@ -142,6 +142,11 @@ def _match_returns(
         elif unanswered[message.tool_call_id or ""]:
             matched[unanswered[message.tool_call_id or ""].pop()] = message
     return matched
+
+
+def _clean(message: ChatMessage) -> ChatMessage:
+    content = _clean_parts(message.content)
+    return message if content == message.content else replace(message, content=content)
 
 
 def _clean_parts(parts: tuple[PromptPart, ...]) -> tuple[PromptPart, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -32,7 +33,7 @@ from strata.agent_loop.store.rows import (
     to_stored,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, text_with_columns
 from strata.shared.db.errors import driver_error
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
@@ -96,7 +97,7 @@ _TENDING = text(
     f"SELECT {STORED_COLUMNS} FROM agent_loop.agents"
     " WHERE project_id = :project AND tends_agent_id = :id AND tends_agent_id <> ''"
 )
-_LOAD = text(
+_LOAD = text_with_columns(
     f"""
     SELECT {", ".join(f"a.{column.strip()}" for column in AGENT_COLUMNS.split(","))},
            c.id AS conversation_id, k.providers, k.owners, k.sealed
@@ -110,7 +111,8 @@ _LOAD = text(
         WHERE project_id = a.project_id AND agent_id IN ('', a.id)
     ) k ON true
     WHERE a.project_id = :project AND a.id = :id AND a.state = 'active'
-    """
+    """,
+    f"{AGENT_COLUMNS}, conversation_id, providers, owners, sealed",
 )
 _PAGE = text(
     f"""
@@ -439,20 +441,35 @@ async def _settle_memory_agent(connection: AsyncConnection, before: Agent, chang
     return changed
 
 
+@lru_cache(maxsize=64)
+def _parameters_of(statement: TextClause | TextualSelect) -> tuple[str, ...]:
+    # The statements are constants of this module; to compile one takes longer than to bind it.
+    return tuple(statement.compile().params)
+
+
 async def _one(
-    connection: AsyncConnection, statement: TextClause, *, taken: str = "", **parameters: Any
+    connection: AsyncConnection,
+    statement: TextClause | TextualSelect,
+    *,
+    taken: str = "",
+    **parameters: Any,
 ) -> Mapping[str, Any] | None:
     rows = await _all(connection, statement, taken=taken, **parameters)
     return rows[0] if rows else None
 
 
 async def _all(
-    connection: AsyncConnection, statement: TextClause, *, taken: str = "", **parameters: Any
+    connection: AsyncConnection,
+    statement: TextClause | TextualSelect,
+    *,
+    taken: str = "",
+    **parameters: Any,
 ) -> Sequence[Mapping[str, Any]]:
     bound = {"project": current_project(), **parameters}
-    named = statement.compile().params
     try:
-        found = await connection.execute(statement, {name: bound[name] for name in named})
+        found = await connection.execute(
+            statement, {name: bound[name] for name in _parameters_of(statement)}
+        )
     except IntegrityError as error:
         match getattr(driver_error(error), "constraint_name", None):
             case "agents_name":

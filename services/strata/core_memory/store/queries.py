@@ -6,10 +6,15 @@ from sqlalchemy import TextClause, text
 
 from strata.core_memory.files.store.fingerprint import DIRECTORIES_FINGERPRINT
 from strata.core_memory.store.rows import BLOCK
+from strata.shared.db import text_with_columns
 
 # Equal fingerprints mean equal blocks in equal order, and the same windows into the same
 # files: then values and agents stay where they are. Without blocks there is one empty row.
-MEMORY = text(
+_READ = (
+    "id, label, description, char_limit, read_only, revision, metadata, create_time, update_time,"
+    " delete_time, char_count, taint, fingerprint, has_folders"
+)
+MEMORY = text_with_columns(
     f"""
     WITH attached AS (
         SELECT b.*, x.position FROM core_memory.attachments x
@@ -26,9 +31,7 @@ MEMORY = text(
                directories <> '' AS has_folders
         FROM seen
     )
-    SELECT id, label, description, char_limit, read_only, revision, metadata, create_time,
-           update_time, delete_time, char_count, taint,
-           fingerprint, has_folders,
+    SELECT {_READ},
            CASE WHEN fingerprint = :known THEN '' ELSE value END AS value,
            CASE WHEN fingerprint = :known THEN CAST('{{}}' AS text[]) ELSE (
                SELECT coalesce(array_agg(n.agent_id ORDER BY n.position), '{{}}')
@@ -36,7 +39,8 @@ MEMORY = text(
                 WHERE n.project_id = :project AND n.block_id = attached.id) END AS agent_ids
     FROM named LEFT JOIN attached ON true
     ORDER BY position
-    """
+    """,
+    f"{_READ}, value, agent_ids",
 )
 BLOCK_BY_ID = text(
     f"SELECT {BLOCK} FROM core_memory.blocks b WHERE b.project_id = :project AND b.id = :block"

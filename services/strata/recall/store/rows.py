@@ -10,6 +10,7 @@ from sqlalchemy import Row, text
 
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search_text import is_indexed, searchable_text, split_text
+from strata.shared.db import text_with_columns
 
 COLUMNS = (
     "conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id, step, group_id,"
@@ -54,7 +55,7 @@ def named_sql(ids: str) -> str:
     """
 
 
-BY_ID = text(f"SELECT {COLUMNS} FROM {named_sql('CAST(:ids AS text[])')}")
+BY_ID = text_with_columns(f"SELECT {COLUMNS} FROM {named_sql('CAST(:ids AS text[])')}", COLUMNS)
 BY_RUN = text(
     f"SELECT {COLUMNS} FROM recall.messages"
     " WHERE project_id = :project AND run_id = :run AND run_id <> ''"

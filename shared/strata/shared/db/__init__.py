@@ -16,6 +16,7 @@ from strata.shared.db.policies import (
     tenant_policy_sql,
     worker_policy_sql,
 )
+from strata.shared.db.statements import text_with_columns
 from strata.shared.db.statistics import Statistics
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "page_limit",
     "rows_that_fit",
     "tenant_policy_sql",
+    "text_with_columns",
     "worker_policy_sql",
 ]

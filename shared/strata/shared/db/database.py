@@ -111,7 +111,6 @@ class Database:
                 "client_connection_check_interval": "2000",
             },
         )
-        event.listen(self._engine.sync_engine, "before_cursor_execute", self._count_statement)
         event.listen(self._engine.sync_engine, "handle_error", _keep_when_cancelled)
         event.listen(self._engine.sync_engine.pool, "connect", self._count_connection)
 
@@ -150,7 +149,12 @@ class Database:
         begin = "BEGIN READ ONLY" if read_only or snapshot else "BEGIN"
         if snapshot:
             begin += ", ISOLATION LEVEL REPEATABLE READ"
-        begin += f"; SELECT set_config('{TENANT_SETTING}', '{tenant}', true)"
+        if snapshot:
+            # The first SELECT fixes the moment that is seen.
+            begin += f"; SELECT set_config('{TENANT_SETTING}', '{tenant}', true)"
+        else:
+            # Is not planned, and sends no row.
+            begin += f"; SET LOCAL {TENANT_SETTING} = '{tenant}'"
         if generic_plan:
             begin += "; SET LOCAL plan_cache_mode = force_generic_plan"
         async with self._run(begin, long=long) as connection:
@@ -297,10 +301,15 @@ class Database:
         if not task.cancelled():
             task.exception()  # seen: whoever still waits gets it from the shield
 
-    def _count_statement(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def _count_statement(self, _cursor: Any, statement: str, *_rest: Any) -> None:
         self.statistics.count_statement(statement)
 
     def _count_connection(self, *_connection: Any) -> None:
+        if not self.statistics.connections:
+            # From here on: what SQLAlchemy asks a server first is not counted. The dialect has the
+            # listeners because those of an engine are joined anew for each connection in use.
+            for name in ("do_execute", "do_executemany", "do_execute_no_params"):
+                event.listen(self._engine.sync_engine.dialect, name, self._count_statement)
         self.statistics.connections += 1
 
 
