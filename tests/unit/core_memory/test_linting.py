@@ -117,73 +117,11 @@ def test_words_that_only_look_like_relative_dates_pass(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        ("City: Berlin", "City: Paris"),
-        ("- Favourite colour: blue", "- favourite colour: Green"),
-        ("Sam lives in Berlin", "Sam lives in Paris."),
-        ("She works at Acme", "She works at Initech"),
-        ("Sam's favourite colour is blue", "Sam's favourite colour is green"),
-        ("The user's name is Sam", "The user's name is Bob"),
-        ("My name is Ada", "My name is Eve"),
-        ("Sam is 30 years old", "Sam is 31 years old"),
-        ("Sam is married", "Sam is single"),
-        ("Sam is vegetarian", "Sam is vegan"),
-        ("Sam likes tea", "Sam does not like tea"),
-        ("Sam likes tea", "Sam doesn't like tea."),
-        ("Sam loves tea", "Sam hates tea"),
-        ("Sam eats meat", "Sam never eats meat"),
-        ("Sam drinks wine", "Sam no longer drinks wine"),
-        ("Sam is available", "Sam isn't available"),
-        ("Sam can drive", "Sam cannot drive"),
-        ("The meeting is on Monday", "The meeting is not on Monday"),
-        ("The deadline is Friday", "The deadline is Monday"),
-    ],
+    "text",
+    ["City: Berlin\nCity: Paris", "Sam likes tea\nSam does not like tea", "Sam is 30\nSam is 31"],
 )
-def test_lines_that_say_different_things_of_one_subject_are_found(one: str, two: str) -> None:
-    finding = only(block(f"{one}\n{two}"))
-    assert (finding.rule, finding.line, finding.other_line, finding.other_label) == (
-        LintRule.CONTRADICTION,
-        2,
-        1,
-        "human",
-    )
-    assert "Keep what is true now" in finding.message
-    assert rules(f"{two}\n{one}") == [LintRule.CONTRADICTION]
-
-
-@pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        ("City: Berlin", "City: Berlin, Germany"),
-        ("Note: likes tea", "Note: likes coffee"),
-        ("Likes: tea", "Likes: coffee"),
-        ("Q: who?", "Q: why?"),
-        ("10:30 wakes up", "10:45 eats"),
-        ("See https://a.example", "See https://b.example"),
-        ("Sam is a doctor", "Sam is a father"),
-        ("Sam is tall", "Sam is kind"),
-        ("Sam likes tea", "Bob does not like tea"),
-        ("Sam likes tea", "Sam does not like coffee"),
-        ("Sam lived in Berlin until 2020", "Sam lives in Paris"),
-        ("Sam is married to Kim", "Sam is single-minded"),
-        ("Sam sometimes eats meat", "Sam never eats meat"),
-        ("Sam doesn't like tea", "Sam dislikes tea"),
-        ("Sam is 30 years old", "Sam is 180 cm tall"),
-        ("# Sam\nAge: 30", "# Kim\nAge: 40"),
-        ("Name: Sam\nAge: 30", "\nName: Kim\nAge: 40"),
-    ],
-)
-def test_lines_that_can_both_hold_pass(one: str, two: str) -> None:
-    assert rules(f"{one}\n{two}") == []
-
-
-def test_contradictions_between_blocks_need_a_name() -> None:
-    human = block("Sam lives in Berlin\nName: Sam\nI like tea\nMy name is Sam")
-    persona = block("Sam lives in Paris\nName: Ada\nI do not like tea\nMy name is Ada", "persona")
-    finding = only(human, persona)
-    assert (finding.label, finding.line, finding.other_label) == ("persona", 1, "human")
-    assert finding.message.startswith("Line 1 of block 'human' seems")
+def test_contradictions_are_not_reported(text: str) -> None:
+    assert rules(text) == []
 
 
 def test_long_lines_are_found_and_shown_shortened() -> None:

@@ -221,7 +221,7 @@ def lint_memory(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for what makes memory worse: duplicates, contradictions, relative dates and such."""
+    """Check memory for duplicates, relative dates, long lines and nearly full blocks."""
 
     async def read(client: Client) -> pb.LintMemoryResponse:
         agent_id = await client.agent_id(agent)

@@ -1,4 +1,4 @@
-"""The lines of a text as a reader takes them: without bullets, in paragraphs."""
+"""Splits a block's text into lines for the linter: without bullets, blank lines and code."""
 
 from __future__ import annotations
 
@@ -12,45 +12,38 @@ _BLANKS = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with something in it.
+    """A line that is not blank.
 
     Attributes:
-        number: From 1.
-        text: As it is.
-        words: Without indentation, bullet and final punctuation; blanks are single.
-        heading: It titles what follows.
-        paragraph: Lines of one number stand together: under one title, without an
-            empty line between them.
+        number: Line number, from 1.
+        text: The line as it is stored.
+        words: The line without indentation, bullet and final punctuation, with single
+            blanks.
+        heading: The line is a title: it starts with "#" or ends with ":".
     """
 
     number: int
     text: str
     words: str
     heading: bool
-    paragraph: int
 
     @property
     def plain(self) -> str:
-        """What two lines that say the same have in common."""
+        """The words in a form that is equal for lines that differ only in case or apostrophes."""
         return self.words.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
 
 
 def lines_of(text: str) -> Iterator[Line]:
-    """Yields the lines of a text that are not empty."""
-    paragraph = 0
+    """Yields the lines of a text, except blank lines and fenced code."""
     fenced = False
     for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()
         if stripped.startswith("```"):
             fenced = not fenced
             continue
-        if not stripped:
-            paragraph += 1
-            continue
-        if fenced:
-            # Code repeats itself, and says nothing of anybody.
+        # Repeated lines are normal in code.
+        if fenced or not stripped:
             continue
         heading = stripped.startswith("#") or stripped.endswith(":")
-        paragraph += heading
         words = _BLANKS.sub(" ", _BULLET.sub("", stripped, count=1)).rstrip(" .;,!")
-        yield Line(number, line, words, heading, paragraph)
+        yield Line(number, line, words, heading)

@@ -1,7 +1,7 @@
-"""What makes core memory worse, found by looking at its lines.
+"""Checks core memory for problems that show in its lines, such as duplicates.
 
-Every rule would rather miss something than cry wolf: a person reads the findings, and
-stops reading when most of them are wrong.
+Rules prefer false negatives to false positives: people stop reading findings when most
+of them are wrong.
 """
 
 from __future__ import annotations
@@ -12,40 +12,36 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strata.core_memory.domain.blocks import Block, is_nearly_full, used_percent
-from strata.core_memory.domain.claims import Claim, claims_of, contradict
 from strata.core_memory.domain.lines import Line, lines_of
 
 LONG_LINE_CHARS = 500
 MOST_FINDINGS = 1_000
-"""Findings that are told at most; who has more begins with these."""
+"""At most this many findings are returned: the first ones."""
 
 _SHOWN_CHARS = 200
-# A heading or a ruler may stand in every block.
+# Short lines, such as rulers, may be in every block.
 _SHORTEST_DUPLICATE = 8
-# Of one subject; a text that says more of it is compared with its first claims only.
-_MOST_CLAIMS = 50
 
 
 class LintRule(StrEnum):
-    """What a finding is about."""
+    """The kind of problem that a finding reports."""
 
     DUPLICATE = "duplicate"
     RELATIVE_DATE = "relative_date"
-    CONTRADICTION = "contradiction"
     LONG_LINE = "long_line"
     NEARLY_FULL = "nearly_full"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to be looked at.
+    """One problem, for a person to look at.
 
     Attributes:
-        line: Number of the line, from 1; 0 for the whole block.
+        line: Line number, from 1; 0 for the whole block.
         text: The line, shortened.
         message: What is wrong and what to do.
-        other_label: Where the other line stands, if there are two.
-        other_line: Its number.
+        other_label: Block of the other line of a duplicate; empty otherwise.
+        other_line: Line number in that block; 0 if there is none.
     """
 
     rule: LintRule
@@ -59,26 +55,25 @@ class Finding:
 
 
 def lint(blocks: Sequence[Block]) -> list[Finding]:
-    """Returns the findings of some blocks, in their order and by line."""
+    """Returns the findings for some blocks, by block in the given order, then by line."""
     linter = _Linter()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for block in blocks:
-        found += sorted(linter.read(block), key=lambda finding: finding.line)
-        if len(found) >= MOST_FINDINGS:
+        findings += sorted(linter.check(block), key=lambda finding: finding.line)
+        if len(findings) >= MOST_FINDINGS:
             break
-    return found[:MOST_FINDINGS]
+    return findings[:MOST_FINDINGS]
 
 
 class _Linter:
-    """Remembers what the lines before said."""
+    """Checks blocks one after another and remembers their lines, to find duplicates."""
 
     def __init__(self) -> None:
+        # By text of the line: label and line number of its first occurrence.
         self._seen: dict[str, tuple[str, int]] = {}
-        # By subject, then by what was said of it: who said it first.
-        self._claims: dict[tuple[str, ...], dict[str, tuple[Claim, str, int]]] = {}
 
-    def read(self, block: Block) -> Iterator[Finding]:
-        """Yields what is to be said of a block, beside those read before."""
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields the findings for a block; its lines are also compared with earlier blocks."""
         if is_nearly_full(block):
             yield _finding(
                 LintRule.NEARLY_FULL,
@@ -88,9 +83,9 @@ class _Linter:
                 "longer needed, move details to archival memory, or raise the limit.",
             )
         for line in lines_of(block.value):
-            yield from self._line(block, line)
+            yield from self._check_line(block, line)
 
-    def _line(self, block: Block, line: Line) -> Iterator[Finding]:
+    def _check_line(self, block: Block, line: Line) -> Iterator[Finding]:
         if len(line.text) > LONG_LINE_CHARS:
             yield _finding(
                 LintRule.LONG_LINE,
@@ -110,8 +105,6 @@ class _Linter:
         duplicate = self._duplicate(block, line)
         if duplicate:
             yield duplicate
-        else:
-            yield from self._contradictions(block, line)
 
     def _duplicate(self, block: Block, line: Line) -> Finding | None:
         key = line.plain
@@ -129,33 +122,12 @@ class _Linter:
             (label, number),
         )
 
-    def _contradictions(self, block: Block, line: Line) -> Iterator[Finding]:
-        for claim in claims_of(line):
-            # What is said without a name is about another one in another block.
-            place = () if claim.named else (block.id, str(line.paragraph))
-            group = self._claims.setdefault((*claim.subject, *place), {})
-            for earlier, label, number in group.values():
-                if contradict(earlier, claim):
-                    where = f"Line {number}"
-                    if label != block.label:
-                        where += f" of block '{label}'"
-                    yield _finding(
-                        LintRule.CONTRADICTION,
-                        block,
-                        line,
-                        f"{where} seems to say something else of the same. Keep what is true "
-                        "now; if both are, say when or in what each is.",
-                        (label, number),
-                    )
-                    break
-            if len(group) < _MOST_CLAIMS:
-                group.setdefault(claim.object, (claim, block.label, line.number))
-
 
 _UNITS = "day|week|weekend|month|quarter|year|spring|summer|autumn|fall|winter"
 _WEEKDAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _COUNT = r"\d+|an?|one|two|three|four|five|six|several|some|a\ few|a\ couple\ of"
-# Words before "next" and "last" that tie them to something else than the moment of writing.
+# Words before "next" and "last" that make them relative to something else than the
+# time of writing.
 _TIED = r"(?<!\bthe\ )(?<!\bevery\ )(?<!\beach\ )(?<!\bmy\ )(?<!\bour\ )(?<!\byour\ )(?<!\bits\ )"
 _RELATIVE = re.compile(
     rf"""\b(?:
@@ -174,7 +146,7 @@ _MONTHS = (
     "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
     "sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
 )
-# A line that names a date says which day is meant.
+# A line that also contains a date is unambiguous.
 _DATE = re.compile(
     rf"\b(?:(?:19|20)\d\d|\d{{1,2}}[./]\d{{1,2}}[./]\d{{2,4}}|(?:{_MONTHS})\.?\ \d{{1,2}}"
     rf"|\d{{1,2}}(?:st|nd|rd|th)?\.?\ (?:{_MONTHS}))\b",
@@ -183,9 +155,9 @@ _DATE = re.compile(
 
 
 def relative_date(text: str) -> str:
-    """Returns the words of a line that tell a time by when they were written; empty if none."""
-    found = _RELATIVE.search(text)
-    return "" if found is None or _DATE.search(text) else found[0]
+    """Returns the first relative date in a line, such as "tomorrow"; empty if there is none."""
+    match = _RELATIVE.search(text)
+    return "" if match is None or _DATE.search(text) else match[0]
 
 
 def _finding(

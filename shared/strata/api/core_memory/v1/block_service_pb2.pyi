@@ -19,6 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _EditorKind:
@@ -61,8 +66,10 @@ class _LintRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LintRule.Val
     """The same is said twice, in one block or in two."""
     LINT_RULE_RELATIVE_DATE: _LintRule.ValueType  # 2
     """A date that means another day tomorrow, such as "today"."""
-    LINT_RULE_CONTRADICTION: _LintRule.ValueType  # 3
-    """Two lines of one subject say different things."""
+    @_builtins.property
+    @_deprecated("""This enum value has been marked as deprecated using proto enum value options.""")
+    def LINT_RULE_CONTRADICTION(self) -> _LintRule.ValueType:   # 3
+        """No longer reported."""
     LINT_RULE_LONG_LINE: _LintRule.ValueType  # 4
     """A line that is too long to be edited well."""
     LINT_RULE_NEARLY_FULL: _LintRule.ValueType  # 5
@@ -78,7 +85,7 @@ LINT_RULE_DUPLICATE: LintRule.ValueType  # 1
 LINT_RULE_RELATIVE_DATE: LintRule.ValueType  # 2
 """A date that means another day tomorrow, such as "today"."""
 LINT_RULE_CONTRADICTION: LintRule.ValueType  # 3
-"""Two lines of one subject say different things."""
+"""No longer reported."""
 LINT_RULE_LONG_LINE: LintRule.ValueType  # 4
 """A line that is too long to be edited well."""
 LINT_RULE_NEARLY_FULL: LintRule.ValueType  # 5

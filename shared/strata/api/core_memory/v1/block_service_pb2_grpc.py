@@ -238,9 +238,8 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LintMemory(self, request, context):
-        """Looks for what makes core memory worse: duplicates, relative dates,
-        contradictions, over-long lines, nearly full blocks. NOT_FOUND
-        (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
+        """Checks core memory for duplicates, relative dates, over-long lines and
+        nearly full blocks. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -85,9 +85,8 @@ class BlockServiceStub:
     NOT_FOUND (AGENT_NOT_FOUND).
     """
     LintMemory: _aio.UnaryUnaryMultiCallable[_block_service_pb2.LintMemoryRequest, _block_service_pb2.LintMemoryResponse]
-    """Looks for what makes core memory worse: duplicates, relative dates,
-    contradictions, over-long lines, nearly full blocks. NOT_FOUND
-    (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
+    """Checks core memory for duplicates, relative dates, over-long lines and
+    nearly full blocks. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
     """
 
 class BlockServiceServicer:
@@ -232,9 +231,8 @@ class BlockServiceServicer:
         request: _block_service_pb2.LintMemoryRequest,
         context: _aio.ServicerContext[_block_service_pb2.LintMemoryRequest, _abc.Awaitable[_block_service_pb2.LintMemoryResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.LintMemoryResponse]:
-        """Looks for what makes core memory worse: duplicates, relative dates,
-        contradictions, over-long lines, nearly full blocks. NOT_FOUND
-        (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
+        """Checks core memory for duplicates, relative dates, over-long lines and
+        nearly full blocks. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
         """
 
 def add_BlockServiceServicer_to_server(servicer: BlockServiceServicer, server: _aio.Server) -> None: ...
