@@ -1,4 +1,4 @@
-"""Checks of request fields that collect everything that is wrong before they complain."""
+"""Checks of request fields that report all violations of a request together."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from strata.shared.ids import check_id
 
 
 class Checks:
-    """What is wrong with one request so far. Every method returns the value it was given."""
+    """Collects the violations of one request. Every check returns the value that it checked."""
 
     def __init__(self) -> None:
         self._violations: list[FieldViolation] = []
         self._id_errors: list[InvalidArgumentError] = []
 
     def fail(self, field: str, description: str) -> None:
-        """Notes a wrong field."""
+        """Adds a violation."""
         self._violations.append(FieldViolation(field, description))
 
     def id(self, value: str, prefix: str, field: str, *, optional: bool = False) -> str:
-        """Checks an id of the kind `prefix`."""
+        """Checks that an id is well-formed and has the prefix `prefix`."""
         if value or not optional:
             try:
                 check_id(value, prefix, field=field)
@@ -32,22 +32,22 @@ class Checks:
             self.fail(field, "is required")
         if len(value) > most:
             self.fail(field, f"has {len(value)} characters, at most {most} are allowed")
-        # PostgreSQL has no text with this character in it.
+        # PostgreSQL cannot store this character in text.
         if "\0" in value:
             self.fail(field, "must not hold the character U+0000")
         return value
 
     def number(self, value: int, field: str, *, least: int, most: int) -> int:
-        """Checks a number."""
+        """Checks that a number is in the range from `least` to `most`, both included."""
         if not least <= value <= most:
             self.fail(field, f"must be from {least} to {most}, got {value}")
         return value
 
     def done(self) -> None:
-        """Raises if anything was wrong.
+        """Raises an error with all violations, if there are any.
 
         Raises:
-            InvalidArgumentError: ``INVALID_ID`` if only ids were, else ``INVALID_FIELD``.
+            InvalidArgumentError: ``INVALID_ID`` if all violations are ids, else ``INVALID_FIELD``.
         """
         if len(self._id_errors) == 1 and not self._violations:
             raise self._id_errors[0]

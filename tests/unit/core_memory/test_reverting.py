@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strata.core_memory.domain.blocks import DELETE, Authorship, Block, Origin, Version
 from strata.core_memory.domain.reverting import UndoConflict, undo
 from strata.core_memory.domain.revision_ranges import (
-    Span,
+    RevisionRange,
     already_undone,
     read_revision_ranges,
     revision_ranges_of,
@@ -49,7 +49,11 @@ def undone(current: Block, before: Block | None, after: Block) -> Block:
 
 
 def test_revisions_that_follow_each_other_are_one_span() -> None:
-    assert revision_ranges_of([9, 8, 5, 3, 2, 1]) == [Span(8, 9), Span(5, 5), Span(1, 3)]
+    assert revision_ranges_of([9, 8, 5, 3, 2, 1]) == [
+        RevisionRange(8, 9),
+        RevisionRange(5, 5),
+        RevisionRange(1, 3),
+    ]
     assert revision_ranges_of([]) == []
 
 

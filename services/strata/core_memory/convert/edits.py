@@ -1,4 +1,4 @@
-"""The verbs of EditBlock."""
+"""Converts the verbs of EditBlock requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_DESCRIPTION_CHARS = 5_000
 
 
 def to_edit(checks: Checks, message: pb.EditBlockRequest) -> Edit | None:
-    """Returns the verb of a request, None if it names none."""
+    """Returns the verb of a request; None, with a violation, if it has none."""
     verb = message.WhichOneof("edit")
     if verb is None:
         checks.fail("edit", "is required: name one verb")
@@ -60,7 +60,7 @@ def _edit(message: pb.EditBlockRequest, verb: str) -> Edit:
 
 
 def _check_texts(checks: Checks, message: pb.EditBlockRequest, verb: str) -> None:
-    """Checks every text of the verb, and that a renaming says something."""
+    """Checks the texts of the verb, and that a rename has a new label or description."""
     for field, value in getattr(message, verb).ListFields():
         if isinstance(value, str):
             most = {"description": _MAX_DESCRIPTION_CHARS, "new_label": _MAX_LABEL_CHARS}

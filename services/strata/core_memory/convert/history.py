@@ -1,4 +1,4 @@
-"""Versions, blame and reverts between the wire and the domain."""
+"""Converts versions, blame and reverts between protos and the domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of blocks between the wire and the domain."""
+"""Converts taint labels between protos and the domain."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LABELS_BACK = {label: value for value, label in _LABELS.items()}
 
 
 def to_taint(values: Iterable[common.Provenance.ValueType]) -> tuple[str, ...]:
-    """Returns the mark of labels; those that no mark has are left out."""
+    """Returns proto labels as taint labels; labels that do not taint blocks are left out."""
     return joined([_LABELS[value] for value in values if value in _LABELS])
 
 
 def taint_to_proto(taint: Iterable[str]) -> list[common.Provenance.ValueType]:
-    """Returns the labels of a mark."""
+    """Returns taint labels as proto labels."""
     return [_LABELS_BACK[label] for label in taint]

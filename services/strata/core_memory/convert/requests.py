@@ -1,4 +1,4 @@
-"""Requests of `BlockService` and `ContextService` as commands and queries."""
+"""Converts requests of `BlockService` and `ContextService` to commands and queries."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _RULE_TYPES = {
 
 
 def to_request(method: str, message: Mutation) -> Request:
-    """Returns what makes a mutation the same mutation: its id, and a hash of all it asks.
+    """Returns the idempotency key of a mutation: its request id and a hash of its content.
 
     Raises:
         InvalidArgumentError: The id is too long or cannot be stored.
@@ -130,7 +130,7 @@ def to_update(message: pb.UpdateBlockRequest) -> UpdateBlock:
     checks.text(message.reason, "reason", most=MAX_REASON_CHARS)
     _check_revisions(checks, message)
     if message.clear_taint and require_caller().run_id:
-        checks.fail("clear_taint", "is for people, not for a run")
+        checks.fail("clear_taint", "cannot be set by a run, only by a person")
     command = UpdateBlock(
         actor=actor(reason=message.reason),
         block_id=message.block_id,
@@ -166,7 +166,7 @@ def to_delete(message: pb.DeleteBlockRequest) -> DeleteBlock:
 
 
 def to_attachment(message: pb.AttachBlockRequest | pb.DetachBlockRequest) -> Attachment:
-    """Returns the pair of an AttachBlock or DetachBlock request."""
+    """Returns the agent and the block of an AttachBlock or DetachBlock request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
     checks.id(message.block_id, "block", "block_id")
@@ -194,7 +194,7 @@ def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     label = checks.text(message.label, "label", most=MAX_NAME_CHARS, required=required)
     checks.id(message.block_id, "block", "block_id", optional=True)
     if message.block_id and not required:
-        checks.fail("block_id", "does not go with a patch, which names its blocks by label")
+        checks.fail("block_id", "cannot be set with a patch, which names its blocks by label")
     _check_revisions(checks, message)
     if message.origin.kind not in (pb.EDITOR_KIND_UNSPECIFIED, *EDITOR_KINDS):
         checks.fail("origin.kind", "must be one of the known kinds")
@@ -259,7 +259,7 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
 
 
 def to_fit(message: context_pb.CloseFilesToFitRequest) -> tuple[CompileQuery, int, bool]:
-    """Returns the query and the bytes of a CloseFilesToFit request, and if nothing is changed."""
+    """Returns the query, the maximum in bytes, and the preview flag of CloseFilesToFit."""
     checks = Checks()
     if message.compile.if_revision or message.compile.HasField("as_of_time"):
         checks.fail("compile", "must set neither if_revision nor as_of_time")
@@ -273,7 +273,7 @@ def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
     if len(message.blocks) + len(message.block_ids) > MAX_BLOCKS_OF_AGENT:
-        checks.fail("blocks", f"an agent begins with at most {MAX_BLOCKS_OF_AGENT} blocks")
+        checks.fail("blocks", f"an agent can start with at most {MAX_BLOCKS_OF_AGENT} blocks")
     if len(set(message.block_ids)) < len(message.block_ids):
         checks.fail("block_ids", "must not name a block twice")
     blocks = [
@@ -389,7 +389,7 @@ def optional_time(checks: Checks, message: Message, field: str) -> datetime | No
 
 
 def actor(*, reason: str = "") -> Actor:
-    """Returns the caller, who acts through the API."""
+    """Returns the caller as the author of a change through the API."""
     caller = require_caller()
     return Actor(
         caller.principal,
@@ -398,7 +398,7 @@ def actor(*, reason: str = "") -> Actor:
 
 
 def _editor(message: pb.EditBlockRequest) -> Actor:
-    """Returns who edits. A run named by the signed token outweighs what the request says."""
+    """Returns the author of an edit. The run of the signed token overrides that of the request."""
     caller, origin = require_caller(), message.origin
     return Actor(
         caller.principal,

@@ -1,4 +1,4 @@
-"""Blocks, versions and renderings as messages of the wire."""
+"""Converts blocks, edits and renderings to protos."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strata.core_memory.domain.prompt_limits import PromptLimit
 
 
 def block_to_proto(block: Block) -> pb.Block:
-    """Returns a block."""
+    """Returns a block as a proto."""
     return pb.Block(
         id=block.id,
         label=block.label,
@@ -36,14 +36,14 @@ def block_to_proto(block: Block) -> pb.Block:
 
 
 def change_to_proto(change: Change) -> pb.BlockChange:
-    """Returns one changed block."""
+    """Returns a changed block as a proto."""
     return pb.BlockChange(
         block=block_to_proto(change.block), diff=change.diff, operation=change.operation
     )
 
 
 def edited_to_proto(edited: Edited) -> pb.EditBlockResponse:
-    """Returns the outcome of a verb."""
+    """Returns the result of an edit as a response."""
     return pb.EditBlockResponse(
         block=block_to_proto(edited.block),
         diff=edited.diff,
@@ -54,12 +54,12 @@ def edited_to_proto(edited: Edited) -> pb.EditBlockResponse:
 
 
 def updated_to_proto(updated: Updated) -> pb.UpdateBlockResponse:
-    """Returns the outcome of a change through the API."""
+    """Returns the result of an update as a response."""
     return pb.UpdateBlockResponse(block=block_to_proto(updated.block), merged=updated.merged)
 
 
 def compiled_to_proto(compiled: Compiled) -> context_pb.CompileResponse:
-    """Returns the memory section, or that it is not changed."""
+    """Returns the memory section as a response, or `not_changed` if the caller has it."""
     last = compiled.last_modified
     return context_pb.CompileResponse(
         not_changed=compiled.section is None,
@@ -83,7 +83,7 @@ def prepared_to_proto(blocks: Sequence[Block]) -> context_pb.PrepareAgentRespons
 
 
 def limited_to_proto(before: PromptLimit) -> context_pb.LimitPromptResponse:
-    """Returns the limit that an agent had."""
+    """Returns the previous limit of an agent as a response."""
     response = context_pb.LimitPromptResponse()
     if before.bytes is not None:
         response.previous_limit.bytes = before.bytes
@@ -95,14 +95,14 @@ def limited_to_proto(before: PromptLimit) -> context_pb.LimitPromptResponse:
 
 
 def released_to_proto(released: Released) -> context_pb.ReleaseAgentResponse:
-    """Returns what was released."""
+    """Returns the counts of deleted and detached blocks as a response."""
     return context_pb.ReleaseAgentResponse(
         deleted_blocks=released.deleted, detached_blocks=released.detached
     )
 
 
 def stamp(time: datetime) -> Timestamp:
-    """Returns a time."""
+    """Returns a time as a proto."""
     message = Timestamp()
     message.FromDatetime(time)
     return message

@@ -1,4 +1,4 @@
-"""Looking at an agent's core memory: as its model sees it, and for what is wrong with it."""
+"""Converts requests and responses of RenderMemory and LintMemory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def to_lint(message: pb.LintMemoryRequest) -> tuple[str, str]:
 
 
 def rendered_to_proto(compiled: Compiled) -> pb.RenderMemoryResponse:
-    """Returns what the model sees."""
+    """Returns the rendered memory as a response."""
     last = compiled.last_modified
     return pb.RenderMemoryResponse(
         text=compiled.section or "",
@@ -47,7 +47,7 @@ def rendered_to_proto(compiled: Compiled) -> pb.RenderMemoryResponse:
 
 
 def findings_to_proto(findings: Sequence[Finding]) -> pb.LintMemoryResponse:
-    """Returns what is wrong."""
+    """Returns lint findings as a response."""
     return pb.LintMemoryResponse(findings=[_finding_to_proto(finding) for finding in findings])
 
 

@@ -1,4 +1,4 @@
-"""The memory verbs against a store: look up the label, check, apply, write."""
+"""Applies the memory verbs of agents to stored blocks: locks, checks, edits and writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from strata.core_memory.domain.edits import (
     TextEdit,
 )
 from strata.core_memory.domain.patch_edits import apply_patch
-from strata.core_memory.domain.ports import Found, Unit
+from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.domain.taint import marked
 from strata.shared.errors import StrataError
 
@@ -56,51 +56,51 @@ async def apply_verb(unit: Unit, command: EditBlock, now: datetime, encode: Enco
     """Applies one memory verb to the newest text of the agent's block.
 
     Raises:
-        NotFoundError: The agent has no such label, or another block under it than is meant.
+        NotFoundError: The agent has no block of that label, or one with another id.
         FailedPreconditionError: Read-only, over the limit, or not applicable.
         AbortedError: The block is not at the expected revision, or others changed the text
             that is to be changed since the agent saw it.
-        AlreadyExistsError: The label to be made or given is taken.
+        AlreadyExistsError: The new label is taken.
         ReplayedError: The request was done before.
     """
     edit = command.edit
     if isinstance(edit, Patch):
         return await apply_patch(unit, command, edit, now, encode)
-    found = await unit.lock_labelled(command.agent_id, command.label)
-    if command.block_id and (found.block is None or found.block.id != command.block_id):
-        # Its label may stand for another one now, which is not to be overwritten.
+    labelled = await unit.lock_labelled(command.agent_id, command.label)
+    if command.block_id and (labelled.block is None or labelled.block.id != command.block_id):
+        # Another block may have the label now, which must not be overwritten.
         raise block_gone(command.label)
-    verb = _Verb(unit, command, found, now, encode)
-    if found.block is None:
+    verb = _Verb(unit, command, labelled, now, encode)
+    if labelled.block is None:
         return await verb.create(edit)
-    check_revision(found.block, command.expected_revision)
-    check_writable(found.block)
+    check_revision(labelled.block, command.expected_revision)
+    check_writable(labelled.block)
     check_no_line_numbers(command.label, edit)
     match edit:
         case Create():
             raise label_taken(command.label)
         case Delete():
-            return await verb.detach(found.block)
+            return await verb.detach(labelled.block)
         case Rename():
-            return await verb.rename(found.block, edit)
+            return await verb.rename(labelled.block, edit)
         case _:
-            return await verb.rewrite(found.block, edit)
+            return await verb.rewrite(labelled.block, edit)
 
 
 class _Verb:
-    """One verb under way: its transaction, what was asked, and what was found."""
+    """One verb in one transaction: the command and the locked block."""
 
     def __init__(
-        self, unit: Unit, command: EditBlock, found: Found, now: datetime, encode: Encode
+        self, unit: Unit, command: EditBlock, labelled: LabelledBlock, now: datetime, encode: Encode
     ) -> None:
         self._unit = unit
         self._command = command
-        self._found = found
+        self._labelled = labelled
         self._now = now
         self._encode = encode
 
     async def create(self, edit: Edit) -> Edited:
-        """Makes the block, if this is a verb that may."""
+        """Creates the block, if the verb is allowed to."""
         command = self._command
         label = command.label
         match edit:
@@ -109,7 +109,7 @@ class _Verb:
             case Rethink(text):
                 description, message = "", success_message(edit, label)
             case _:
-                raise unknown_label(label, self._found.labels)
+                raise unknown_label(label, self._labelled.labels)
         if not is_label(label):
             raise bad_label(label, LABEL_RULE)
         check_no_line_numbers(label, edit)
@@ -128,9 +128,9 @@ class _Verb:
         return edited
 
     async def rewrite(self, block: Block, edit: TextEdit) -> Edited:
-        """Changes the text; an edit that leaves it as it is makes no version."""
+        """Changes the text. An edit without an effect stores no version."""
         base = await self._base(block, edit)
-        labels = self._found.labels
+        labels = self._labelled.labels
         if base is None:
             value = await self._applied(block, edit)
         else:
@@ -140,7 +140,7 @@ class _Verb:
         return await self._store(block, replace(block, value=value), message, merged=merged)
 
     async def _base(self, block: Block, edit: TextEdit) -> str | None:
-        """Returns the text that the edit is to be merged from; None if it has its own sense."""
+        """Returns the base of the three-way merge; None if the edit applies to the newest text."""
         base = self._command.base_revision
         if not is_outdated(block, base):
             return None
@@ -157,7 +157,7 @@ class _Verb:
         label = edit.new_label or block.label
         if not is_label(label):
             raise bad_label(label, LABEL_RULE)
-        if label != block.label and label in self._found.labels:
+        if label != block.label and label in self._labelled.labels:
             raise label_taken(label)
         description = block.description if edit.description is None else edit.description
         message = (
@@ -183,16 +183,16 @@ class _Verb:
         """Applies an edit to the newest text.
 
         Raises:
-            AbortedError: What it refers to was there, but others changed it since.
+            AbortedError: Others changed the text that the edit refers to.
         """
         try:
-            return apply_edit(block, edit, self._found.labels)
+            return apply_edit(block, edit, self._labelled.labels)
         except TextMissingError as error:
             if not is_outdated(block, self._command.base_revision):
                 raise
             base = await text_at(self._unit, block, self._command.base_revision)
             try:
-                apply_edit(replace(block, value=base), edit, self._found.labels)
+                apply_edit(replace(block, value=base), edit, self._labelled.labels)
             except StrataError:
                 raise error from None
             raise edit_conflict(block) from error

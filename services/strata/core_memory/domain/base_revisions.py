@@ -1,4 +1,4 @@
-"""The text that an editor saw, which others may have changed since."""
+"""The base revision of an edit: the text that the editor saw, which may be outdated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def is_outdated(block: Block, base_revision: int) -> bool:
     """Says whether the block has changed since a revision; 0 stands for the newest.
 
     Raises:
-        AbortedError: The block has not come so far (``REVISION_MISMATCH``).
+        AbortedError: The block has no such revision yet (``REVISION_MISMATCH``).
     """
     if base_revision > block.revision:
         raise revision_mismatch(block, base_revision)

@@ -1,4 +1,4 @@
-"""Which version wrote each line, found by going back through the versions."""
+"""Finds the version that wrote each line of a block, from the newest version backwards."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from strata.core_memory.domain.blocks import Authorship, Version
 
-# Above this many pairs of lines a comparison may take seconds: then all that stands
-# between the first and the last difference counts as written anew.
+# Above this many pairs of lines a diff may take seconds: then all lines between the
+# first and the last difference count as new.
 _MOST_PAIRS = 400_000
 
 
@@ -25,19 +25,19 @@ class LineOrigin:
 class Blame:
     """Finds the origin of every line of one text.
 
-    `read` takes the versions newest first, the one with the text in question at the
-    beginning, until it says that it needs no more.
+    Pass the versions to `read`, newest first, starting with the one whose lines are to be
+    blamed, until it returns True.
     """
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._writers: list[Version | None] = []
-        # Where the lines without a writer stand in the oldest version that was read.
+        # Lines without a writer: their index in the oldest version read, and in the text.
         self._open: dict[int, int] = {}
         self._oldest: Version | None = None
 
     def read(self, versions: Sequence[Version]) -> bool:
-        """Takes older versions; says whether every line has its writer."""
+        """Reads older versions; returns True once every line has its writer."""
         for version in versions:
             if self._oldest is None:
                 self._lines = split_lines(version.value)
@@ -49,7 +49,7 @@ class Blame:
         return not self._open
 
     def origins(self) -> list[LineOrigin]:
-        """Returns the lines; what nobody was found for is by the oldest version read."""
+        """Returns the lines; those without a writer count as the oldest version's."""
         origins = []
         for text, writer in zip(self._lines, self._writers, strict=True):
             version = writer or self._oldest
@@ -71,12 +71,12 @@ class Blame:
 
 
 def split_lines(text: str) -> list[str]:
-    """Returns the lines of a text as they are numbered; an empty text has none."""
+    """Returns the lines of a text; an empty text has none."""
     return text.split("\n") if text else []
 
 
 def _kept(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yields the places of equal lines, in the new and in the old text."""
+    """Yields the indexes of equal lines, in the new and in the old text."""
     shorter = min(len(old), len(new))
     head = 0
     while head < shorter and old[head] == new[head]:

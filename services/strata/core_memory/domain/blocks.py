@@ -1,4 +1,4 @@
-"""What a block is, and what may never happen to one."""
+"""Blocks of core memory, their versions, and the rules that every block keeps to."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from strata.shared.errors import AbortedError, FailedPreconditionError, NotFound
 from strata.shared.ids import new_id
 
 DEFAULT_LIMIT = 20_000
-"""Characters a block may have unless its maker says otherwise."""
+"""Default limit of a block, in characters."""
 
 MAX_LIMIT = 1_000_000
-"""Most characters that any block may be allowed; one block must fit into one message."""
+"""Highest limit of a block, in characters: one block must fit into one gRPC message."""
 
 DELETE = "delete"
-"""The operation of a version that ends a block, and of no other one."""
+"""The operation of the version that deletes a block; no other version has it."""
 
 NEARLY_FULL_PERCENT = 90
 
@@ -30,7 +30,7 @@ LABEL_RULE = (
 
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
-# A block is rendered between tags named after it: these would make the prompt ambiguous.
+# A block is rendered between tags named after it. These tags have a meaning already.
 _RESERVED_LABELS = frozenset(
     {
         "memory_blocks",
@@ -76,7 +76,7 @@ class Block:
         metadata: Free pairs of the API's callers.
         agent_ids: Agents that see it, in order of attachment.
         delete_time: When it was deleted, UTC; None while it is there.
-        taint: Strangers' text that its text derives from: "web", "mcp"; see `domain.taint`.
+        taint: Labels of untrusted content that its text derives from; see `domain.taint`.
     """
 
     id: str
@@ -96,7 +96,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class NewBlock:
-    """A block to be made, defaults filled in."""
+    """A block to create, with defaults filled in."""
 
     label: str
     value: str
@@ -107,7 +107,7 @@ class NewBlock:
 
 
 class EditorKind(StrEnum):
-    """What kind of hand made a change."""
+    """The kind of author of a change."""
 
     UNKNOWN = ""
     USER = "user"
@@ -120,7 +120,7 @@ class Origin:
     """Where a change came from; empty fields are not known or do not apply.
 
     Attributes:
-        taint: Strangers' text that the editor had read. Kept as the mark of the block.
+        taint: Labels of the untrusted content that the editor had read.
     """
 
     agent_id: str = ""
@@ -136,16 +136,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Authorship:
-    """What is kept with a version beside the text.
+    """The author and circumstances of a version.
 
     Attributes:
         operation: The verb: ``create``, ``append``, ``replace``, ``update`` and so on.
         origin: The agent, run, step and tool call.
-        principal: The API key or user that acted.
+        principal: The API key or user that made the request.
         time: When, UTC.
-        base_revision: The revision that the change was written against, if it was
-            merged with what others had changed; else 0.
-        undoes: The revisions that a revert undid, see `spans`; else empty.
+        base_revision: The revision that the change was based on, if it was merged with
+            changes of others; else 0.
+        undoes: The revisions that a revert undid, see `revision_ranges`; else empty.
     """
 
     operation: str
@@ -158,7 +158,7 @@ class Authorship:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One entry of a block's history: everything that the block was after a change."""
+    """One entry of a block's history: the whole block after a change."""
 
     block_id: str
     revision: int
@@ -173,7 +173,7 @@ class Version:
 
     @property
     def deleted(self) -> bool:
-        """True if this version ended the block."""
+        """True if this version deleted the block."""
         return self.authorship.operation == DELETE
 
 
@@ -205,25 +205,25 @@ def next_revision(block: Block, now: datetime) -> Block:
 
 
 def deleted_block(block: Block, now: datetime) -> Block:
-    """Returns a block as its last revision, which no agent has."""
+    """Returns the last revision of a block: deleted and detached from all agents."""
     ended = next_revision(block, now)
     return replace(ended, delete_time=ended.update_time, agent_ids=())
 
 
 def default_description(label: str) -> str:
-    """Returns the description of a block whose maker gave none."""
+    """Returns the description of a block that was created without one."""
     return _DESCRIPTIONS.get(label, _NEUTRAL_DESCRIPTION)
 
 
 def is_label(text: str) -> bool:
-    """Says whether a block may be titled so; `LABEL_RULE` is the rule in words."""
+    """Says whether a text is a valid label; `LABEL_RULE` is the rule in words."""
     return _LABEL.fullmatch(text) is not None and text.lower() not in _RESERVED_LABELS
 
 
 def label_of(text: str) -> str:
-    """Returns the label that an agent means, which may be written as a path.
+    """Returns the label for a name that may be written as a path, as some models do.
 
-    ``/memories/a/b`` is the label ``a_b`` (docs/wire-format.md#memory-blocks).
+    ``/memories/a/b`` becomes the label ``a_b``.
     """
     if not text.startswith("/"):
         return text
@@ -231,7 +231,7 @@ def label_of(text: str) -> str:
 
 
 def check_limit(label: str, value: str, limit: int) -> None:
-    """Raises if the text is longer than the block may be; both are counted in characters.
+    """Raises if a text is longer than the limit of its block, in characters.
 
     Raises:
         FailedPreconditionError: It is too long (``BLOCK_LIMIT_EXCEEDED``).
@@ -252,7 +252,7 @@ def used_percent(block: Block) -> int:
 
 
 def is_nearly_full(block: Block) -> bool:
-    """Says whether a block has so little space left that its readers should be told."""
+    """Says whether a block is so full that its readers are warned."""
     return used_percent(block) >= NEARLY_FULL_PERCENT
 
 
@@ -267,7 +267,7 @@ def check_revision(block: Block, expected: int) -> None:
 
 
 def revision_mismatch(block: Block, expected: int) -> AbortedError:
-    """Returns the error for a block that is not at the revision that the caller named."""
+    """Returns the error for a block that is not at the expected revision."""
     return AbortedError(
         f"Memory block '{block.label}' is at revision {block.revision}, not {expected}: "
         "read it again and decide anew.",
@@ -286,7 +286,7 @@ def agent_not_found(agent_id: str) -> NotFoundError:
 
 
 def block_not_found(block_id: str) -> NotFoundError:
-    """Returns the error for an id that is not of this project."""
+    """Returns the error for a block that the project does not have."""
     return NotFoundError(
         f"There is no block {block_id}.",
         reason=Reason.BLOCK_NOT_FOUND,

@@ -1,4 +1,4 @@
-"""What the API asks of core memory, checked and complete."""
+"""Commands and queries of the API, validated, and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata.core_memory.domain.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts: the verified principal, and what it says of where the change came from."""
+    """The author of a change: the authenticated principal, and the origin that it states."""
 
     principal: str
     origin: Origin
@@ -36,8 +36,8 @@ class UpdateBlock:
     Attributes:
         metadata: Pairs to set; an empty value removes the key.
         expected_revision: 0 for any.
-        base_revision: What the new value was written against; 0 overwrites.
-        clear_taint: Somebody vouches for what stands in the block.
+        base_revision: The revision that the new value is based on; 0 overwrites.
+        clear_taint: Remove the taint: a person has checked the text.
     """
 
     actor: Actor
@@ -55,7 +55,7 @@ class UpdateBlock:
 
 @dataclass(frozen=True, slots=True)
 class DeleteBlock:
-    """Deletes a block; with its whole history if it is to be purged."""
+    """Deletes a block; `purge` destroys its history too."""
 
     actor: Actor
     block_id: str
@@ -69,8 +69,8 @@ class RevertBlock:
     Attributes:
         undo: The edits to undo, unless a revision is named.
         revision: The one edit of the block to undo; 0 for none.
-        to_revision: Where the block is to go back to; 0 for nowhere.
-        validate_only: Only tell what would change.
+        to_revision: The revision to restore; 0 for none.
+        validate_only: Return what would change, and change nothing.
     """
 
     actor: Actor
@@ -82,12 +82,12 @@ class RevertBlock:
 
 @dataclass(frozen=True, slots=True)
 class EditBlock:
-    """Applies a memory verb as an agent does.
+    """Applies a memory verb for an agent.
 
     Attributes:
         expected_revision: 0 for any.
-        base_revision: What the editor saw; 0 for the newest.
-        block_id: The block that has to have the label; empty for any.
+        base_revision: The revision that the editor saw; 0 for the newest.
+        block_id: The id that the labelled block must have; empty for any.
     """
 
     actor: Actor
@@ -109,7 +109,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class ShareBlocks:
-    """Shows each of the blocks to each of the agents."""
+    """Attaches each of the blocks to each of the agents."""
 
     agent_ids: tuple[str, ...]
     block_ids: tuple[str, ...]
@@ -117,11 +117,11 @@ class ShareBlocks:
 
 @dataclass(frozen=True, slots=True)
 class PrepareAgent:
-    """Makes and attaches the first blocks of an agent.
+    """Creates and attaches the first blocks of an agent.
 
     Attributes:
         limit: How large its memory may become.
-        agent_revision: Of the agent for which the limit is.
+        agent_revision: The revision of the agent that the limit is for.
         follows_agent_id: An agent whose blocks it shares from now on; empty for none.
     """
 
@@ -136,11 +136,11 @@ class PrepareAgent:
 
 @dataclass(frozen=True, slots=True)
 class LimitPrompt:
-    """Says how large the memory of an agent may become.
+    """Sets how large the memory of an agent may become.
 
     Attributes:
         only_raise: Do not lower the limit yet; refuse if the memory is too large for it.
-        agent_revision: Of the agent for which the limit is.
+        agent_revision: The revision of the agent that the limit is for.
     """
 
     agent_id: str
@@ -151,7 +151,7 @@ class LimitPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAgent:
-    """Ends the core memory of an agent."""
+    """Deletes the core memory of an agent."""
 
     actor: Actor
     agent_id: str

@@ -1,4 +1,4 @@
-"""Compiling an agent's core memory, and naming the result."""
+"""Compiles an agent's core memory into a section of its prompt, with a revision as ETag."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NO_BLOCKS = "0"
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """How much of files is shown.
+    """How much of attached files is rendered.
 
     Attributes:
         max_open: Files that may be open at once.
-        view_chars: Characters of one file.
+        view_chars: Characters of one file that are shown.
     """
 
     max_open: int = 5
@@ -38,11 +38,11 @@ MAX_VIEW_CHARS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class CompileQuery:
-    """What is to be shown, and which rendering the caller has already.
+    """What to render, and the revision that the caller has already.
 
     Attributes:
         if_revision: The revision that the caller has; empty to force rendering.
-        as_of: Show the blocks as they were then, and no folders; None for now.
+        as_of: Render the blocks of this time, without folders; None for now.
     """
 
     agent_id: str
@@ -55,13 +55,13 @@ class CompileQuery:
 
 @dataclass(frozen=True, slots=True)
 class AgentMemory:
-    """An agent's blocks at one moment.
+    """An agent's blocks in one snapshot.
 
     Attributes:
-        fingerprint: Names the blocks, their revisions and their order, and what is shown
-            of folders.
-        blocks: In order of attachment; with empty values if the fingerprint is the
-            one that the reader knew.
+        fingerprint: Changes with the blocks, their revisions and order, and with the
+            rendered parts of folders.
+        blocks: In order of attachment; with empty values if the fingerprint equals the
+            known one.
         sizes: Characters of each value, by label.
         has_folders: A folder is attached.
     """
@@ -74,15 +74,15 @@ class AgentMemory:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The memory section, or the statement that it has not changed.
+    """The rendered memory section, or None for the section if it has not changed.
 
     Attributes:
-        revision: Names the bytes: equal revisions mean equal sections.
+        revision: Equal revisions mean byte-equal sections.
         section: The text; None if the caller has it.
         blocks: What the section shows; without values if the caller has it.
         sizes: Characters of each value, by label.
         has_folders: A folder is attached.
-        shown: The section shows the blocks; that of some types of agents does not.
+        shown: The section contains the blocks; for some agent types it does not.
     """
 
     revision: str
@@ -104,7 +104,7 @@ class Compiled:
 
 
 class MemorySnapshot(Protocol):
-    """What an agent's model sees, all of one moment."""
+    """Reads an agent's memory from one snapshot of the database."""
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """Returns the agent's blocks, without values if the fingerprint is the known one.
@@ -125,10 +125,10 @@ class MemorySnapshot(Protocol):
 
 
 class MemoryReader(Protocol):
-    """Where an agent's memory is read."""
+    """Opens snapshots of agents' memory."""
 
     def snapshot(self) -> AbstractAsyncContextManager[MemorySnapshot]:
-        """Reads of one moment, in one transaction."""
+        """Opens a snapshot: all its reads are in one transaction and see the same state."""
         ...
 
     async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
@@ -137,7 +137,7 @@ class MemoryReader(Protocol):
 
 
 async def compile_memory(reader: MemoryReader, query: CompileQuery) -> Compiled:
-    """Returns the memory section of an agent, rendered only if the caller lacks it."""
+    """Returns the memory section of an agent; renders it only if the caller does not have it."""
     form = _form_digest(query)
     known_form, _, known_fingerprint = query.if_revision.partition(".")
     known = known_fingerprint if known_form == form else ""
@@ -158,7 +158,7 @@ async def compile_memory(reader: MemoryReader, query: CompileQuery) -> Compiled:
 
 
 async def _read(reader: MemoryReader, query: CompileQuery, known: str) -> tuple[AgentMemory, str]:
-    """Returns the blocks, and the folders as they were at the same moment."""
+    """Returns the blocks and the rendered folders from one snapshot."""
     if query.as_of is not None:
         return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
     async with reader.snapshot() as snapshot:
@@ -170,7 +170,7 @@ async def _read(reader: MemoryReader, query: CompileQuery, known: str) -> tuple[
 
 
 def blocks_fingerprint(blocks: Sequence[Block]) -> str:
-    """Returns what a store names these blocks, when no folder is attached."""
+    """Returns the fingerprint that the store gives these blocks without folders."""
     if not blocks:
         return NO_BLOCKS
     names = ",".join(f"{block.id}@{block.revision}" for block in blocks)

@@ -1,4 +1,4 @@
-"""What can be done with core memory through the API, over a store."""
+"""The use cases of core memory, over a store."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Receipt(Generic[ResultT]):
-    """A request that is done once, and how its result is written down for repetitions."""
+    """A request that runs once, and the encoder of the response that repetitions get."""
 
     request: Request
     encode: Callable[[ResultT], bytes]
 
 
 class CoreMemory:
-    """The use cases of blocks. Each mutation is one transaction, and done once per request id."""
+    """The use cases of blocks. Each mutation is one transaction and runs once per request id."""
 
     def __init__(self, store: BlockStore, clock: Clock) -> None:
         self._store = store
@@ -106,8 +106,8 @@ class CoreMemory:
 
     async def _labelled(self, query: GetBlock) -> Block:
         if query.as_of is None:
-            found = await self._store.labelled(query.agent_id, query.label)
-            block, labels = found.block, found.labels
+            labelled = await self._store.labelled(query.agent_id, query.label)
+            block, labels = labelled.block, labelled.labels
         else:
             memory = await self._store.agent_memory_as_of(query.agent_id, query.as_of)
             labels = tuple(block.label for block in memory.blocks)
@@ -127,7 +127,7 @@ class CoreMemory:
         return (await self._store.agent_memory(agent_id, "")).blocks
 
     async def update(self, command: UpdateBlock, receipt: Receipt[Updated]) -> Updated:
-        """Changes a block as the API may, read-only or not. Without a change nothing is stored.
+        """Changes a block through the API, read-only or not. Stores nothing if nothing changes.
 
         Raises:
             NotFoundError: There is no such block.
@@ -146,7 +146,7 @@ class CoreMemory:
                 base = await text_at(unit, block, command.base_revision)
                 changed = replace(changed, value=merge_value(block, base, command.value))
                 merged = base != block.value
-            if _cleans(block, changed, command, merged=merged):
+            if _clears_taint(block, changed, command, merged=merged):
                 changed = replace(changed, taint=())
             check_limit(changed.label, changed.value, changed.limit)
             if changed == block:
@@ -163,9 +163,9 @@ class CoreMemory:
         return await self._store.mutate(receipt.request, work)
 
     async def delete(self, command: DeleteBlock, receipt: Receipt[None]) -> None:
-        """Deletes a block: takes it from every agent and hides it. Its history stays.
+        """Deletes a block: detaches it from every agent and hides it. Its history stays.
 
-        A purge destroys the history too, and a block that was deleted before.
+        A purge also destroys the history, even of a block that was deleted before.
 
         Raises:
             NotFoundError: There is no such block.
@@ -186,7 +186,7 @@ class CoreMemory:
         await self._store.mutate(receipt.request, work)
 
     async def attach(self, command: Attachment, receipt: Receipt[Block]) -> Block:
-        """Shows a block to an agent; nothing happens if it has it.
+        """Attaches a block to an agent; does nothing if it is attached already.
 
         Raises:
             NotFoundError: There is no such block.
@@ -205,7 +205,7 @@ class CoreMemory:
         return await self._store.mutate(receipt.request, work)
 
     async def share(self, command: ShareBlocks) -> None:
-        """Shows each of the blocks to each of the agents, or none to any.
+        """Attaches each of the blocks to each of the agents, or changes nothing.
 
         Raises:
             NotFoundError: One of the blocks or agents is not there.
@@ -215,7 +215,7 @@ class CoreMemory:
 
         async def work(unit: Unit) -> None:
             now = self._clock.now()
-            # In the order of the ids: two calls that share blocks do not wait for each other.
+            # Locked in order of id, so that two calls cannot deadlock.
             blocks = [await self._locked(unit, block_id) for block_id in sorted(command.block_ids)]
             for agent_id in sorted(command.agent_ids):
                 if not await unit.knows_agent(agent_id):
@@ -227,7 +227,7 @@ class CoreMemory:
         await self._store.mutate(Request(id="", digest=b""), work)
 
     async def detach(self, command: Attachment, receipt: Receipt[None]) -> None:
-        """Hides a block from an agent; nothing happens if it does not have it.
+        """Detaches a block from an agent; does nothing if it is not attached.
 
         Raises:
             NotFoundError: There is no such block or agent.
@@ -271,7 +271,7 @@ class CoreMemory:
         return await self._store.mutate(receipt.request, work)
 
     async def prepare_agent(self, command: PrepareAgent) -> Sequence[Block]:
-        """Makes and attaches the first blocks of an agent; does nothing the second time.
+        """Creates and attaches the first blocks of an agent; does nothing the second time.
 
         Returns:
             All blocks of the agent, in order of attachment.
@@ -303,15 +303,15 @@ class CoreMemory:
         return await self._store.mutate(Request(id="", digest=b""), work)
 
     async def limit_prompt(self, command: LimitPrompt) -> PromptLimit:
-        """Says how large the memory of an agent may become; returns the limit it had.
+        """Sets how large the memory of an agent may become; returns the previous limit.
 
-        Without `only_raise` the limit is set whatever the size, unless one of a later revision
-        of the agent is set already.
+        Without `only_raise` the limit is set regardless of the size, unless the limit of a
+        later revision of the agent is set already.
 
         Raises:
             NotFoundError: There is no such agent.
-            FailedPreconditionError: With `only_raise`, the memory is larger than the limit, and
-                the old one is not as bad (``CONTEXT_WINDOW_EXCEEDED``).
+            FailedPreconditionError: With `only_raise`, the memory exceeds the new limit by
+                more than the old one (``CONTEXT_WINDOW_EXCEEDED``).
         """
         agent_id, limit = command.agent_id, command.limit
 
@@ -331,7 +331,7 @@ class CoreMemory:
         return await self._store.mutate(Request(id="", digest=b""), work)
 
     async def release_agent(self, command: ReleaseAgent) -> Released:
-        """Detaches everything from an agent and deletes the blocks that were made for it alone."""
+        """Detaches an agent's blocks and deletes those that were made for it and no other has."""
 
         async def work(unit: Unit) -> Released:
             now = self._clock.now()
@@ -350,7 +350,7 @@ class CoreMemory:
     async def _labels(
         self, unit: Unit, blocks: Sequence[Block], block_ids: Sequence[str]
     ) -> dict[str, str]:
-        """Returns the labels of an agent's first blocks by id, in order, all different."""
+        """Returns the labels of an agent's first blocks by id, in order; raises on duplicates."""
         labels = {block.id: block.label for block in blocks}
         existing = await unit.labels(block_ids) if block_ids else {}
         for block_id in block_ids:
@@ -375,11 +375,11 @@ def _authorship(operation: str, actor: Actor, time: datetime) -> Authorship:
     return Authorship(operation, actor.origin, actor.principal, time)
 
 
-def _cleans(block: Block, changed: Block, command: UpdateBlock, *, merged: bool) -> bool:
-    """Says whether a change takes the mark off the block: see `domain.taint`.
+def _clears_taint(block: Block, changed: Block, command: UpdateBlock, *, merged: bool) -> bool:
+    """Says whether a change removes the taint of the block: see `domain.taint`.
 
-    Another value is a person's own, unless it was merged with what others wrote, or an agent's
-    run sets it through the API.
+    A new value counts as written by a person, unless it was merged with changes of others or
+    set by an agent's run through the API.
     """
     rewritten = command.value is not None and changed.value != block.value and not merged
     return command.clear_taint or (rewritten and not command.actor.origin.run_id)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 _CONTEXT = 3
-# Above this many line pairs the matcher may take seconds, and it would hold the event loop.
+# Above this many line pairs the matcher may take seconds.
 _MATCHER_PAIRS = 400_000
 
 
@@ -48,6 +48,6 @@ def _one_hunk(old: Sequence[str], new: Sequence[str]) -> list[str]:
 
 
 def _range(start: int, end: int) -> str:
-    """Writes a range of lines as diff does: counted from 1, and from 0 when it is empty."""
+    """Returns a line range in diff notation: counted from 1, or from 0 if it is empty."""
     length = end - start
     return f"{start + 1 if length else start},{length}"

@@ -1,8 +1,8 @@
-"""What the memory verbs do to a text, and what they tell the model.
+"""Applies the memory verbs to a text, and builds their messages and errors.
 
-The strings are fixed (docs/wire-format.md#memory-tools). Lengths are counted in characters; lines
-are what stands between line feeds, as in the numbered rendering; text outside the edit stays byte
-for byte (tabs too).
+Models read the messages and errors: most are those of Letta's tools, which models know.
+Lengths are counted in characters. Lines are separated by line feeds, as in the numbered
+rendering. Text outside the edit stays byte for byte (tabs too).
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ REVIEW = (
     "Review the changes and make sure they are as expected (correct indentation, no duplicate "
     "lines, etc). Edit the memory block again if necessary."
 )
-"""What the model is to do after an edit."""
+"""The advice at the end of a success message."""
 
 _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
 _PATCH_MARK = re.compile(r"^[-+ ]", re.MULTILINE)
-# A status message holds 600 bytes: a quoted text must leave space for the sentence around it.
+# A status message has at most 600 bytes: quoted text leaves space for the sentence around it.
 _QUOTE_BYTES = 240
 _LABELS_BYTES = 400
 _MOST_LINES_NAMED = 20
-# A conflict shows the newest text; whoever gets a clipped status reads the block for the rest.
+# A conflict quotes the newest text up to this length; the rest can be read from the block.
 _SHOWN_CHARS = 4_000
 
 
 class TextMissingError(FailedPreconditionError):
-    """The text that an edit refers to does not stand in the block (``EDIT_NOT_APPLICABLE``)."""
+    """The text that an edit refers to is not in the block (``EDIT_NOT_APPLICABLE``)."""
 
 
 def apply_edit(block: Block, edit: TextEdit, labels: Sequence[str] = ()) -> str:
@@ -60,8 +60,8 @@ def apply_edit(block: Block, edit: TextEdit, labels: Sequence[str] = ()) -> str:
     Args:
         block: The block as it is now.
         edit: One verb with its arguments, as the agent wrote them.
-        labels: Labels of all blocks of the agent, for text that the agent copied out
-            of its prompt, where our tags are escaped.
+        labels: Labels of all blocks of the agent. Their tags are escaped in the prompt,
+            and so in text that the agent copied from there.
 
     Raises:
         FailedPreconditionError: The block is read-only (``BLOCK_READ_ONLY``), would grow
@@ -76,7 +76,7 @@ def apply_edit(block: Block, edit: TextEdit, labels: Sequence[str] = ()) -> str:
 
 
 def merge_edit(block: Block, edit: TextEdit, base: str, labels: Sequence[str] = ()) -> str:
-    """Returns what `apply_edit` does for an edit that was written against an older text.
+    """Applies an edit that is based on an older text: edits that text and merges the result.
 
     Args:
         block: The block as it is now.
@@ -125,7 +125,7 @@ def edit_conflict(block: Block) -> AbortedError:
 
 
 def check_writable(block: Block) -> None:
-    """Raises if agents may not change the block, by whatever verb.
+    """Raises if agents may not change the block.
 
     Raises:
         FailedPreconditionError: It is read-only (``BLOCK_READ_ONLY``).
@@ -139,7 +139,7 @@ def check_writable(block: Block) -> None:
 
 
 def check_no_line_numbers(label: str, edit: Edit) -> None:
-    """Raises if a text holds line numbers of the rendering (docs/wire-format.md#line-numbers).
+    """Raises if a text of the edit contains line numbers of the numbered rendering.
 
     Raises:
         FailedPreconditionError: A line starts with one (``EDIT_NOT_APPLICABLE``).
@@ -155,7 +155,7 @@ def check_no_line_numbers(label: str, edit: Edit) -> None:
 
 
 def success_message(edit: TextEdit | Patch, label: str) -> str:
-    """Returns what the model is told after the edit."""
+    """Returns the message to the model after an edit."""
     if isinstance(edit, Append | Replace):
         return "None"
     return f"The core memory block with label `{label}` has been edited. {REVIEW}"
@@ -172,7 +172,7 @@ def unknown_label(label: str, labels: Sequence[str]) -> NotFoundError:
 
 
 def block_gone(label: str) -> NotFoundError:
-    """Returns the error for a block that lost its label, or that the agent lost."""
+    """Returns the error for a block that was renamed or detached."""
     return NotFoundError(
         f"The block that was memory block '{shortened(label)}' is not there under that label any"
         " more. Nothing was done.",
@@ -190,12 +190,12 @@ def label_taken(label: str) -> AlreadyExistsError:
 
 
 def bad_label(label: str, rule: str) -> FailedPreconditionError:
-    """Returns the error for a label that no block may have."""
+    """Returns the error for an invalid label."""
     return not_applicable(label, f"'{shortened(label)}' cannot be a label: it {rule}.")
 
 
 def lines_with(value: str, text: str) -> str:
-    """Writes the numbers of the lines in which an occurrence of the text begins."""
+    """Returns, as text, the numbers of the lines in which occurrences of a text start."""
     ends = [at for at, character in enumerate(value) if character == "\n"]
     numbers: list[int] = []
     at = value.find(text)
@@ -208,25 +208,25 @@ def lines_with(value: str, text: str) -> str:
 
 
 def named_lines(numbers: Sequence[int]) -> str:
-    """Writes numbers of lines, not more of them than one can use."""
+    """Returns line numbers as text, ``[1, 5, 9]``; long lists are cut."""
     shown = ", ".join(str(number) for number in numbers[:_MOST_LINES_NAMED])
     return f"[{shown}, ...]" if len(numbers) > _MOST_LINES_NAMED else f"[{shown}]"
 
 
 def not_applicable(label: str, message: str, **metadata: str) -> FailedPreconditionError:
-    """Returns the error for an edit that does not fit."""
+    """Returns the error for an edit that cannot be applied."""
     return FailedPreconditionError(
         message, reason=Reason.EDIT_NOT_APPLICABLE, metadata={"label": label, **metadata}
     )
 
 
 def text_missing(label: str, message: str) -> TextMissingError:
-    """Returns the error for an edit of text that does not stand in the block."""
+    """Returns the error for an edit of text that is not in the block."""
     return TextMissingError(message, reason=Reason.EDIT_NOT_APPLICABLE, metadata={"label": label})
 
 
 def shortened(text: str, most: int = _QUOTE_BYTES) -> str:
-    """Takes the middle out of a text that is too long to be quoted; `most` is in bytes."""
+    """Cuts the middle out of a text of more than `most` bytes, to quote it in an error."""
     raw = text.encode()
     if len(raw) <= most:
         return text
@@ -235,7 +235,7 @@ def shortened(text: str, most: int = _QUOTE_BYTES) -> str:
 
 
 def _texts(edit: Edit) -> list[tuple[str, str]]:
-    """Returns the texts of an edit by the names that the model knows them by."""
+    """Returns the texts of an edit with the argument names of the tool."""
     match edit:
         case Append(content):
             return [("content", content)]
@@ -270,14 +270,14 @@ def _edited(label: str, value: str, edit: TextEdit, labels: Sequence[str]) -> st
         case Insert(new, line):
             return _insert(label, value, new, line)
         case Rethink(new):
-            # Only a value that was shown escaped can have been copied escaped.
+            # Only if the value was shown escaped, the agent may have copied it escaped.
             return unescape(new, labels) if escape(value, labels) != value else new
 
 
 def _as_stored(value: str, old: str, new: str, labels: Sequence[str]) -> tuple[str, str]:
     """Returns the texts of a replacement as the store has them.
 
-    An agent that copies one of our tags from its prompt copies it escaped.
+    An agent that copies one of our tags from its prompt copies its escaped form.
     """
     if old in value:
         return old, new

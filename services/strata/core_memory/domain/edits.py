@@ -1,4 +1,4 @@
-"""The memory verbs of agents, as values."""
+"""The memory verbs of agents, with their arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Rethink:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """memory create: makes a block and attaches it. An empty description means the standard one."""
+    """memory create: makes a block and attaches it. Without a description it gets the default."""
 
     operation: ClassVar[str] = "create"
     text: str

@@ -1,4 +1,4 @@
-"""Looking back on a block: diffs and blame."""
+"""Diffs and blame of a block's versions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from strata.core_memory.domain.blocks import block_not_found, version_not_found
 from strata.core_memory.domain.diffing import unified_diff
 from strata.core_memory.domain.ports import BlockStore
 
-# Versions of one page are in memory together, and a block may have a million characters.
+# The versions of one page are in memory together, each with up to a million characters.
 _PAGE = 20
 
 
 class History:
-    """The past of blocks, deleted ones too."""
+    """Compares versions of blocks, including deleted blocks."""
 
     def __init__(self, store: BlockStore) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class History:
         older = from_revision or newer - 1
         values = await self._store.values(block_id, [older, newer])
         for revision in (older, newer):
-            # Before the first version there was nothing, which is a text to compare with.
+            # The first version is compared with an empty text.
             if revision not in values and (from_revision or revision != 0):
                 raise version_not_found(block_id, revision)
         return await asyncio.to_thread(unified_diff, values.get(older, ""), values[newer])

@@ -11,7 +11,7 @@ _BLANKS = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line that is not blank.
 
     Attributes:
@@ -33,7 +33,7 @@ class Line:
         return self.words.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
 
 
-def lines_of(text: str) -> Iterator[Line]:
+def lines_of(text: str) -> Iterator[TextLine]:
     """Yields the lines of a text, except blank lines and fenced code."""
     fenced = False
     for number, line in enumerate(text.split("\n"), start=1):
@@ -46,4 +46,4 @@ def lines_of(text: str) -> Iterator[Line]:
             continue
         heading = stripped.startswith("#") or stripped.endswith(":")
         words = _BLANKS.sub(" ", _BULLET.sub("", stripped, count=1)).rstrip(" .;,!")
-        yield Line(number, line, words, heading)
+        yield TextLine(number, line, words, heading)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strata.core_memory.domain.blocks import Block, is_nearly_full, used_percent
-from strata.core_memory.domain.lines import Line, lines_of
+from strata.core_memory.domain.lines import TextLine, lines_of
 
 LONG_LINE_CHARS = 500
 MOST_FINDINGS = 1_000
@@ -85,7 +85,7 @@ class _Linter:
         for line in lines_of(block.value):
             yield from self._check_line(block, line)
 
-    def _check_line(self, block: Block, line: Line) -> Iterator[Finding]:
+    def _check_line(self, block: Block, line: TextLine) -> Iterator[Finding]:
         if len(line.text) > LONG_LINE_CHARS:
             yield _finding(
                 LintRule.LONG_LINE,
@@ -106,7 +106,7 @@ class _Linter:
         if duplicate:
             yield duplicate
 
-    def _duplicate(self, block: Block, line: Line) -> Finding | None:
+    def _duplicate(self, block: Block, line: TextLine) -> Finding | None:
         key = line.plain
         if line.heading or len(key) < _SHORTEST_DUPLICATE or not any(map(str.isalpha, key)):
             return None
@@ -163,7 +163,7 @@ def relative_date(text: str) -> str:
 def _finding(
     rule: LintRule,
     block: Block,
-    line: Line | None,
+    line: TextLine | None,
     message: str,
     other: tuple[str, int] = ("", 0),
 ) -> Finding:

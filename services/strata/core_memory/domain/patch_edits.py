@@ -1,4 +1,4 @@
-"""A patch against a store: every block that it names, or none."""
+"""Applies a patch to the stored blocks that it names: to all of them or to none."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataErr
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a section does: the block before it, none if it is added, and after it."""
+    """The effect of one section: the block before (None if it is added) and after."""
 
     section: Section
     before: Block | None
@@ -50,7 +50,7 @@ class _Step:
 
     @property
     def changes(self) -> bool:
-        """False if everything is as it was."""
+        """False if the section has no effect."""
         return self.before != self.after
 
     @property
@@ -68,8 +68,8 @@ class _Step:
         return Patch.operation if self.before.value != self.after.value else Rename.operation
 
     @property
-    def told(self) -> str:
-        """What the model is told of it."""
+    def summary(self) -> str:
+        """The part of the success message about this block."""
         label = self.section.label
         if self.before is None:
             return f"created `{label}`"
@@ -80,7 +80,7 @@ class _Step:
         )
 
     def change(self) -> Change:
-        """Returns the change as it is reported."""
+        """Returns the change, with its diff."""
         before = "" if self.before is None else self.before.value
         return Change(self.after, unified_diff(before, self.after.value), self.operation)
 
@@ -100,8 +100,8 @@ async def apply_patch(
             the text that is to be changed.
         AbortedError: The block is not at the expected revision, or others changed the text
             that is to be changed.
-        AlreadyExistsError: A label to be made or given is taken.
-        InvalidArgumentError: A revision is expected, and the patch is of several blocks.
+        AlreadyExistsError: A new label is taken.
+        InvalidArgumentError: `expected_revision` is set, and the patch names several blocks.
         ReplayedError: The request was done before.
     """
     check_no_line_numbers(command.label, patch)
@@ -114,7 +114,7 @@ async def apply_patch(
     try:
         planned = _planned(sections, blocks, labels, command.agent_id, now)
     except TextMissingError as error:
-        if only is not None and await _fitted_once(unit, command, sections[0], only, labels):
+        if only is not None and await _applies_to_base(unit, command, sections[0], only, labels):
             raise edit_conflict(only) from error
         raise
     steps = [_marked(step, command.actor.origin.taint) for step in planned]
@@ -124,14 +124,14 @@ async def apply_patch(
 
 
 def _addressed(sections: Sequence[Section], label: str, labels: Sequence[str]) -> Sequence[Section]:
-    """Returns the sections with their labels.
+    """Returns the sections, each with its label.
 
     Raises:
-        FailedPreconditionError: A block is named twice, or not at all.
+        FailedPreconditionError: A section has no label, or two have the same.
     """
     only = sections[0]
     if label and len(sections) == 1 and only.loose and only.label not in labels:
-        # Models write "--- before" and the like above the patch of a block they named.
+        # Models put headers such as "--- before" above the patch of a block that the call names.
         sections = [replace(only, label=label, new_label="")]
     named = [replace(section, label=section.label or label) for section in sections]
     seen: set[str] = set()
@@ -164,10 +164,10 @@ def _check_expected(command: EditBlock, sections: Sequence[Section], only: Block
         )
 
 
-async def _fitted_once(
+async def _applies_to_base(
     unit: Unit, command: EditBlock, section: Section, block: Block, labels: Sequence[str]
 ) -> bool:
-    """Says whether the section fits the text that the editor saw, which others changed since."""
+    """Says whether the section applies to the text that the editor saw."""
     if not is_outdated(block, command.base_revision):
         return False
     base = await text_at(unit, block, command.base_revision)
@@ -185,9 +185,9 @@ def _planned(
     agent_id: str,
     now: datetime,
 ) -> list[_Step]:
-    """Returns what the patch will do, all of it checked.
+    """Returns the checked effects of all sections.
 
-    Labels of blocks that it deletes may be given to others.
+    A block may take the label of a block that the patch deletes.
     """
     taken = set(labels) - {section.label for section in sections if section.action is Action.DELETE}
     steps: list[_Step] = []
@@ -261,7 +261,7 @@ def _edited(steps: Sequence[_Step]) -> Edited:
     if len(steps) == 1 and steps[0].edits_only:
         message = success_message(Patch(""), steps[0].section.label)
     else:
-        done = ", ".join(step.told for step in steps)
+        done = ", ".join(step.summary for step in steps)
         message = f"Successfully applied the patch: {done}. {REVIEW}"
     return Edited(first.block, first.diff, message, changes)
 
@@ -269,7 +269,7 @@ def _edited(steps: Sequence[_Step]) -> Edited:
 async def _write(
     unit: Unit, command: EditBlock, steps: Sequence[_Step], now: datetime, response: bytes
 ) -> None:
-    """Writes the steps; labels that become free come first."""
+    """Writes the steps; first the deletions, which free labels."""
     agent, actor = command.agent_id, command.actor
     for step in steps:
         if step.section.action is Action.DELETE:

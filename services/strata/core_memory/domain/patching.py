@@ -1,7 +1,7 @@
-"""Unified patches as agents write them: read, and applied to a text.
+"""Parses unified patches as agents write them, and applies them to a text.
 
-Line counts and line numbers of a patch are not looked at, since models get them wrong:
-a hunk is found by its context, which must stand in the text exactly so and only once.
+Line counts and line numbers of a patch are ignored, since models get them wrong: a hunk
+applies where its context is. The context must match the text exactly, in one place.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from strata.shared.errors import FailedPreconditionError
 from strata.shared.escaping import unescape
 
 MAX_HUNKS = 500
-"""Most hunks of one patch."""
+"""Maximum of hunks in one patch."""
 
 MAX_SECTIONS = 100
-"""Most blocks of one patch."""
+"""Maximum of blocks in one patch."""
 
 _MOST_PLACES = 20
 _FAILED = "Failed to apply patch:"
@@ -37,7 +37,7 @@ _NO_HUNKS = (
 )
 _HEADER = re.compile(r"\*\*\* (Add|Update|Delete) (?:Block|File): *(.*)")
 _MOVE = re.compile(r"\*\*\* Move to: *(.*)")
-# Said by programs around a patch; says nothing about the text.
+# Lines that programs write around a patch and that have no effect.
 _NOISE = re.compile(
     r"\*\*\* (Begin Patch|End Patch|End of File)$|diff --git |index |(new|deleted) file mode "
 )
@@ -46,7 +46,7 @@ _NOTHING = "/dev/null"
 
 
 class Action(StrEnum):
-    """What a section of a patch does with its block."""
+    """The action of a section on its block."""
 
     ADD = "Add"
     UPDATE = "Update"
@@ -54,8 +54,8 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a hunk: blank, ``+`` or ``-``, the text behind it, and its number from 1."""
+class PatchLine:
+    """A line of a hunk: its mark (blank, ``+`` or ``-``), text, and number in the patch from 1."""
 
     mark: str
     text: str
@@ -64,13 +64,13 @@ class Line:
 
 @dataclass(slots=True)
 class Section:
-    """The part of a patch that is about one block.
+    """The part of a patch for one block.
 
     Attributes:
         action: What to do.
         label: The block; empty in a patch without headers.
-        new_label: What the block is to be called; empty to keep the label.
-        loose: The header may be mere form, as in ``--- before``: it is none of ours.
+        new_label: The new label of the block; empty to keep the label.
+        loose: The header is ``---``/``+++``, which may not name a block, as in ``--- before``.
         hunks: The changes.
     """
 
@@ -78,7 +78,7 @@ class Section:
     label: str = ""
     new_label: str = ""
     loose: bool = False
-    hunks: list[list[Line]] = field(default_factory=list)
+    hunks: list[list[PatchLine]] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -98,13 +98,13 @@ def parse_patch(patch: str) -> list[Section]:
 def apply_section(label: str, value: str, section: Section, labels: Sequence[str]) -> str:
     """Returns the text after all hunks of a section.
 
-    Every hunk is found in the text as it is before any of them.
+    Every hunk is matched against the original text.
 
     Args:
         label: The label of the block.
         value: Its text.
         section: Hunks to apply.
-        labels: Labels whose tags were escaped where the agent copied from.
+        labels: Labels whose tags are escaped in the agent's prompt.
 
     Raises:
         TextMissingError: The context of a hunk is not there.
@@ -130,7 +130,7 @@ class _Parser:
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
         self._sections: list[Section] = []
-        self._hunk: list[Line] | None = None
+        self._hunk: list[PatchLine] | None = None
         self._count = 0
 
     def parse(self) -> list[Section]:
@@ -145,7 +145,7 @@ class _Parser:
         return self._sections
 
     def _read(self, at: int) -> int:
-        """Reads what begins at a line; returns how many lines it takes."""
+        """Reads the element that starts at a line; returns how many lines it has."""
         line = self._lines[at]
         after = self._lines[at + 1] if at + 1 < len(self._lines) else ""
         if line.startswith("--- ") and after.startswith("+++ "):
@@ -175,7 +175,7 @@ class _Parser:
             raise self._wrong(at, "must stand right below an '*** Update Block: LABEL' header")
         section.new_label = label
 
-    def _open_hunk(self) -> list[Line]:
+    def _open_hunk(self) -> list[PatchLine]:
         if not self._sections:
             self._begin(Section(Action.UPDATE))
         self._count += 1
@@ -188,12 +188,12 @@ class _Parser:
     def _content(self, at: int, line: str) -> None:
         if not line and self._hunk is None:
             return
-        # An empty line is an unchanged one whose blank was lost on the way.
+        # An empty line is an unchanged empty line that has lost its leading blank.
         mark, text = (line[0], line[1:]) if line else (" ", "")
         if mark not in "+- ":
             raise self._wrong(at, "begins neither with '+', '-' or a blank, nor is it a header")
         hunk = self._open_hunk() if self._hunk is None else self._hunk
-        hunk.append(Line(mark, text, at + 1))
+        hunk.append(PatchLine(mark, text, at + 1))
 
     def _check(self, section: Section) -> None:
         for hunk in section.hunks:
@@ -226,15 +226,17 @@ def _unified(old: str, new: str) -> Section:
     return Section(Action.UPDATE, old_label, moved, loose=True)
 
 
-def _changes(label: str, value: str, lines: Sequence[Line], labels: Sequence[str]) -> list[Hunk]:
-    """Returns what one hunk changes, by the lines of the text."""
+def _changes(
+    label: str, value: str, lines: Sequence[PatchLine], labels: Sequence[str]
+) -> list[Hunk]:
+    """Returns the changes of one hunk, by line index of the text."""
     if all(line.mark == "+" for line in lines):
         end = len(lines_of(value))
         return [Hunk(end, end, tuple(line.text for line in lines))]
     places = _places(value, lines)
     if not places:
-        # What was copied out of the prompt has our tags escaped.
-        plain = [Line(line.mark, unescape(line.text, labels), line.number) for line in lines]
+        # Text that was copied from the prompt has our tags escaped.
+        plain = [PatchLine(line.mark, unescape(line.text, labels), line.number) for line in lines]
         places = _places(value, plain)
         if not places:
             raise _missing(label, value, lines)
@@ -250,8 +252,8 @@ def _changes(label: str, value: str, lines: Sequence[Line], labels: Sequence[str
     return _placed(places[0], lines)
 
 
-def _placed(at: int, lines: Sequence[Line]) -> list[Hunk]:
-    """Returns the changes of a hunk that begins at a line of the text, from 0."""
+def _placed(at: int, lines: Sequence[PatchLine]) -> list[Hunk]:
+    """Returns the changes of a hunk that starts at line index `at` of the text."""
     changes: list[Hunk] = []
     for line in lines:
         if line.mark == " ":
@@ -266,8 +268,8 @@ def _placed(at: int, lines: Sequence[Line]) -> list[Hunk]:
     return changes
 
 
-def _places(value: str, lines: Sequence[Line]) -> list[int]:
-    """Returns the lines, from 0, at which the hunk's old lines stand; not all if they are many."""
+def _places(value: str, lines: Sequence[PatchLine]) -> list[int]:
+    """Returns the line indexes where the hunk's old lines are; not all if there are many."""
     if not value:
         return []
     old = "\n".join(line.text for line in lines if line.mark != "+")
@@ -283,15 +285,15 @@ def _places(value: str, lines: Sequence[Line]) -> list[int]:
     return places
 
 
-def _missing(label: str, value: str, lines: Sequence[Line]) -> FailedPreconditionError:
-    """Returns the error that names the first line with which the hunk does not fit."""
+def _missing(label: str, value: str, lines: Sequence[PatchLine]) -> FailedPreconditionError:
+    """Returns the error that names the first line of the hunk that does not match."""
     old = [line for line in lines if line.mark != "+"]
     known = set(lines_of(value))
     absent = next((line for line in old if line.text not in known), None)
     if absent is not None:
         where = "is nowhere in it"
     else:
-        # Each line is there, but not all one after the other: the first that breaks the row.
+        # Every line exists, but not in this order: search the first that does not follow.
         fits, fails = 1, len(old)
         while fails - fits > 1:
             middle = (fits + fails) // 2

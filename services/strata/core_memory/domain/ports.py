@@ -1,4 +1,4 @@
-"""What the rules of core memory need of a store."""
+"""The interface of the store that the rules of core memory use."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A mutation's claim to be done once.
+    """The idempotency key of a mutation.
 
     Attributes:
-        id: The caller's request id; empty if a repetition may be done again.
-        digest: Hash of the method and everything it was asked.
+        id: The caller's request id; empty if the mutation may be repeated.
+        digest: Hash of the method and the whole request.
     """
 
     id: str
@@ -29,7 +29,7 @@ class Request:
 
 
 class ReplayedError(Exception):
-    """The request was done before; `response` is what was answered then."""
+    """The request was done before; `response` is its stored response."""
 
     def __init__(self, response: bytes) -> None:
         super().__init__("the request was answered before")
@@ -37,22 +37,22 @@ class ReplayedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A block that was looked up by label and locked, and its agent's labels in order."""
+class LabelledBlock:
+    """The agent's block of a label, None if there is none, and all its labels in order."""
 
     block: Block | None
     labels: tuple[str, ...]
 
 
 class Unit(Protocol):
-    """One transaction. Every method is one statement unless it says otherwise.
+    """One transaction (unit of work). Every method is one statement unless noted.
 
-    Whatever makes the memory of an agent larger than its `PromptLimit` raises
-    `FailedPreconditionError` (``CONTEXT_WINDOW_EXCEEDED``); what the transaction made smaller
-    before counts.
+    A write that makes the memory of an agent larger than its `PromptLimit` raises
+    `FailedPreconditionError` (``CONTEXT_WINDOW_EXCEEDED``). Space that the transaction has
+    freed before is available.
 
-    The first call MUST be `check_request` or one of the locking reads, which do the
-    same on the way; the last one `finish`, unless the write took the response itself.
+    The first call MUST be `check_request` or one of the locking reads, which include that
+    check. The last one MUST be `finish`, unless a write took the response.
     """
 
     async def check_request(self) -> None:
@@ -64,32 +64,32 @@ class Unit(Protocol):
         ...
 
     async def lock_block(self, block_id: str) -> Block | None:
-        """Returns the newest state of a block and keeps others from changing it.
+        """Returns the newest state of a block and locks it until the transaction ends.
 
-        A deleted block is none.
+        Returns None for a deleted block.
         """
         ...
 
     async def lock_blocks(self, block_ids: Sequence[str]) -> dict[str, Block]:
-        """Returns what `lock_block` does for several by id, deleted ones too.
+        """Locks several blocks as `lock_block` does, including deleted ones; returns them by id.
 
-        MUST lock in order of id, so that no two wait for each other.
+        MUST lock in order of id, to exclude deadlocks.
         """
         ...
 
-    async def lock_labelled(self, agent_id: str, label: str) -> Found:
-        """Returns what `lock_block` does for the agent's block of that label."""
+    async def lock_labelled(self, agent_id: str, label: str) -> LabelledBlock:
+        """Locks the agent's block of a label as `lock_block` does."""
         ...
 
     async def lock_all(
         self, agent_id: str, labels: Sequence[str]
     ) -> tuple[dict[str, Block], tuple[str, ...]]:
-        """Returns what `lock_block` does for the agent's blocks of those labels, by label.
+        """Locks the agent's blocks of some labels as `lock_block` does; returns them by label.
 
-        MUST lock in order of id, so that no two wait for each other.
+        MUST lock in order of id, to exclude deadlocks.
 
         Returns:
-            The blocks that there are, and all labels of the agent in order.
+            The existing blocks, and all labels of the agent in order.
         """
         ...
 
@@ -98,7 +98,7 @@ class Unit(Protocol):
         ...
 
     async def versions_at(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, Version]:
-        """Returns those versions of a block that there are, by revision."""
+        """Returns the existing ones of some versions of a block, by revision."""
         ...
 
     async def edits(self, selection: Selection) -> Mapping[str, Sequence[int]]:
@@ -106,7 +106,7 @@ class Unit(Protocol):
         ...
 
     async def reverts(self, block_ids: Sequence[str]) -> Mapping[str, Mapping[int, str]]:
-        """Returns what the reverts of some blocks undid (`Authorship.undoes`), by revision."""
+        """Returns, by block and revision, what each revert undid (`Authorship.undoes`)."""
         ...
 
     async def insert(
@@ -122,10 +122,10 @@ class Unit(Protocol):
 
         Args:
             block: The block, at revision 1.
-            authorship: Who makes it.
+            authorship: Its author.
             agent_id: Attach it to this agent; empty for none.
-            made_for: The agent with which it ends, see `release`; empty for none.
-            response: What the request is answered.
+            made_for: The agent with which it is deleted; empty for none.
+            response: The response to the request, for repetitions.
 
         Raises:
             AlreadyExistsError: The agent has that label (``NAME_TAKEN``).
@@ -133,7 +133,7 @@ class Unit(Protocol):
         ...
 
     async def update(self, block: Block, authorship: Authorship, *, response: bytes) -> None:
-        """Does what `update_all` does for one block."""
+        """Updates one block as `update_all` does."""
         ...
 
     async def update_all(
@@ -141,8 +141,9 @@ class Unit(Protocol):
     ) -> None:
         """Stores changed blocks, their versions, and the response.
 
-        A block with a time of deletion is taken from every agent; one without it is
-        there again, and no longer ends with the agent that it was made for.
+        A block with a `delete_time` is detached from every agent. A block without one is
+        restored if it was deleted, and is no longer deleted with the agent that it was made
+        for.
 
         Raises:
             AlreadyExistsError: An agent has such a label (``NAME_TAKEN``).
@@ -150,11 +151,11 @@ class Unit(Protocol):
         ...
 
     async def purge(self, block_id: str) -> bool:
-        """Destroys a block with its history and attachments; says whether there was one."""
+        """Destroys a block with its history and attachments; False if there is none."""
         ...
 
     async def attach(self, agent_id: str, labels: Mapping[str, str], time: datetime) -> None:
-        """Shows blocks to an agent, in order, after those that it has; those that it has stay.
+        """Attaches blocks to an agent, in order, after those that are attached already.
 
         Args:
             agent_id: The agent.
@@ -167,7 +168,7 @@ class Unit(Protocol):
         ...
 
     async def detach(self, agent_id: str, block_id: str, time: datetime) -> bool:
-        """Hides a block from an agent and remembers that; says whether it had it."""
+        """Detaches a block from an agent and records that; False if it was not attached."""
         ...
 
     async def knows_agent(self, agent_id: str) -> bool:
@@ -177,19 +178,19 @@ class Unit(Protocol):
     async def begin_agent(
         self, agent_id: str, limit: PromptLimit = NO_LIMIT, revision: int = 0
     ) -> bool:
-        """Notes that the agent's first blocks are made; False if they were before.
+        """Records that the agent's first blocks are made; False if they were made before.
 
         Args:
             agent_id: The agent.
             limit: How large its memory may become.
-            revision: Of the agent for which the limit is.
+            revision: The revision of the agent that the limit is for.
         """
         ...
 
     async def follow(self, agent_id: str, followed_id: str, time: datetime) -> bool:
-        """Lets an agent share the blocks of another, present and future.
+        """Makes an agent share the blocks of another, present and future.
 
-        A block whose label it has already is not shared.
+        A block whose label the agent has already is not shared.
 
         Returns:
             False if there is no such other agent.
@@ -199,7 +200,7 @@ class Unit(Protocol):
     async def lock_prompt(self, agent_id: str) -> PromptLimit | None:
         """Returns how large the memory of an agent may become; None if there is no such agent.
 
-        Until the transaction ends nobody makes it larger.
+        No other transaction can make the memory larger until this one ends.
         """
         ...
 
@@ -208,11 +209,11 @@ class Unit(Protocol):
         ...
 
     async def raise_prompt(self, agent_id: str, limit: PromptLimit) -> None:
-        """Lets the memory of an agent become as large as a limit says, in the form it has."""
+        """Raises the limit of an agent to the bytes of another, for the rendering that it has."""
         ...
 
     async def set_prompt(self, agent_id: str, limit: PromptLimit, revision: int) -> None:
-        """Sets the limit of an agent, unless one of a later revision of the agent is set."""
+        """Sets the limit of an agent, unless that of a later revision of the agent is set."""
         ...
 
     async def insert_all(
@@ -224,7 +225,7 @@ class Unit(Protocol):
     async def labels(self, block_ids: Sequence[str]) -> Mapping[str, str]:
         """Returns the labels, by id, of those ids that are blocks of the project.
 
-        None of them is deleted before the transaction ends.
+        Locks them: none can be deleted before the transaction ends.
         """
         ...
 
@@ -233,21 +234,21 @@ class Unit(Protocol):
         ...
 
     async def detach_all(self, agent_id: str, time: datetime) -> frozenset[str]:
-        """Forgets an agent, hides everything from it, and locks what it had or was made for it.
+        """Deletes an agent's record, detaches its blocks, and locks them and those made for it.
 
         Two statements.
 
         Returns:
-            The ids of the blocks that it had.
+            The ids of the blocks that were attached.
         """
         ...
 
     async def made_for(self, agent_id: str) -> list[Block]:
-        """Returns the blocks made for an agent that no agent has; after `detach_all`."""
+        """Returns the blocks made for an agent that are attached to none; after `detach_all`."""
         ...
 
     async def finish(self, response: bytes) -> None:
-        """Stores the response of a mutation whose write did not."""
+        """Stores the response of a mutation, if no write took it."""
         ...
 
 
@@ -255,7 +256,7 @@ class BlockStore(MemoryReader, Protocol):
     """Blocks, attachments and versions of the calling project."""
 
     async def mutate(self, request: Request, work: Callable[[Unit], Awaitable[ResultT]]) -> ResultT:
-        """Runs `work` in one transaction; once more if it lost a race for the request id.
+        """Runs `work` in one transaction; again if another one took the request id meanwhile.
 
         Raises:
             ReplayedError: The request was done before.
@@ -263,7 +264,7 @@ class BlockStore(MemoryReader, Protocol):
         ...
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
-        """Returns the agent's blocks; as `MemorySnapshot.agent_memory`."""
+        """Returns the agent's blocks, as `MemorySnapshot.agent_memory` does."""
         ...
 
     async def block(self, block_id: str) -> Block | None:
@@ -274,7 +275,7 @@ class BlockStore(MemoryReader, Protocol):
         """Says whether there is such an agent."""
         ...
 
-    async def labelled(self, agent_id: str, label: str) -> Found:
+    async def labelled(self, agent_id: str, label: str) -> LabelledBlock:
         """Returns the agent's block of a label."""
         ...
 
@@ -307,5 +308,5 @@ class BlockStore(MemoryReader, Protocol):
         ...
 
     async def values(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, str]:
-        """Returns the values of those revisions that there are."""
+        """Returns the values of those revisions that exist."""
         ...

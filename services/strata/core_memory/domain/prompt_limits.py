@@ -1,8 +1,8 @@
 """How large the core memory of an agent may become in its prompt.
 
-The agent loop knows the model, and so what its window has space for beside everything else; it
-says so when it makes or changes an agent. The store holds the limit in every statement that makes
-a block or an agent's set of blocks larger; what makes them smaller always passes.
+The agent loop computes the limit from the model's context window when it creates or changes an
+agent. The store enforces it in every statement that makes a block or an agent's set of blocks
+larger. Statements that make them smaller always succeed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class PromptLimit:
 
     Attributes:
         bytes: UTF-8 bytes of all its blocks as they are rendered; None for any size.
-        line_numbers: Its values are rendered with line numbers, which take space too.
+        line_numbers: Values are rendered with line numbers, which take space too.
         files_bytes: UTF-8 bytes of blocks and folders together above which no file is opened;
-            0 if that is not known.
-        max_open: Files that may be open at once; 0 if that is not known.
-        view_chars: Characters of one file that are shown; 0 if that is not known.
+            0 if unknown.
+        max_open: Files that may be open at once; 0 if unknown.
+        view_chars: Characters of one file that are shown; 0 if unknown.
     """
 
     bytes: int | None = None
@@ -32,7 +32,7 @@ class PromptLimit:
     view_chars: int = 0
 
     def raised_to(self, other: PromptLimit) -> PromptLimit:
-        """Returns this limit, as large as the other one if that is larger."""
+        """Returns this limit with the bytes of the other one, if those are more."""
         if self.bytes is None or other.bytes is None:
             return replace(self, bytes=None)
         return replace(self, bytes=max(self.bytes, other.bytes))
@@ -45,15 +45,15 @@ NO_LIMIT = PromptLimit()
 class PromptSize:
     """UTF-8 bytes of the memory of an agent in its prompt, as the store counts them.
 
-    Counted are value, description, label and a constant for each block; for what is numbered
-    also each line. Tags of ours in a text, which are escaped, are counted as they are written.
+    Each block counts with its value, description, label and a constant; `numbered` also
+    counts the line numbers. Tags that rendering escapes are counted unescaped.
     """
 
     plain: int = 0
     numbered: int = 0
 
     def in_form(self, limit: PromptLimit) -> int:
-        """Returns the size in the form that the limit is for."""
+        """Returns the size in the rendering that the limit is for."""
         return self.numbered if limit.line_numbers else self.plain
 
     def space(self, limit: PromptLimit) -> float:
@@ -62,7 +62,7 @@ class PromptSize:
 
 
 def check_change(agent_id: str, size: PromptSize, old: PromptLimit, new: PromptLimit) -> None:
-    """Refuses a limit that the memory exceeds, unless it is no worse than the old one.
+    """Raises if the memory exceeds a new limit by more than it exceeds the old one.
 
     Raises:
         FailedPreconditionError: The memory is larger than the new limit
@@ -70,13 +70,13 @@ def check_change(agent_id: str, size: PromptSize, old: PromptLimit, new: PromptL
     """
     space = size.space(new)
     if new.bytes is not None and space < 0 and space < size.space(old):
-        found = size.in_form(new)
+        used = size.in_form(new)
         raise FailedPreconditionError(
-            f"Core memory of {agent_id} takes {found} bytes of its prompt, {found - new.bytes} "
+            f"Core memory of {agent_id} takes {used} bytes of its prompt, {used - new.bytes} "
             f"more than the {new.bytes} that would be left for it. Nothing was changed: shorten "
             "or detach a memory block first, or leave more space.",
             reason=Reason.CONTEXT_WINDOW_EXCEEDED,
-            metadata={"agent_id": agent_id, "size": found, "limit": new.bytes},
+            metadata={"agent_id": agent_id, "size": used, "limit": new.bytes},
         )
 
 
@@ -84,7 +84,7 @@ def memory_too_large(agent_id: str, size: int, limit: int) -> FailedPrecondition
     """Returns the error for an edit that makes the memory of an agent too large for its prompt.
 
     Args:
-        agent_id: The agent; not always the one that edits, since blocks are shared.
+        agent_id: The agent; with shared blocks it need not be the one that edits.
         size: What its memory would take, bytes.
         limit: What it may take, bytes.
     """

@@ -1,4 +1,4 @@
-"""The memory section of the system prompt, byte for byte (docs/wire-format.md#system-message).
+"""Renders the memory section of the system prompt. Golden tests fix its bytes.
 
 From ``<memory_blocks>`` to ``</directories>``: up to three parts, joined by an empty
 line, no newline at the end. The agent loop puts the base prompt before it and
@@ -17,7 +17,7 @@ from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
 
 FORMAT = 4
-"""Raised with every change of the bytes below, so that no cached rendering outlives it."""
+"""Increase it with every change of the rendering, so that cached sections are not reused."""
 
 _HEADING = "The following memory blocks are currently engaged in your core memory unit:"
 _LINE_NUMBER_WARNING = (
@@ -28,11 +28,11 @@ _LINE_NUMBER_WARNING = (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an agent's memory is shown.
+    """How an agent's memory is rendered.
 
     Attributes:
-        blocks: Show the blocks at all.
-        line_numbers: Show each line of a value with its number.
+        blocks: Render the blocks.
+        line_numbers: Render each line of a value with its number.
     """
 
     blocks: bool
@@ -44,8 +44,8 @@ class Form:
 
         Args:
             agent_type: As on the wire; empty means ``letta_v1_agent``.
-            line_numbers: The provider's models do better with line numbers. They are
-                only shown to the types of agents whose tools edit by line.
+            line_numbers: The provider's models work better with line numbers. Only agent
+                types whose tools edit by line get them.
         """
         kind = agent_type or "letta_v1_agent"
         return cls(
@@ -75,7 +75,7 @@ def render_memory(
 
 
 def _memory_blocks(form: Form, blocks: Sequence[Block], labels: Sequence[str]) -> str:
-    # Without blocks the section is missing, but empty in the numbered form.
+    # Without blocks there is no section, except an empty one in the numbered form.
     if not blocks and not form.line_numbers:
         return ""
     shown = "\n".join(f"{_block(form, block, labels)}\n" for block in blocks)

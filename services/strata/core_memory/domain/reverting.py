@@ -1,8 +1,8 @@
-"""Undoing edits: what a block becomes without them, and writing that down.
+"""Undoes edits of blocks.
 
-An edit is undone by merging the opposite change into what the block is now, so that
-later edits of other text stay. Edits that follow each other directly are undone as one:
-undoing the newest ones gives exactly what was there before them.
+An edit is undone by a three-way merge of the inverse change into the current block, so
+that later edits of other text stay. Consecutive edits are undone as one: undoing the
+newest ones restores exactly the block before them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strata.core_memory.domain.commands import Change, RevertBlock
 from strata.core_memory.domain.diffing import unified_diff
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.revision_ranges import (
-    Span,
+    RevisionRange,
     already_undone,
     revision_ranges_of,
     write_revision_ranges,
@@ -40,36 +40,36 @@ REVERT = "revert"
 
 Encode = Callable[[tuple[Change, ...]], bytes]
 
-# Spans whose versions are in memory together; a block may have a million characters.
-_SPANS_AT_ONCE = 20
+# Ranges whose versions are in memory together; a block may have a million characters.
+_RANGES_AT_ONCE = 20
 _FIELDS = ("label", "description", "limit", "read_only")
 
 
 class UndoConflict(Exception):  # noqa: N818  # It never leaves this module's callers.
-    """Later edits changed the same."""
+    """Later edits changed the same text or field."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """A block, what it is to be, and which revisions that undoes."""
+class _BlockRevert:
+    """A block, its new state, and the revisions that this undoes."""
 
     block: Block
     wanted: Block
-    spans: Sequence[Span]
+    ranges: Sequence[RevisionRange]
 
 
 async def revert(
     unit: Unit, command: RevertBlock, now: datetime, encode: Encode
 ) -> tuple[Change, ...]:
-    """Undoes edits, in all blocks concerned or in none; tells what it changed.
+    """Undoes edits, in all their blocks or in none; returns the changes.
 
-    What a revert has undone before is left alone.
+    Edits that were undone before are skipped.
 
     Raises:
         NotFoundError: There is no such block or version.
-        AbortedError: Later edits changed the same (``EDIT_CONFLICT``).
+        AbortedError: Later edits changed the same text or field (``EDIT_CONFLICT``).
         FailedPreconditionError: A block would be longer than its limit.
-        AlreadyExistsError: A label to be given back is taken.
+        AlreadyExistsError: A label to restore is taken.
         ReplayedError: The request was done before.
     """
     await unit.check_request()
@@ -78,13 +78,15 @@ async def revert(
     if command.undo.block_id and command.undo.block_id not in blocks:
         raise block_not_found(command.undo.block_id)
     reverts = await unit.reverts(list(blocks))
-    outcomes: list[_Outcome] = []
+    outcomes: list[_BlockRevert] = []
     conflicts: list[str] = []
     for block in blocks.values():
         undone = already_undone(reverts.get(block.id, {}), edits[block.id])
-        spans = revision_ranges_of(each for each in edits[block.id] if each not in undone)
+        ranges = revision_ranges_of(
+            revision for revision in edits[block.id] if revision not in undone
+        )
         try:
-            outcomes.append(await _outcome(unit, block, spans, command, now))
+            outcomes.append(await _outcome(unit, block, ranges, command, now))
         except UndoConflict:
             conflicts.append(block.label)
     if conflicts:
@@ -97,44 +99,44 @@ async def _edits(unit: Unit, command: RevertBlock) -> Mapping[str, Sequence[int]
     """Returns the revisions to undo, newest first, by block."""
     if command.revision or command.to_revision:
         return {command.undo.block_id: [command.revision] if command.revision else []}
-    found = await unit.edits(command.undo)
-    return {command.undo.block_id: [], **found} if command.undo.block_id else found
+    revisions = await unit.edits(command.undo)
+    return {command.undo.block_id: [], **revisions} if command.undo.block_id else revisions
 
 
 async def _outcome(
-    unit: Unit, block: Block, spans: Sequence[Span], command: RevertBlock, now: datetime
-) -> _Outcome:
+    unit: Unit, block: Block, ranges: Sequence[RevisionRange], command: RevertBlock, now: datetime
+) -> _BlockRevert:
     if command.to_revision:
         return await _back_to(unit, block, command.to_revision, now)
     wanted = block
-    for start in range(0, len(spans), _SPANS_AT_ONCE):
-        some = spans[start : start + _SPANS_AT_ONCE]
-        ends = {revision for span in some for revision in (span.first - 1, span.last)}
+    for start in range(0, len(ranges), _RANGES_AT_ONCE):
+        some = ranges[start : start + _RANGES_AT_ONCE]
+        ends = {revision for range_ in some for revision in (range_.first - 1, range_.last)}
         versions = await unit.versions_at(block.id, sorted(ends))
-        for span in some:
-            if span.last not in versions:
-                raise version_not_found(block.id, span.last)
-        wanted = await asyncio.to_thread(_undo_spans, wanted, some, versions, now)
+        for range_ in some:
+            if range_.last not in versions:
+                raise version_not_found(block.id, range_.last)
+        wanted = await asyncio.to_thread(_undo_ranges, wanted, some, versions, now)
     if block.delete_time is None or wanted.delete_time is None:
-        return _Outcome(block, wanted, spans)
+        return _BlockRevert(block, wanted, ranges)
     if command.revision:
         raise block_not_found(block.id)
-    return _Outcome(block, block, ())
+    return _BlockRevert(block, block, ())
 
 
-async def _back_to(unit: Unit, block: Block, revision: int, now: datetime) -> _Outcome:
+async def _back_to(unit: Unit, block: Block, revision: int, now: datetime) -> _BlockRevert:
     versions = await unit.versions_at(block.id, [revision])
     if revision not in versions:
         raise version_not_found(block.id, revision)
     wanted = _as_at(block, versions[revision], now)
-    return _Outcome(block, wanted, [Span(revision + 1, block.revision)])
+    return _BlockRevert(block, wanted, [RevisionRange(revision + 1, block.revision)])
 
 
-def _undo_spans(
-    block: Block, spans: Sequence[Span], versions: Mapping[int, Version], now: datetime
+def _undo_ranges(
+    block: Block, ranges: Sequence[RevisionRange], versions: Mapping[int, Version], now: datetime
 ) -> Block:
-    for span in spans:
-        block = undo(block, versions.get(span.first - 1), versions[span.last], now)
+    for range_ in ranges:
+        block = undo(block, versions.get(range_.first - 1), versions[range_.last], now)
     return block
 
 
@@ -145,10 +147,10 @@ def undo(block: Block, before: Version | None, after: Version, now: datetime) ->
         block: The block as it is.
         before: The version before the edits; None if they made the block.
         after: The version that they led to.
-        now: When a block is deleted, if that is the outcome.
+        now: The time of deletion, if the block is deleted by that.
 
     Raises:
-        UndoConflict: What they changed was changed again.
+        UndoConflict: Later edits changed the same text or field.
     """
     if before is None:
         if block.delete_time is None and block.value != after.value:
@@ -189,7 +191,7 @@ def _undone_metadata(
 
 
 def _as_at(block: Block, version: Version, now: datetime) -> Block:
-    """Returns a block as a version has it."""
+    """Returns a block with the content of a version."""
     return replace(
         block,
         label=version.label,
@@ -206,7 +208,7 @@ def _as_at(block: Block, version: Version, now: datetime) -> Block:
 async def _write(
     unit: Unit,
     command: RevertBlock,
-    outcomes: Sequence[_Outcome],
+    outcomes: Sequence[_BlockRevert],
     now: datetime,
     encode: Encode,
 ) -> tuple[Change, ...]:
@@ -218,7 +220,9 @@ async def _write(
         diff = unified_diff(outcome.block.value, changed.value)
         changes.append(Change(changed, diff, operation))
         authorship = _authorship(command, operation, changed.update_time)
-        versions.append((changed, replace(authorship, undoes=write_revision_ranges(outcome.spans))))
+        versions.append(
+            (changed, replace(authorship, undoes=write_revision_ranges(outcome.ranges)))
+        )
     result = tuple(changes)
     if command.validate_only:
         return result
@@ -248,7 +252,7 @@ def _authorship(command: RevertBlock, operation: str, time: datetime) -> Authors
 
 
 def _reason(command: RevertBlock) -> str:
-    """Says what is undone, for a reader of the history."""
+    """Returns the default reason of a revert in the history."""
     undo = command.undo
     if command.revision:
         return f"undoes revision {command.revision}"

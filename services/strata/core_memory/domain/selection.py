@@ -1,4 +1,4 @@
-"""Naming the edits of a block or of several."""
+"""A selection of edits, in one block or in several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which edits are meant: those that fit everything that is given.
+    """Selects the edits that match all fields that are set.
 
     Attributes:
         block_id: Of this block.

@@ -1,8 +1,8 @@
-"""Marks of text that was written while strangers' text was read (decision 0080).
+"""Taint labels of blocks: their text may derive from untrusted content (decision 0080).
 
-A block is marked with the labels of all edits that led to its text. No edit of an agent takes a
-mark off: whoever can write the text could write it clean. A person takes it off, by setting
-another value as a whole, by saying so, or by going back to a text without it.
+A block has the labels of all edits that led to its text. No edit of an agent removes a label,
+since an agent under the influence of untrusted content could remove it. A person removes
+labels: by setting a new value, with `clear_taint`, or by reverting to a text without them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from strata.core_memory.domain.blocks import Block, Version
 WEB = "web"
 MCP = "mcp"
 LABELS = (WEB, MCP)
-"""In the order in which they are told."""
+"""In the order in which they are shown."""
 
 
 def joined(*marks: Iterable[str]) -> tuple[str, ...]:
-    """Returns all labels of some marks, each once, in a fixed order."""
-    found = {label for mark in marks for label in mark}
-    return tuple(label for label in LABELS if label in found)
+    """Returns the union of some sets of labels, in the order of `LABELS`."""
+    labels = {label for mark in marks for label in mark}
+    return tuple(label for label in LABELS if label in labels)
 
 
 def marked(before: Block | None, after: Block, mark: Iterable[str]) -> Block:
-    """Returns a block after an edit that was made under a mark.
+    """Returns a block after an edit, with the taint labels of the edit added.
 
     Args:
         before: The block before; None if the edit made it.
-        after: What the edit made of it.
-        mark: What the editor had read.
+        after: The block after.
+        mark: Labels of the untrusted content that the editor had read.
     """
     if after == before:
         return after
@@ -39,15 +39,15 @@ def marked(before: Block | None, after: Block, mark: Iterable[str]) -> Block:
 
 
 def undone(block: Block, before: Version) -> tuple[str, ...]:
-    """Returns the mark of a block after edits were undone.
+    """Returns the taint labels of a block after edits were undone.
 
     Args:
-        block: As it is then, with the mark that it had.
+        block: The block after that, still with its old labels.
         before: The version before those edits.
     """
     same = (block.label, block.value, block.description)
     if same == (before.label, before.value, before.description):
         return before.taint
-    # Where later edits stay, nobody can say what of them came of what was undone; and undoing
-    # what a person rewrote brings marked text back.
+    # Later edits that stay may derive from the undone ones. Undoing the edit of a person
+    # restores tainted text.
     return joined(block.taint, before.taint)

@@ -1,8 +1,8 @@
-"""Three-way merges of texts: what two hands changed since they read the same text.
+"""Three-way merges of texts: two sides changed copies of the same base.
 
-Each side's difference to the base is a list of hunks. Hunks of the two sides that do not
-overlap are both taken; where they overlap, the lines there are compared again by words,
-so that changes of different words of one line merge. What still overlaps is a conflict.
+Each side's difference to the base is a list of hunks. Hunks that do not overlap are all
+applied. Where hunks of both sides overlap, the lines are compared again by words, so that
+changes of different words of one line merge. Hunks of words that overlap are a conflict.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypeAlias
 # Words, runs of blanks, line feeds and single other characters: joined they are the text.
 _TOKEN = re.compile(r"\w+|[^\S\n]+|\n|[^\w\s]")
 
-# The search takes time proportional to the square of the number of changes. Sides that
-# differ more are one hunk each: such a merge may be refused, but never goes wrong.
+# The search takes time proportional to the square of the number of changes. Texts that
+# differ more become one hunk: such a merge may conflict, but is never wrong.
 _MOST_CHANGES = 300
 
-# Between two insertions at one place within a line: "red" and "green" must not be "redgreen".
+# Needed between two insertions at one place: "red" and "green" must not become "redgreen".
 _SEPARATORS = (" ", "\t", "\n", ",", ";")
 
 Texts: TypeAlias = Sequence[str]
@@ -28,7 +28,7 @@ Texts: TypeAlias = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """What stands in place of ``base[start:end]``; an insertion if that is nothing."""
+    """Replaces ``base[start:end]`` by `new`; an insertion if start equals end."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True)
 class _Clash:
-    """A part of the base that both sides changed, and what they made of it."""
+    """A part of the base that both sides changed, and its text on each side."""
 
     base: Texts
     current: Texts
@@ -51,13 +51,13 @@ _Resolve: TypeAlias = Callable[[_Clash], "list[str] | None"]
 def merge3_text(base: str, current: str, mine: str) -> str | None:
     """Returns `current` with the changes that lead from `base` to `mine`.
 
-    A change that both sides made is taken once. Lines that both sides put at one place
-    stand one after the other, those of `current` first.
+    A change that both sides made is applied once. Lines that both sides inserted at one
+    place are both kept, those of `current` first.
 
     Args:
-        base: The text that both sides began with.
-        current: The text as others have left it.
-        mine: The text as the editor wants it, who saw `base`.
+        base: The text that both sides started from.
+        current: The stored text, with the changes of others.
+        mine: The text of the editor, who saw `base`.
 
     Returns:
         The merged text, or None if the changes conflict.
@@ -71,7 +71,7 @@ def merge3_text(base: str, current: str, mine: str) -> str | None:
 
 
 def hunks_between(old: Texts, new: Texts) -> list[Hunk]:
-    """Returns what changed, in order; something stayed the same between any two hunks."""
+    """Returns the changes from `old` to `new`, in order, never adjacent to each other."""
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
     before, after = old[head : len(old) - tail], new[head : len(new) - tail]
@@ -79,7 +79,7 @@ def hunks_between(old: Texts, new: Texts) -> list[Hunk]:
 
 
 def apply_hunks(base: Texts, hunks: Sequence[Hunk], start: int, end: int) -> list[str]:
-    """Returns what hunks, in order and apart from each other, make of ``base[start:end]``."""
+    """Applies ordered, non-overlapping hunks to ``base[start:end]``."""
     result: list[str] = []
     for hunk in hunks:
         result += base[start : hunk.start]
@@ -89,7 +89,7 @@ def apply_hunks(base: Texts, hunks: Sequence[Hunk], start: int, end: int) -> lis
 
 
 def lines_of(text: str) -> list[str]:
-    """Returns what stands between line feeds; an empty text has no lines."""
+    """Splits a text at line feeds; an empty text has no lines."""
     return text.split("\n") if text else []
 
 
@@ -119,7 +119,7 @@ def _merge(
 def _groups(
     theirs: list[Hunk], ours: list[Hunk], overlap: _Overlap
 ) -> Iterator[tuple[list[Hunk], list[Hunk]]]:
-    """Yields the hunks of both sides in order of place, those that overlap together."""
+    """Yields the hunks of both sides in order, grouped so that groups do not overlap."""
     places = [(hunk.start, hunk.end, 0, hunk) for hunk in theirs]
     places += [(hunk.start, hunk.end, 1, hunk) for hunk in ours]
     group: tuple[list[Hunk], list[Hunk]] = ([], [])
@@ -133,17 +133,17 @@ def _groups(
 
 
 def _share_lines(one: Hunk, other: Hunk) -> bool:
-    """Says whether two hunks change the same lines; those side by side do not."""
+    """Says whether two hunks change the same lines; adjacent hunks do not."""
     if one.start == one.end == other.start == other.end:
         return True
     return one.start < other.end and other.start < one.end
 
 
 def _touch(one: Hunk, other: Hunk) -> bool:
-    """Says whether no word stayed the same between two hunks.
+    """Says whether two hunks overlap or are adjacent, without an unchanged word between.
 
-    Within a line, words side by side make one sense: of "tea", "green tea" and "coffee"
-    do not make "green coffee".
+    Adjacent words belong together: "green tea" and "coffee", both changed from "tea",
+    must not merge to "green coffee".
     """
     return one.start <= other.end and other.start <= one.end
 
@@ -162,7 +162,7 @@ def _merged_lines(clash: _Clash) -> list[str] | None:
 
 
 def _both_insertions(clash: _Clash) -> list[str] | None:
-    """Puts two insertions at one place one after the other, if they stay apart."""
+    """Joins two insertions at one place, if a separator keeps their words apart."""
     if clash.base:
         return None
     apart = clash.current[-1].endswith(_SEPARATORS) or clash.mine[0].startswith(_SEPARATORS)
@@ -173,7 +173,7 @@ def _smallest(old: Texts, new: Texts) -> list[Hunk]:
     """Returns the fewest changes from one list to the other.
 
     E. W. Myers, "An O(ND) difference algorithm and its variations" (1986): after d
-    changes, ``furthest[k]`` is how much of `old` can be used up on diagonal k.
+    changes, ``furthest[k]`` is the largest index into `old` reachable on diagonal k.
     """
     if not old and not new:
         return []
@@ -203,7 +203,7 @@ def _came_from(furthest: dict[int, int], diagonal: int, changes: int) -> int:
 
 
 def _traced_back(trace: list[dict[int, int]], old: Texts, new: Texts) -> list[Hunk]:
-    """Follows the changes from the end to the beginning; neighbours become one hunk."""
+    """Follows the changes from end to start; joins adjacent ones into hunks."""
     hunks: list[Hunk] = []
     diagonal = len(old) - len(new)
     for changes in range(len(trace) - 1, 0, -1):

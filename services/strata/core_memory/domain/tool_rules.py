@@ -1,6 +1,6 @@
 """The tool rules of an agent as its prompt shows them.
 
-Their order is fixed (docs/wire-format.md#tool-usage-rules).
+The order of the groups is that of Letta's prompts, with ``required_before_exit`` at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["INTRODUCTION", "ToolRule", "ToolRuleType", "rule_texts"]
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """One rule, as far as the model is told of it."""
+    """The parts of a tool rule that the prompt shows."""
 
     type: ToolRuleType
     tool_name: str
@@ -47,5 +47,5 @@ _ORDER: tuple[frozenset[ToolRuleType], ...] = (
 def rule_texts(rules: Sequence[ToolRule]) -> list[str]:
     """Returns the sentence of every rule that has one, in the order of rendering."""
     ordered = (rule for group in _ORDER for rule in rules if rule.type in group)
-    told = (rule_sentence(r.type, r.tool_name, r.children, r.max_count) for r in ordered)
-    return [text for text in told if text is not None]
+    sentences = (rule_sentence(r.type, r.tool_name, r.children, r.max_count) for r in ordered)
+    return [text for text in sentences if text is not None]

@@ -11,7 +11,7 @@ from sqlalchemy import Row, TextClause
 
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.compilation import AgentMemory, blocks_fingerprint
-from strata.core_memory.domain.ports import Found, Request, Unit
+from strata.core_memory.domain.ports import LabelledBlock, Request, Unit
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
     AGENT_BLOCKS_AS_OF,
@@ -89,10 +89,10 @@ class PostgresBlockStore:
         """Says whether there is such an agent."""
         return bool(await self._read(KNOWN_AGENT, agent=agent_id))
 
-    async def labelled(self, agent_id: str, label: str) -> Found:
+    async def labelled(self, agent_id: str, label: str) -> LabelledBlock:
         """Returns the agent's block of a label."""
         row = (await self._read(LABELLED, agent=agent_id, label=label))[0]
-        return Found(None if row.id is None else to_block(row), tuple(row.labels))
+        return LabelledBlock(None if row.id is None else to_block(row), tuple(row.labels))
 
     async def block_as_of(self, block_id: str, time: datetime) -> Block | None:
         """Returns a block as it was; None if it was not there."""

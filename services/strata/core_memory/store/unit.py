@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Authorship, Block, Version, agent_not_found
 from strata.core_memory.domain.editing import label_taken
-from strata.core_memory.domain.ports import Found, ReplayedError, Request
+from strata.core_memory.domain.ports import LabelledBlock, ReplayedError, Request
 from strata.core_memory.domain.prompt_limits import (
     NO_LIMIT,
     PromptLimit,
@@ -90,10 +90,10 @@ class PostgresUnit:
         self._replay(rows[0])
         return {row.id: to_block(row) for row in rows if row.id is not None}
 
-    async def lock_labelled(self, agent_id: str, label: str) -> Found:
+    async def lock_labelled(self, agent_id: str, label: str) -> LabelledBlock:
         """Returns what `lock_block` does for the agent's block of that label."""
         blocks, labels = await self.lock_all(agent_id, [label])
-        return Found(blocks.get(label), labels)
+        return LabelledBlock(blocks.get(label), labels)
 
     async def lock_all(
         self, agent_id: str, labels: Sequence[str]
