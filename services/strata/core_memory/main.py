@@ -40,7 +40,7 @@ from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
 NAME = "core_memory"
-# For the readers of files, the index, deletions and forgotten requests, one after another.
+# Shared by the readers of files, the index, deletions and the cleanup of old requests.
 _WORKER_CONNECTIONS = 3
 
 
@@ -49,8 +49,8 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
 
     Args:
         settings: Its settings.
-        wiring: The process that it is built in.
-        stack: Closes what the service opens.
+        wiring: The shared parts of the process.
+        stack: Closes the resources of the service.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
@@ -129,7 +129,7 @@ def _ingest(
         ReadingLimits(settings.file_reading_timeout_s, settings.file_reading_memory_bytes)
     )
     lease = settings.file_lease_s
-    # Without a key of its own the worker cannot call the index.
+    # Without a signing key the worker cannot call the index.
     indexing = FileIndexing(queue, contents, index if settings.worker_key() else None, lease)
     options = IngestOptions(readers=settings.file_readers, lease=lease, poll=settings.file_poll_s)
     return Ingest(Reading(queue, contents, reader, lease), indexing, queue, options)
@@ -143,7 +143,7 @@ def _file_parts(
     ingest: Ingest | None,
 ) -> FileParts:
     clock = wiring.clock
-    # Without a worker nobody waits to be woken.
+    # Without a worker there is nothing to wake.
     wake = (lambda: None) if ingest is None else ingest.wake
     folders, windows = PostgresFolderStore(database, clock), PostgresWindowStore(database)
     uploads = PostgresUploadStore(database, clock)

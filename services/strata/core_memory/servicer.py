@@ -1,4 +1,4 @@
-"""The services of core memory: convert, ask the domain, convert back."""
+"""The gRPC servicers of core memory: convert requests, call the domain, convert results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 class BlockServicer(pb_grpc.BlockServiceServicer):
-    """Blocks, for the API and for the memory tools."""
+    """Serves blocks, to the API and to the memory tools."""
 
     def __init__(self, store: BlockStore, memory: CoreMemory) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
     async def AttachBlock(
         self, request: pb.AttachBlockRequest, context: Context
     ) -> pb.AttachBlockResponse:
-        """Shows a block to an agent."""
+        """Attaches a block to an agent."""
         return await _once(
             request,
             requests.to_attachment(request),
@@ -116,7 +116,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
     async def DetachBlock(
         self, request: pb.DetachBlockRequest, context: Context
     ) -> pb.DetachBlockResponse:
-        """Hides a block from an agent."""
+        """Detaches a block from an agent."""
         return await _once(
             request,
             requests.to_attachment(request),
@@ -164,7 +164,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
     async def BlameBlock(
         self, request: pb.BlameBlockRequest, context: Context
     ) -> pb.BlameBlockResponse:
-        """Names the version that wrote each line."""
+        """Returns the version that wrote each line."""
         return history.blame_to_proto(await self._history.blame(*history.to_blame(request)))
 
     async def RevertBlock(
@@ -182,7 +182,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
     async def RenderMemory(
         self, request: pb.RenderMemoryRequest, context: Context
     ) -> pb.RenderMemoryResponse:
-        """Shows an agent's core memory as its model sees it."""
+        """Renders an agent's core memory as its model sees it."""
         query = views.to_render(request)
         if not await self._store.knows_agent(query.agent_id):
             raise agent_not_found(query.agent_id)
@@ -192,7 +192,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
     async def LintMemory(
         self, request: pb.LintMemoryRequest, context: Context
     ) -> pb.LintMemoryResponse:
-        """Looks for what makes core memory worse."""
+        """Checks core memory for problems."""
         agent_id, block_id = views.to_lint(request)
         blocks = (
             await self._memory.of_agent(agent_id)
@@ -203,7 +203,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
 
 
 class ContextServicer(context_grpc.ContextServiceServicer):
-    """Core memory as the model sees it, and its life with the agent."""
+    """Serves the core memory of agents to the agent loop: rendering, limits, life cycle."""
 
     def __init__(self, store: BlockStore, memory: CoreMemory, windows: Windows) -> None:
         self._store = store
@@ -239,14 +239,14 @@ class ContextServicer(context_grpc.ContextServiceServicer):
     async def PrepareAgent(
         self, request: context_pb.PrepareAgentRequest, context: Context
     ) -> context_pb.PrepareAgentResponse:
-        """Makes the first blocks of an agent."""
+        """Creates and attaches the first blocks of an agent."""
         blocks = await self._memory.prepare_agent(requests.to_prepare(request))
         return responses.prepared_to_proto(blocks)
 
     async def LimitPrompt(
         self, request: context_pb.LimitPromptRequest, context: Context
     ) -> context_pb.LimitPromptResponse:
-        """Says how large the memory of an agent may become."""
+        """Sets how large the memory of an agent may become."""
         before = await self._memory.limit_prompt(requests.to_limit_prompt(request))
         return responses.limited_to_proto(before)
 
@@ -260,7 +260,7 @@ class ContextServicer(context_grpc.ContextServiceServicer):
     async def ReleaseAgent(
         self, request: context_pb.ReleaseAgentRequest, context: Context
     ) -> context_pb.ReleaseAgentResponse:
-        """Ends the core memory of an agent."""
+        """Deletes the core memory of an agent."""
         command = requests.to_release(request)
         return responses.released_to_proto(await self._memory.release_agent(command))
 
@@ -272,7 +272,7 @@ async def _once(
     reply: Callable[[ResultT], ReplyT],
     reply_type: type[ReplyT],
 ) -> ReplyT:
-    """Runs a mutation, or gives the answer that the same request got before."""
+    """Runs a mutation, or returns the stored response of a repeated request."""
     receipt: Receipt[ResultT] = Receipt(
         requests.to_request(reply_type.__name__, request),
         lambda result: reply(result).SerializeToString(),

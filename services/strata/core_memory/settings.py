@@ -10,7 +10,7 @@ from strata.shared.settings import MIB, ServiceSettings, settings_config
 
 
 class CoreMemorySettings(ServiceSettings):
-    """What the core memory service can be told from outside."""
+    """Settings of the core memory service."""
 
     model_config = settings_config("core_memory")
 

@@ -21,7 +21,7 @@ from strata.core_memory.domain.blocks import (
     made_block,
     next_revision,
 )
-from strata.core_memory.domain.ports import ReplayedError, Request, Unit
+from strata.core_memory.domain.ports import ReplayedError, RequestKey, Unit
 from strata.core_memory.domain.selection import Selection
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store import PostgresBlockStore
@@ -73,7 +73,7 @@ async def store(database: Database) -> PostgresBlockStore:
 async def do(
     store: PostgresBlockStore, work: Callable[[Unit], Awaitable[ResultT]], request_id: str = ""
 ) -> ResultT:
-    return await store.mutate(Request(request_id, b"same"), work)
+    return await store.mutate(RequestKey(request_id, b"same"), work)
 
 
 async def insert(

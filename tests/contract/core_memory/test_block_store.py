@@ -20,7 +20,7 @@ from strata.core_memory.domain.blocks import (
     deleted_block,
     made_block,
 )
-from strata.core_memory.domain.ports import ReplayedError, Request, Unit
+from strata.core_memory.domain.ports import ReplayedError, RequestKey, Unit
 from strata.core_memory.domain.selection import Selection
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store import PostgresBlockStore
@@ -77,7 +77,7 @@ async def store(database: Database) -> PostgresBlockStore:
 
 
 async def begin(store: PostgresBlockStore, agent: str) -> bool:
-    return await store.mutate(Request("", b""), lambda unit: unit.begin_agent(agent))
+    return await store.mutate(RequestKey("", b""), lambda unit: unit.begin_agent(agent))
 
 
 def make(label: str = "human", value: str = "", **more: Any) -> Block:
@@ -91,7 +91,7 @@ async def once(
     request_id: str = "",
     digest: bytes = b"",
 ) -> ResultT:
-    return await store.mutate(Request(request_id, digest), work)
+    return await store.mutate(RequestKey(request_id, digest), work)
 
 
 async def insert(

@@ -21,7 +21,7 @@ from strata.core_memory.domain.blocks import (
     deleted_block,
     made_block,
 )
-from strata.core_memory.domain.ports import Request, Unit
+from strata.core_memory.domain.ports import RequestKey, Unit
 from strata.core_memory.domain.prompt_limits import PromptLimit, PromptSize
 from strata.core_memory.domain.rendering import Form, render_memory
 from strata.core_memory.migrations import MIGRATIONS
@@ -72,7 +72,7 @@ def make(label: str, value: str = "", description: str = "About.", **more: Any) 
 
 
 async def once(store: PostgresBlockStore, work: Any) -> Any:
-    return await store.mutate(Request("", b""), work)
+    return await store.mutate(RequestKey("", b""), work)
 
 
 async def begin(

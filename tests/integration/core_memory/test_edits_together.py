@@ -37,7 +37,7 @@ from strata.core_memory.domain.edits import (
     TextEdit,
 )
 from strata.core_memory.domain.patching import apply_section, parse_patch
-from strata.core_memory.domain.ports import ReplayedError, Request
+from strata.core_memory.domain.ports import ReplayedError, RequestKey
 from strata.core_memory.domain.three_way_merge import merge3_text
 from strata.core_memory.store import PostgresBlockStore
 from strata.shared.clock import SystemClock
@@ -132,7 +132,7 @@ class Shared:
 
 
 def receipt(request_id: str = "") -> Receipt[Any]:
-    return Receipt(Request(request_id, request_id.encode()), lambda _: b"done")
+    return Receipt(RequestKey(request_id, request_id.encode()), lambda _: b"done")
 
 
 def replayed(before: Version, version: Version, texts: Mapping[int, str], edit: Edit) -> str | None:

@@ -48,7 +48,7 @@ from strata.core_memory.domain.compilation import (
     CompileQuery,
     FileLimits,
 )
-from strata.core_memory.domain.ports import Request
+from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
 from strata.core_memory.domain.rendering import Form
 from strata.core_memory.domain.tool_rules import ToolRule, ToolRuleType
@@ -84,7 +84,7 @@ _RULE_TYPES = {
 }
 
 
-def to_request(method: str, message: Mutation) -> Request:
+def to_request(method: str, message: Mutation) -> RequestKey:
     """Returns the idempotency key of a mutation: its request id and a hash of its content.
 
     Raises:
@@ -94,7 +94,7 @@ def to_request(method: str, message: Mutation) -> Request:
     checks.text(message.request_id, "request_id", most=MAX_REQUEST_ID_CHARS)
     checks.done()
     payload = message.SerializeToString(deterministic=True)
-    return Request(message.request_id, hashlib.sha256(f"{method}\n".encode() + payload).digest())
+    return RequestKey(message.request_id, hashlib.sha256(f"{method}\n".encode() + payload).digest())
 
 
 def to_create(message: pb.CreateBlockRequest) -> CreateBlock:

@@ -16,7 +16,7 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestKey:
     """The idempotency key of a mutation.
 
     Attributes:
@@ -255,7 +255,9 @@ class Unit(Protocol):
 class BlockStore(MemoryReader, Protocol):
     """Blocks, attachments and versions of the calling project."""
 
-    async def mutate(self, request: Request, work: Callable[[Unit], Awaitable[ResultT]]) -> ResultT:
+    async def mutate(
+        self, request: RequestKey, work: Callable[[Unit], Awaitable[ResultT]]
+    ) -> ResultT:
         """Runs `work` in one transaction; again if another one took the request id meanwhile.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The archival service's index of files, as core memory calls it."""
+"""Client of the archival service's index of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
-from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, Progress
+from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, IndexProgress
 from strata.shared.auth import TokenSigner
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import UnavailableError
@@ -24,12 +24,12 @@ _FILES_A_CALL = 500
 class ArchivalFileIndex:
     """Calls the archival service; see `domain.ports.FileIndex`.
 
-    Background work has no caller whose token could be passed on: it signs its own, with a
-    key that no service but archival trusts.
+    Background work has no caller whose token could be forwarded. It signs tokens with a key
+    of its own, which only the archival service trusts.
 
     Args:
         channel: The channel to the archival service.
-        signer: Signs for background work; None refuses it.
+        signer: Signs the tokens of background work; None disables it.
     """
 
     def __init__(self, channel: grpc.aio.Channel, signer: TokenSigner | None) -> None:
@@ -43,7 +43,7 @@ class ArchivalFileIndex:
         file_id: str,
         chunks: AsyncIterable[Sequence[Chunk]],
     ) -> int:
-        """Puts the pieces of a file in the place of those there were; returns how many."""
+        """Replaces the chunks of a file in the index; returns their number."""
         with self._signed(project_id):
             call = self._stub.IndexFile()
             try:
@@ -53,7 +53,7 @@ class ArchivalFileIndex:
                     await call.write(pb.IndexFileRequest(chunks=map(_to_proto, batch)))
                 await call.done_writing()
             except asyncio.InvalidStateError:
-                # The service has answered already: with an error, which is raised below.
+                # The service has ended the call with an error, which is raised below.
                 pass
             except BaseException:
                 call.cancel()
@@ -61,20 +61,22 @@ class ArchivalFileIndex:
             response = await call
         return int(response.chunk_count)
 
-    async def progress(self, project_id: str, file_ids: Sequence[str]) -> Mapping[str, Progress]:
-        """Returns how far files are indexed; unknown ones are left out."""
-        found: dict[str, Progress] = {}
+    async def progress(
+        self, project_id: str, file_ids: Sequence[str]
+    ) -> Mapping[str, IndexProgress]:
+        """Returns the indexing progress of files; unknown files are left out."""
+        by_file: dict[str, IndexProgress] = {}
         with self._signed(project_id):
             for some in _portions(file_ids):
                 request = pb.GetFileProgressRequest(file_ids=some)
                 for file in (await self._stub.GetFileProgress(request)).files:
-                    found[file.file_id] = Progress(file.chunk_count, file.indexed_count)
-        return found
+                    by_file[file.file_id] = IndexProgress(file.chunk_count, file.indexed_count)
+        return by_file
 
     async def drop(
         self, project_id: str, *, file_ids: Sequence[str] = (), folder_ids: Sequence[str] = ()
     ) -> None:
-        """Forgets files, or all files of folders; unknown ones are no error."""
+        """Removes files, or all files of folders, from the index; ignores unknown ids."""
         with self._signed(project_id):
             for files in _portions(file_ids):
                 await self._stub.DropFiles(pb.DropFilesRequest(file_ids=files))
@@ -84,7 +86,7 @@ class ArchivalFileIndex:
     async def search(
         self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
     ) -> ChunkFindings:
-        """Finds pieces by meaning and words, as the caller of the call being served."""
+        """Searches chunks by meaning and words, with the identity of the current caller."""
         request = pb.SearchFileChunksRequest(
             folder_ids=folder_ids, query=query, limit=limit, explain=explain
         )

@@ -1,4 +1,4 @@
-"""Cutting the text of a file into the pieces that are found by meaning. Pure."""
+"""Splits the text of a file into chunks for the search by meaning."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from strata.core_memory.files.domain.ports import Chunk
 
 CHUNK_CHARS = 1_200
-"""Most characters of a piece: about 300 tokens of four characters, a few paragraphs."""
+"""Maximum of characters in a chunk: about 300 tokens of four characters, a few paragraphs."""
 
-# A piece of at least this size rather ends before an empty line or a heading than goes on.
+# A chunk of at least this size ends at the next empty line or heading.
 _GOOD_CHARS = 600
 
 
 class Chunker:
-    """Cuts whole lines into pieces; a line that is too long alone becomes several.
+    """Groups whole lines into chunks, and splits lines that are longer than a chunk.
 
-    Nothing is lost but blank lines between pieces. Feed it lines in order, then `end` it.
+    Only blank lines between chunks are dropped. Call `feed` with the lines in order, then `end`.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Chunker:
         self._size = 0
 
     def feed(self, lines: Iterable[str]) -> Iterator[Chunk]:
-        """Takes the next lines; yields the pieces that are complete."""
+        """Takes the next lines; yields the chunks that are complete."""
         for line in lines:
             if self._ends_before(line):
                 yield from self._cut()
@@ -39,7 +39,7 @@ class Chunker:
             self._next_line += 1
 
     def end(self) -> Iterator[Chunk]:
-        """Yields what is left."""
+        """Yields the last chunk, if there is one."""
         yield from self._cut()
 
     def _ends_before(self, line: str) -> bool:
@@ -69,7 +69,7 @@ class Chunker:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """Yields a long line in parts, cut behind a space where there is one."""
+    """Yields a long line in parts, split after a space where possible."""
     at = 0
     while at < len(line):
         end = at + CHUNK_CHARS

@@ -1,4 +1,4 @@
-"""Requests of `FileService` as commands, and folders, files and windows as messages."""
+"""Converts requests of `FileService` to commands, and folders, files and windows to protos."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.core_memory.checks import Checks
-from strata.core_memory.domain.ports import Request
+from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.files.domain.files import (
     MAX_NAME_CHARS,
     File,
@@ -19,7 +19,7 @@ from strata.core_memory.files.domain.files import (
     NewFolder,
     OpenFile,
 )
-from strata.core_memory.files.uploads import Header
+from strata.core_memory.files.uploads import UploadHeader
 from strata.shared.names import name_problems
 
 MAX_REQUEST_ID_CHARS = 200
@@ -30,14 +30,14 @@ MAX_OPEN_COUNT = 100
 _STATES = {state: pb.FileState.Value(f"FILE_STATE_{state.name}") for state in FileState}
 
 
-def to_request(method: str, request_id: str, message: Message, *more: str) -> Request:
-    """Returns what makes a mutation the same mutation: its id, and a hash of all it asks.
+def to_request(method: str, request_id: str, message: Message, *more: str) -> RequestKey:
+    """Returns the idempotency key of a mutation: its request id and a hash of its content.
 
     Args:
-        method: Name of the method.
-        request_id: The caller's id; empty for none.
-        message: What is asked.
-        more: What else is asked.
+        method: Name of the RPC.
+        request_id: The caller's request id; empty for none.
+        message: The request.
+        more: Further texts to hash, such as the hash of an upload.
 
     Raises:
         InvalidArgumentError: The id is too long or cannot be stored.
@@ -47,7 +47,7 @@ def to_request(method: str, request_id: str, message: Message, *more: str) -> Re
     checks.done()
     payload = message.SerializeToString(deterministic=True)
     start = "\n".join((method, *more, "")).encode()
-    return Request(request_id, hashlib.sha256(start + payload).digest())
+    return RequestKey(request_id, hashlib.sha256(start + payload).digest())
 
 
 def to_new_folder(message: pb.CreateFolderRequest) -> NewFolder:
@@ -60,7 +60,7 @@ def to_new_folder(message: pb.CreateFolderRequest) -> NewFolder:
     return NewFolder(message.name, message.description, message.instructions)
 
 
-def to_header(message: pb.UploadFileHeader) -> Header:
+def to_header(message: pb.UploadFileHeader) -> UploadHeader:
     """Returns the header of an upload."""
     checks = Checks()
     checks.text(message.request_id, "header.request_id", most=MAX_REQUEST_ID_CHARS)
@@ -68,7 +68,7 @@ def to_header(message: pb.UploadFileHeader) -> Header:
     _check_name(checks, message.name, "header.name")
     checks.text(message.media_type, "header.media_type", most=MAX_MEDIA_TYPE_CHARS)
     checks.done()
-    return Header(message.folder_id, message.name, message.media_type, message.replace)
+    return UploadHeader(message.folder_id, message.name, message.media_type, message.replace)
 
 
 def to_folder_id(folder_id: str) -> str:
@@ -100,7 +100,7 @@ def to_pair(
 
 
 def to_listed(message: pb.ListFilesRequest) -> tuple[str, str]:
-    """Returns the folder or the agent of which a ListFiles request wants the files."""
+    """Returns the folder or the agent of a ListFiles request; the other one is empty."""
     checks = Checks()
     checks.id(message.folder_id, "folder", "folder_id", optional=True)
     checks.id(message.agent_id, "agent", "agent_id", optional=True)
@@ -111,7 +111,7 @@ def to_listed(message: pb.ListFilesRequest) -> tuple[str, str]:
 
 
 def folder_to_proto(folder: Folder) -> pb.Folder:
-    """Returns a folder."""
+    """Returns a folder as a proto."""
     return pb.Folder(
         id=folder.id,
         name=folder.name,
@@ -123,7 +123,7 @@ def folder_to_proto(folder: Folder) -> pb.Folder:
 
 
 def file_to_proto(file: File) -> pb.File:
-    """Returns a file."""
+    """Returns a file as a proto."""
     return pb.File(
         id=file.id,
         folder_id=file.folder_id,
@@ -140,7 +140,7 @@ def file_to_proto(file: File) -> pb.File:
 
 
 def open_file_to_proto(window: OpenFile) -> pb.OpenFile:
-    """Returns a window."""
+    """Returns a window as a proto."""
     return pb.OpenFile(
         file_id=window.file_id,
         file_name=window.file_name,

@@ -1,7 +1,7 @@
-"""Requests that open and search files as commands, and what comes of them as messages.
+"""Converts requests that open, read and search files, and their results.
 
-What a model may get wrong (names, ranges, patterns) is left to the domain, which explains it in
-words for the model.
+Names, ranges and patterns come from models: the domain checks them, with errors that are
+written for models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strata.core_memory.domain.compilation import (
 )
 from strata.core_memory.files.convert import open_file_to_proto
 from strata.core_memory.files.domain.file_windows import (
-    Opened,
+    OpenFilesResult,
     OpenWindows,
     WindowRequest,
 )
@@ -22,13 +22,13 @@ from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
 from strata.core_memory.files.domain.search import FileFindings, FileQuery
 from strata.shared.blank_text import BLANK, is_blank
 
-# More than folder and file name together may have, so that a wrong name is only unknown.
+# More than a folder and a file name can have together: a wrong name is just not found.
 _MAX_FULL_NAME_CHARS = 1_000
 _MAX_NAMES = 1_000
 _ANY_LENGTH = 2**31
 _DEFAULT_CONTEXT_LINES = 1
 MAX_READ_BYTES = 1_048_576
-"""UTF-8 bytes of the lines that one call reads at most."""
+"""Maximum of UTF-8 bytes that one call reads."""
 _DEFAULT_READ_BYTES = 65_536
 _HASH_DIGITS = 64
 
@@ -117,8 +117,8 @@ def to_search(message: pb.SearchFilesRequest) -> FileQuery:
     return FileQuery(message.agent_id, message.query, message.limit, message.explain)
 
 
-def opened_to_proto(opened: Opened) -> pb.OpenFilesResponse:
-    """Returns the windows that are open, and the words for the model."""
+def opened_to_proto(opened: OpenFilesResult) -> pb.OpenFilesResponse:
+    """Returns the open windows and the message for the model as a response."""
     return pb.OpenFilesResponse(
         open_files=[open_file_to_proto(window) for window in opened.windows],
         message=opened.message,
@@ -126,7 +126,7 @@ def opened_to_proto(opened: Opened) -> pb.OpenFilesResponse:
 
 
 def grep_to_proto(page: GrepPage) -> pb.GrepFilesResponse:
-    """Returns a page of matches."""
+    """Returns a page of matches as a response."""
     return pb.GrepFilesResponse(
         matches=[
             pb.GrepMatch(file_name=match.file_name, line=match.line, lines=match.lines)
@@ -138,8 +138,8 @@ def grep_to_proto(page: GrepPage) -> pb.GrepFilesResponse:
     )
 
 
-def search_to_proto(found: FileFindings) -> pb.SearchFilesResponse:
-    """Returns the found pieces."""
+def search_to_proto(findings: FileFindings) -> pb.SearchFilesResponse:
+    """Returns the found passages as a response."""
     return pb.SearchFilesResponse(
         hits=[
             pb.FileHit(
@@ -149,9 +149,9 @@ def search_to_proto(found: FileFindings) -> pb.SearchFilesResponse:
                 text=hit.text,
                 score=hit.score,
             )
-            for hit in found.hits
+            for hit in findings.hits
         ],
-        message=found.message,
-        unindexed_files=found.unindexed_files,
-        below_floor=found.below_floor,
+        message=findings.message,
+        unindexed_files=findings.unindexed_files,
+        below_floor=findings.below_floor,
     )

@@ -1,4 +1,4 @@
-"""Shows an agent's folders and what it has open of them."""
+"""Renders an agent's folders and open files from stored texts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from strata.shared.escaping import escape
 
 
 class Views(Protocol):
-    """Where folders and texts are read. Every method is one statement."""
+    """Reads folders and texts. Every method is one statement."""
 
     async def folders(self, agent_id: str) -> tuple[Sequence[FolderView], Sequence[str]]:
-        """Returns the agent's folders in order of attachment, and what was closed to fit.
+        """Returns the agent's folders in order of attachment, and names of closed files.
 
-        The latter are the names of files that were closed because the prompt had no space.
+        The names are those of files that were closed because the prompt had no space for them.
         """
         ...
 
@@ -31,18 +31,18 @@ class Views(Protocol):
 
         Args:
             windows: Windows into files that can be read.
-            chars: How much of each is of use.
+            chars: Characters needed of each; the store may return more.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """The folders of an agent as its model sees them.
+class RenderedDirectories:
+    """The rendered folders of an agent.
 
     Attributes:
         text: The ``<directories>`` element; empty if no folder is attached.
-        file_bytes: UTF-8 bytes that are shown of each open file, by id of file.
+        file_bytes: UTF-8 bytes that are rendered of each open file, by id of file.
     """
 
     text: str
@@ -51,14 +51,14 @@ class Shown:
 
 async def show_directories(
     views: Views, agent_id: str, labels: Sequence[str], limits: FileLimits
-) -> Shown:
+) -> RenderedDirectories:
     """Renders the folders of an agent.
 
     Args:
-        views: Reads folders and texts of one moment.
+        views: Reads folders and texts from one snapshot.
         agent_id: The agent.
-        labels: Labels of its blocks, which are tags of the prompt too.
-        limits: How much is shown.
+        labels: Labels of its blocks; text that looks like their tags is escaped.
+        limits: How much of files is rendered.
     """
     folders, closed = await views.folders(agent_id)
     seen = [window for folder in folders for window in folder.windows if window.has_text]
@@ -72,4 +72,4 @@ async def show_directories(
         for folder in folders
         for window in folder.windows
     }
-    return Shown(render_directories(folders, texts, labels, limits, closed), shown)
+    return RenderedDirectories(render_directories(folders, texts, labels, limits, closed), shown)

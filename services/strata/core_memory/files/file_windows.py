@@ -1,4 +1,4 @@
-"""Opening and closing windows into files."""
+"""Opens and closes windows of agents into files."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import replace
 
 from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import Request
+from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.prompt_limits import PromptLimit
 from strata.core_memory.files.domain.file_windows import (
     DEFAULT_MAX_OPEN,
     AttachedFile,
     CheckUse,
-    Decide,
-    Opened,
-    Opening,
+    OpenFilesResult,
     OpenWindows,
+    PlanWindows,
     PromptUse,
     UnknownFileError,
     Window,
+    WindowPlan,
     WindowRequest,
     WindowStore,
 )
@@ -35,7 +35,7 @@ from strata.core_memory.files.domain.window_planning import (
 )
 from strata.shared.clock import Clock
 
-_NO_RECEIPT: Receipt[Opened] = Receipt(Request(id="", digest=b""), lambda _: b"")
+_NO_RECEIPT: Receipt[OpenFilesResult] = Receipt(RequestKey(id="", digest=b""), lambda _: b"")
 
 
 class Windows:
@@ -45,45 +45,47 @@ class Windows:
         self._store = store
         self._clock = clock
 
-    async def open(self, command: OpenWindows, receipt: Receipt[Opened]) -> Opened:
+    async def open(
+        self, command: OpenWindows, receipt: Receipt[OpenFilesResult]
+    ) -> OpenFilesResult:
         """Opens windows, and closes the least recently used ones beyond the limit.
 
-        Nothing is opened or closed unless every name and range is right. The messages of
-        what is raised are written for the model.
+        Nothing is opened or closed unless every name and range is valid. Error messages are
+        written for the model.
 
         Raises:
-            InvalidArgumentError: Nothing or too much is asked, or a range makes no sense.
+            InvalidArgumentError: There are no or too many files, or a range is invalid.
             NotFoundError: A file is not attached (``FILE_NOT_FOUND``).
             FailedPreconditionError: A file cannot be read, or not yet
-                (``EDIT_NOT_APPLICABLE``), or the prompt has no space for what is asked
+                (``EDIT_NOT_APPLICABLE``), or the prompt has no space for the files
                 (``CONTEXT_WINDOW_EXCEEDED``).
-            OutOfRangeError: A window begins after the end of its file.
+            OutOfRangeError: A window starts after the end of its file.
             ReplayedError: The request was done before.
             AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
         """
         if not command.complete:
-            # A person opens files: the limits of the agent's own tool hold, which sends them.
+            # Calls of people have no limits set: use those of the agent, which its tool sends.
             command = command.within(await self._store.prompt_limit(command.agent_id))
         check_requests(command)
 
-        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> Opening:
+        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> WindowPlan:
             return plan_opening(command, files, windows, self._clock.now())
 
-        def check(use: PromptUse, opening: Opening) -> None:
+        def check(use: PromptUse, opening: WindowPlan) -> None:
             check_space(use, opening, command.max_bytes)
 
         names = [request.file_name for request in command.requests]
         return await self._change(command.agent_id, names, receipt, decide, (command.limits, check))
 
     async def open_first(self, agent_id: str, folder_id: str, count: int) -> None:
-        """Opens the first files of an attached folder, by name, as far as they can be read.
+        """Opens the first readable files, by name, of an attached folder.
 
-        Fewer are opened if the prompt of the agent has no space for all.
+        Opens fewer if the prompt of the agent has no space for all.
 
         Args:
             agent_id: The agent.
             folder_id: The folder.
-            count: How many at most.
+            count: Maximum of files.
         """
         known = await self._store.prompt_limit(agent_id)
         if not known.max_open:
@@ -100,15 +102,15 @@ class Windows:
     async def _open_some(self, agent_id: str, names: Sequence[str], known: PromptLimit) -> None:
         opening = OpenWindows(agent_id, (), max_open=0, view_chars=0).within(known)
 
-        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> Opening:
-            # What was deleted meanwhile is left out.
+        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> WindowPlan:
+            # Skip files that were deleted meanwhile.
             requests = tuple(WindowRequest(name) for name in names if name in files)
             command = replace(opening, requests=requests)
             if not requests:
-                return Opening(tuple(windows), (), (), "")
+                return WindowPlan(tuple(windows), (), (), "")
             return plan_opening(command, files, windows, self._clock.now())
 
-        def check(use: PromptUse, opened: Opening) -> None:
+        def check(use: PromptUse, opened: WindowPlan) -> None:
             check_space(use, opened, opening.max_bytes)
 
         await self._change(agent_id, names, _NO_RECEIPT, decide, (opening.limits, check))
@@ -116,13 +118,13 @@ class Windows:
     async def close_to_fit(
         self, agent_id: str, limits: FileLimits, excess: int, *, preview: bool
     ) -> list[str]:
-        """Closes windows, least recently used first, until the prompt has `excess` bytes less.
+        """Closes windows, least recently used first, until the prompt is `excess` bytes smaller.
 
         Args:
             agent_id: The agent.
-            limits: How much of files its prompt shows.
+            limits: How much of files its prompt renders.
             excess: UTF-8 bytes to save; if all windows together are smaller, all are closed.
-            preview: Only say which would be closed.
+            preview: Return the files that would be closed, and close none.
 
         Returns:
             Names of the closed files, in the order of closing.
@@ -135,18 +137,18 @@ class Windows:
         )
         return [window.file.name for window in closed]
 
-    async def close(self, agent_id: str, names: Sequence[str]) -> Opened:
-        """Closes windows; those that are not open stay closed.
+    async def close(self, agent_id: str, names: Sequence[str]) -> OpenFilesResult:
+        """Closes windows; ignores files that are not open.
 
         Args:
             agent_id: The agent.
-            names: ``FOLDER/FILE`` each; nothing means every window.
+            names: Names ``FOLDER/FILE``; none means every window.
 
         Raises:
             NotFoundError: A file is not attached (``FILE_NOT_FOUND``); nothing is closed.
         """
 
-        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> Opening:
+        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> WindowPlan:
             return plan_closing(names, files, windows)
 
         return await self._change(agent_id, names, _NO_RECEIPT, decide)
@@ -155,13 +157,13 @@ class Windows:
         self,
         agent_id: str,
         names: Sequence[str],
-        receipt: Receipt[Opened],
-        decide: Decide,
+        receipt: Receipt[OpenFilesResult],
+        decide: PlanWindows,
         check: tuple[FileLimits, CheckUse] | None = None,
-    ) -> Opened:
+    ) -> OpenFilesResult:
         try:
             return await self._store.change(agent_id, names, receipt, decide, check)
         except UnknownFileError as unknown:
             attached = await self._store.names(agent_id)
-            # Comparing thousands of names takes a while.
+            # In a thread: there may be thousands of names to compare.
             raise await asyncio.to_thread(not_attached, unknown.name, attached) from None

@@ -1,4 +1,4 @@
-"""Searching an agent's files by pattern."""
+"""Searches an agent's files by pattern."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _REPLY_SECONDS = 2.0
 
 
 class Touch(Protocol):
-    """Where it is noted that windows were of use."""
+    """Records accesses to open files."""
 
     async def touch(self, agent_id: str, file_ids: Sequence[str], time: datetime) -> None:
-        """Notes that open files were of use, so that others are closed before them."""
+        """Updates the last access time of open files, so that others are closed first."""
         ...
 
 
 class Grep:
-    """Searches by pattern, a few at a time, in threads and never with all text in memory."""
+    """Searches by pattern, in threads, a few searches at once, with a bounded amount of text."""
 
     def __init__(self, store: TextStore, windows: Touch, clock: Clock) -> None:
         self._store = store
@@ -58,10 +58,10 @@ class Grep:
     async def search(self, query: GrepQuery) -> GrepPage:
         """Returns a page of the matches in the agent's files, in order of name and line.
 
-        Open files with matches are closed later than others.
+        Open files with matches count as used, so that others are closed before them.
 
         Raises:
-            InvalidArgumentError: The query makes no sense; the message is for the model.
+            InvalidArgumentError: The query is invalid; the message is written for the model.
         """
         check_query(query)
         pattern, is_included = LinePattern(query.pattern), name_filter(query.include)
@@ -90,7 +90,7 @@ class Grep:
     async def _files(
         self, agent_id: str, is_included: Callable[[str], bool]
     ) -> tuple[list[GrepFile], int]:
-        """Returns the files to search, and how many the agent has."""
+        """Returns the files to search, and the number of files of the agent."""
         files: list[GrepFile] = []
         total, after = 0, ""
         while True:
@@ -126,13 +126,13 @@ class Grep:
         expired: Callable[[], bool],
     ) -> None:
         keys = [files[index].content_key for index in group]
-        # Of small files all pages fit into one portion.
+        # A group of several small files fits into one batch of pages.
         count = _PAGES_AT_ONCE if len(group) == 1 else _GROUP_FILES + _PAGES_AT_ONCE
         after = (-1, -1)
         while True:
             pages = await self._store.grep_pages(keys, after, count)
-            found = await _in_thread(pattern, pages, MAX_MATCHES - len(survey.hits), expired)
-            survey.hits += [(group[ordinal], line) for ordinal, line in found]
+            hits = await _in_thread(pattern, pages, MAX_MATCHES - len(survey.hits), expired)
+            survey.hits += [(group[ordinal], line) for ordinal, line in hits]
             if expired():
                 survey.stopped = (
                     "The search ran out of time before the last file; use include or a "
@@ -148,7 +148,7 @@ class Grep:
             await self._windows.touch(agent_id, sorted(used), self._clock.now())
 
     def _timer(self) -> Callable[[], bool]:
-        """Returns what tells that the time is over: in time to reply before the deadline."""
+        """Returns a function that is True once the time is over, early enough to reply."""
         seconds, deadline = MAX_SECONDS, context.current().deadline
         if deadline is not None:
             left = deadline - asyncio.get_running_loop().time()
@@ -171,7 +171,7 @@ async def _in_thread(
     try:
         return await asyncio.to_thread(search)
     finally:
-        # A thread cannot be cancelled: it looks here.
+        # A thread cannot be cancelled, so it polls this.
         given_up = True
 
 
@@ -187,7 +187,7 @@ def _hits(
 
 
 def _groups(files: Sequence[GrepFile], survey: Survey) -> Iterator[list[int]]:
-    """Puts small files together, by index, so that each portion is about equally long."""
+    """Groups files, by index, into batches of about equal length; counts skipped files."""
     group: list[int] = []
     chars = 0
     for index, file in enumerate(files):

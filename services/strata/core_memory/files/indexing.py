@@ -1,4 +1,4 @@
-"""Having files indexed by the archival service, so that they are found by meaning."""
+"""Sends chunks of files to the archival service, which indexes them for search by meaning."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _log = get_logger(__name__)
 
 
 class FileIndexing:
-    """Sends the pieces of files to the index, follows its progress, tells it what went.
+    """Sends chunks of files to the index, reads its progress, and removes deleted files.
 
     Args:
-        queue: Says what is to be done.
-        contents: Where the text is.
-        index: The index; None if the service has no key to call it with.
-        lease: For how long a file is ours without a sign of life, seconds.
+        queue: The work to do.
+        contents: Reads the text of files.
+        index: The index; None if the service has no key to call it.
+        lease: How long a claimed file is reserved without renewal, seconds.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class FileIndexing:
         self._is_explained = False
 
     async def send_next(self) -> bool:
-        """Sends the file that waits longest; returns whether there was one.
+        """Sends the file that has waited longest; False if there is none.
 
         Raises:
-            UnavailableError: The database or the index cannot be reached; nothing is lost.
+            UnavailableError: The database or the index cannot be reached; the file stays queued.
         """
         if self._index is None:
             await self._explain()
@@ -83,7 +83,7 @@ class FileIndexing:
                 self._lease,
             )
         except LeaseLostError:
-            # The file is gone, or another one; the index may have been told just before.
+            # The file was deleted or replaced; the index may have its old chunks.
             await self._queue.send_again(claim.project_id, claim.file_id)
         except _PASSING:
             await self._queue.postpone(claim, _SHORT_PAUSE_S, "")
@@ -102,7 +102,7 @@ class FileIndexing:
         return True
 
     async def follow(self) -> bool:
-        """Asks for the progress of some files; returns whether there are more to ask for."""
+        """Updates the progress of some files; True if there are more to update."""
         if self._index is None:
             return False
         waiting = await self._queue.waiting(self._after, _FILES_AT_ONCE)
@@ -113,7 +113,7 @@ class FileIndexing:
         return has_more
 
     async def drop_next(self) -> bool:
-        """Tells the index of files that went; returns whether there were any."""
+        """Removes deleted files from the index; False if there were none."""
         if self._index is None:
             return False
         dropped = await self._queue.claim_dropped(_DROP_LEASE_S, _FILES_AT_ONCE)
@@ -129,7 +129,7 @@ class FileIndexing:
         await self._queue.sent(claim, count)
 
     async def _chunks(self, claim: ClaimedFile) -> AsyncIterator[Sequence[Chunk]]:
-        """Yields the pieces of a file, those of one page of text at a time."""
+        """Yields the chunks of a file, those of one page of text at a time."""
         chunker = Chunker()
         async for page in self._contents.pages(claim.project_id, claim.content):
             if chunks := list(chunker.feed(page.text.split("\n"))):
@@ -161,5 +161,5 @@ class FileIndexing:
             _log.warning("files are not indexed", why=NOT_SET_UP)
 
 
-def _is_folder(each: str) -> bool:
-    return each.startswith("folder-")
+def _is_folder(id_: str) -> bool:
+    return id_.startswith("folder-")

@@ -1,7 +1,7 @@
-"""The worker that prepares files: reads what was uploaded, has it indexed, tells what went.
+"""The worker that processes files: converts uploads to text, indexes them, removes deleted ones.
 
-It is woken right after an upload in this process, and looks by itself every so often for
-what other replicas or a crash left behind.
+An upload in this process wakes it. It also polls for work of other replicas, and for work
+that a crash left unfinished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import BinaryIO
 from strata.core_memory.files.indexing import FileIndexing
 from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import Page, UnreadableFileError
+from strata.core_memory.files.reading.pages import ParsedPage, UnreadableFileError
 from strata.core_memory.files.reading.reader import FileReader, ReadingBrokeOffError
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import ClaimedContent, FileQueue
@@ -31,19 +31,19 @@ _PAGES_AT_ONCE = 8
 _IN_MEMORY_BYTES = 1024 * 1024
 _LONGEST_PAUSE_S = 30.0
 _UPLOADS_EVERY_S = 600.0
-# No upload lasts as long: the server ends every stream after a quarter of it.
+# Longer than any upload: the server ends every stream after a quarter of it.
 _UPLOAD_AGE_S = 3600.0
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """How files are prepared; times in seconds.
+    """Options of the worker; times in seconds.
 
     Attributes:
-        readers: Files that are read at once.
-        lease: For how long a file is ours without a sign of life.
-        poll: Pause between looks for work.
+        readers: Files that are read concurrently.
+        lease: How long a claimed file is reserved without renewal.
+        poll: Interval of polling for work.
     """
 
     readers: int = 2
@@ -54,13 +54,13 @@ class IngestOptions:
 class Reading:
     """Reads contents, one at a time.
 
-    A text is seen when all of it is there: pages are written first, the state changes last,
-    and the next attempt begins by removing the pages of the one before.
+    A text becomes visible when it is complete: pages are written first, the state changes
+    last, and a new attempt first removes the pages of the previous one.
 
     Args:
-        queue: Says what is to be read.
-        contents: Where bytes and pages are.
-        reader: Turns the one into the other.
+        queue: The contents to read.
+        contents: Stores bytes and pages.
+        reader: Converts bytes to pages.
         lease: See `IngestOptions`.
     """
 
@@ -73,10 +73,10 @@ class Reading:
         self._lease = lease
 
     async def read_next(self) -> bool:
-        """Reads the content that waits longest; returns whether there was one.
+        """Reads the content that has waited longest; False if there is none.
 
         Raises:
-            UnavailableError: The database cannot be reached; nothing is lost.
+            UnavailableError: The database cannot be reached; the content stays queued.
         """
         claim = await self._queue.claim_content(self._lease)
         if claim is None:
@@ -86,7 +86,7 @@ class Reading:
         except LeaseLostError:
             _log.info("reading a file was given up", project_id=claim.project_id)
         except (StrataError, asyncio.CancelledError):
-            # Not the file's fault: the next one need not wait for the lease to run out.
+            # Not the file's fault: release it, so that the next attempt can start at once.
             with contextlib.suppress(StrataError):
                 await asyncio.shield(self._queue.release_content(claim, counted=False))
             raise
@@ -115,10 +115,10 @@ class Reading:
         _log.info("a file cannot be read", project_id=claim.project_id, why=why)
 
     async def _read(self, claim: ClaimedContent) -> None:
-        found = await self._queue.format_of(claim)
-        if found is None:
+        format_and_size = await self._queue.format_of(claim)
+        if format_and_size is None:
             raise LeaseLostError
-        file_format, size = Format(found[0]), found[1]
+        file_format, size = Format(format_and_size[0]), format_and_size[1]
         lines, chars = 0, -1
         if size:
             with _spool(file_format, size) as file:
@@ -138,9 +138,9 @@ class Reading:
     async def _write_pages(
         self, claim: ClaimedContent, file: BinaryIO, file_format: Format
     ) -> tuple[int, int]:
-        """Returns lines and characters, the line feeds between lines included."""
+        """Writes the pages; returns lines and characters, including line feeds between lines."""
         lines, chars = 0, -1
-        batch: list[Page] = []
+        batch: list[ParsedPage] = []
         async with aclosing(self._reader.pages(file, file_format)) as pages:
             async for page in pages:
                 batch.append(page)
@@ -153,7 +153,7 @@ class Reading:
             await self._put(claim, batch)
         return lines, chars
 
-    async def _put(self, claim: ClaimedContent, pages: Sequence[Page]) -> None:
+    async def _put(self, claim: ClaimedContent, pages: Sequence[ParsedPage]) -> None:
         rows = [
             TextPage(page.number, page.first_line, page.line_count, page.text) for page in pages
         ]
@@ -164,13 +164,13 @@ class Reading:
 
 
 class Ingest:
-    """Prepares files, for ever.
+    """Processes files until cancelled.
 
     Args:
-        reading: Reads them.
-        indexing: Has them indexed.
-        queue: For what uploads left behind.
-        options: How.
+        reading: Converts files to text.
+        indexing: Sends files to the index.
+        queue: Removes abandoned uploads.
+        options: See `IngestOptions`.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class Ingest:
         self._deleted = asyncio.Event()
 
     def wake(self) -> None:
-        """Tells that something was uploaded or deleted."""
+        """Wakes the worker after an upload or a deletion."""
         self._uploaded.set()
         self._read.set()
         self._deleted.set()
 
     async def run(self) -> None:
-        """Prepares files until cancelled."""
+        """Runs all tasks until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.readers):
                 group.create_task(self._keep(self._read_next, self._uploaded))
@@ -205,12 +205,12 @@ class Ingest:
             group.create_task(self._keep(self._forget_uploads, asyncio.Event(), _UPLOADS_EVERY_S))
 
     async def _read_next(self) -> bool:
-        found = await self._reading.read_next()
-        if found:
+        has_read = await self._reading.read_next()
+        if has_read:
             self._read.set()
-            # Where there is one file there may be more, for the other readers too.
+            # There may be more: wake the other readers.
             self._uploaded.set()
-        return found
+        return has_read
 
     async def _forget_uploads(self) -> bool:
         count = await self._queue.forget_uploads(_UPLOAD_AGE_S)
@@ -221,7 +221,7 @@ class Ingest:
     async def _keep(
         self, work: Callable[[], Awaitable[bool]], wake: asyncio.Event, poll: float | None = None
     ) -> None:
-        """Works while there is work, then waits to be woken or for a while."""
+        """Calls `work` while it returns True, then waits for `wake` or the poll interval."""
         poll = poll or self._options.poll
         pause = poll
         while True:
@@ -246,7 +246,7 @@ class Ingest:
 
 
 def _spool(file_format: Format, size: int) -> BinaryIO:
-    """A place for the bytes; converters need a file of the system, which has no name."""
+    """Returns a temporary file; in memory if small, unless a converter needs a real file."""
     if size <= _IN_MEMORY_BYTES and not file_format.is_converted:
         return io.BytesIO()
     return tempfile.TemporaryFile(prefix="strata-")

@@ -1,4 +1,4 @@
-"""Working on something for as long as it is ours."""
+"""Runs work under a lease that is renewed meanwhile."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-# So many times a lease is renewed before it would run out.
+# Renewals within the length of a lease.
 _RENEWALS = 3
 
 
 class LeaseLostError(Exception):
-    """What was worked on is gone, has changed, or was taken over by somebody else."""
+    """The claimed item was deleted, changed, or taken over by another worker."""
 
 
 async def while_held(
@@ -20,7 +20,7 @@ async def while_held(
     """Runs `work` and renews its lease meanwhile.
 
     Args:
-        work: What to do; cancelled when the lease is lost.
+        work: The work; cancelled when the lease is lost.
         hold: Renews the lease; False if it is lost.
         lease: Its length, seconds.
 

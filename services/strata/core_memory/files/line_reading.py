@@ -1,4 +1,4 @@
-"""Lines of a file, from one on, as far as a number of bytes allows."""
+"""Reads lines of a file from a given line on, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ReadableFile:
     Attributes:
         name: ``FOLDER/FILE``.
         content_key: Key of its content.
-        line_count: Its lines.
+        line_count: Number of its lines.
     """
 
     name: str
@@ -30,7 +30,7 @@ class FileLines:
     Attributes:
         file: The file.
         lines: The lines.
-        left_out_chars: Characters of the first line that are left out.
+        left_out_chars: Characters that were cut off the first line.
     """
 
     file: ReadableFile
@@ -39,14 +39,14 @@ class FileLines:
 
 
 class LineStore(Protocol):
-    """Where files and their lines are read."""
+    """Reads files and their lines."""
 
     async def readable_file(self, agent_id: str, file_id: str) -> ReadableFile | None:
-        """Returns a file in a folder of an agent; None if there is none, or none with text."""
+        """Returns a file in a folder of an agent; None if it does not exist or has no text."""
         ...
 
     async def page_from(self, content_key: str, first_line: int) -> list[str]:
-        """Returns lines of a content from one on, numbered from 1; none behind the end."""
+        """Returns lines of a content from `first_line` (from 1) on; none after the end."""
         ...
 
 
@@ -54,7 +54,7 @@ class LineReader:
     """Reads lines of files.
 
     Args:
-        store: Where they are.
+        store: Reads files and their lines.
     """
 
     def __init__(self, store: LineStore) -> None:
@@ -76,13 +76,13 @@ class LineReader:
             first_line: The first line, from 1.
             max_bytes: UTF-8 bytes of the lines, with a line feed for each. A first line that does
                 not fit alone is cut.
-            content_hash: The content that is meant; empty for any.
+            content_hash: The expected content; empty for any.
 
         Raises:
             NotFoundError: FILE_NOT_FOUND.
         """
         file = await self._store.readable_file(agent_id, file_id)
-        # The key of a content begins with its hash.
+        # The key of a content starts with its hash.
         if file is None or not file.content_key.startswith(content_hash):
             raise file_not_found(file_id)
         lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Searching an agent's files by meaning, with the archival service's index."""
+"""Searches an agent's files by meaning, with the archival service's index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strata.core_memory.files.domain.search import (
 )
 from strata.shared.clock import Clock
 
-# Of what is found some may be deleted already.
+# Requested in addition, since some of the found files may be deleted already.
 _SPARE = 5
 
 
@@ -30,12 +30,12 @@ class FileSearch:
         self._clock = clock
 
     async def search(self, query: FileQuery) -> FileFindings:
-        """Returns the best pieces of the agent's files.
+        """Returns the best passages of the agent's files.
 
-        Open files with hits are closed later than others.
+        Open files with hits count as used, so that others are closed before them.
 
         Raises:
-            InvalidArgumentError: The query makes no sense; the message is for the model.
+            InvalidArgumentError: The query is invalid; the message is written for the model.
             UnavailableError: The archival service cannot be reached.
         """
         limit = checked_limit(query)
@@ -52,12 +52,12 @@ class FileSearch:
         return FileFindings(hits, message, scope.unindexed_files, below_floor)
 
     async def _named(
-        self, agent_id: str, found: Sequence[ChunkHit], limit: int
+        self, agent_id: str, hits: Sequence[ChunkHit], limit: int
     ) -> tuple[FileHit, ...]:
-        if not found:
+        if not hits:
             return ()
-        names = await self._store.names_of(agent_id, sorted({hit.file_id for hit in found}))
-        kept = [hit for hit in found if hit.file_id in names][:limit]
+        names = await self._store.names_of(agent_id, sorted({hit.file_id for hit in hits}))
+        kept = [hit for hit in hits if hit.file_id in names][:limit]
         if kept:
             used = sorted({hit.file_id for hit in kept})
             await self._store.touch(agent_id, used, self._clock.now())

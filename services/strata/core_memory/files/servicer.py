@@ -1,4 +1,4 @@
-"""`FileService`: convert, ask, convert back."""
+"""The gRPC servicer of `FileService`: converts requests, calls the domain, converts results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files import convert, convert_views
-from strata.core_memory.files.domain.file_windows import Opened
+from strata.core_memory.files.domain.file_windows import OpenFilesResult
 from strata.core_memory.files.domain.files import PART_BYTES, File, Folder, file_not_found
 from strata.core_memory.files.domain.ports import FileStore, FolderStore
 from strata.core_memory.files.file_windows import Windows
@@ -29,17 +29,17 @@ MAX_PAGE_SIZE = 500
 
 @dataclass(frozen=True, slots=True)
 class FileParts:
-    """What the service is made of.
+    """The parts that the servicer uses.
 
     Attributes:
-        folders: Folders.
-        files: Files.
-        uploads: Receives files.
+        folders: Stores folders.
+        files: Stores files.
+        uploads: Receives uploads.
         windows: Opens and closes files.
         grep: Searches by pattern.
         search: Searches by meaning.
         lines: Reads lines.
-        deleted: Called when something was deleted.
+        deleted: Called after a deletion.
     """
 
     folders: FolderStore
@@ -53,7 +53,7 @@ class FileParts:
 
 
 class FileServicer(pb_grpc.FileServiceServicer):
-    """Folders of files."""
+    """Serves folders, files, windows and searches."""
 
     def __init__(self, parts: FileParts) -> None:
         self._folders = parts.folders
@@ -139,7 +139,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
     async def WatchFile(
         self, request: pb.WatchFileRequest, context: Context
     ) -> AsyncIterator[pb.WatchFileResponse]:
-        """Follows a file until it is ready."""
+        """Streams a file whenever it changes, until it is ready or has failed."""
         async for file in watch(self._files, convert.to_file_id(request.file_id)):
             yield pb.WatchFileResponse(file=convert.file_to_proto(file))
 
@@ -176,7 +176,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
     async def AttachFolder(
         self, request: pb.AttachFolderRequest, context: Context
     ) -> pb.AttachFolderResponse:
-        """Shows a folder to an agent."""
+        """Attaches a folder to an agent, and opens its first files if requested."""
         agent_id, folder_id = convert.to_pair(request)
         folder = await self._folders.attach(agent_id, folder_id)
         if request.open_count:
@@ -186,7 +186,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
     async def DetachFolder(
         self, request: pb.DetachFolderRequest, context: Context
     ) -> pb.DetachFolderResponse:
-        """Hides a folder from an agent."""
+        """Detaches a folder from an agent."""
         await self._folders.detach(*convert.to_pair(request))
         return pb.DetachFolderResponse()
 
@@ -194,7 +194,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self, request: pb.OpenFilesRequest, context: Context
     ) -> pb.OpenFilesResponse:
         """Opens windows."""
-        receipt: Receipt[Opened] = Receipt(
+        receipt: Receipt[OpenFilesResult] = Receipt(
             convert.to_request("OpenFiles", request.request_id, request),
             lambda opened: convert_views.opened_to_proto(opened).SerializeToString(),
         )
@@ -216,8 +216,8 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self, request: pb.GrepFilesRequest, context: Context
     ) -> pb.GrepFilesResponse:
         """Searches by pattern."""
-        found = await self._grep.search(convert_views.to_grep(request))
-        return convert_views.grep_to_proto(found)
+        page = await self._grep.search(convert_views.to_grep(request))
+        return convert_views.grep_to_proto(page)
 
     async def ReadFile(self, request: pb.ReadFileRequest, context: Context) -> pb.ReadFileResponse:
         """Returns lines of a file of an agent."""
@@ -233,25 +233,25 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self, request: pb.SearchFilesRequest, context: Context
     ) -> pb.SearchFilesResponse:
         """Searches by meaning."""
-        found = await self._search.search(convert_views.to_search(request))
-        return convert_views.search_to_proto(found)
+        findings = await self._search.search(convert_views.to_search(request))
+        return convert_views.search_to_proto(findings)
 
 
 async def _chunks(requests: AsyncIterator[pb.UploadFileRequest]) -> AsyncIterator[bytes]:
-    """Gives the bytes behind the header."""
+    """Yields the bytes after the header."""
     async for request in requests:
         if request.WhichOneof("payload") != "chunk":
-            raise _wrong("chunk", "must be all that comes after the header")
+            raise _wrong("chunk", "must be set in every message after the header")
         if len(request.chunk) > PART_BYTES:
             raise _wrong("chunk", f"holds {len(request.chunk)} bytes, at most {PART_BYTES}")
         yield request.chunk
 
 
 async def _drain(requests: AsyncIterator[pb.UploadFileRequest], limit: int) -> None:
-    """Reads what else is sent, up to a limit, and forgets it.
+    """Reads and discards the rest of an upload, up to a limit.
 
-    A client of grpc.aio (1.85) that is still sending when the call ends gets an internal
-    error of its own instead of the status, and its user would not learn what was wrong.
+    A client of grpc.aio (1.85) that is still sending when the call ends reports an internal
+    error instead of the status, so its user would not see what was wrong.
     """
     async for request in requests:
         limit -= request.ByteSize()

@@ -1,4 +1,4 @@
-"""Receiving a file: its bytes come in pieces, and are stored as they come."""
+"""Receives uploads: stores the bytes part by part while they arrive."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _MEDIA_TYPES = {
     Format.PDF: "application/pdf",
     Format.DOCX: "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
 }
-# Python's own table; the system's would differ from host to host.
+# Python's own table: that of the system differs from host to host.
 _NAMES = mimetypes.MimeTypes()
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """What is said of a file before its bytes."""
+class UploadHeader:
+    """The first message of an upload."""
 
     folder_id: str
     name: str
@@ -53,10 +53,10 @@ class Uploads:
     """Receives files.
 
     Args:
-        store: Where the bytes go.
-        folders: Where folders are.
-        limit: Most bytes of a file.
-        wake: Called when there is something to be read.
+        store: Stores the bytes.
+        folders: Looks up folders.
+        limit: Maximum size of a file, bytes.
+        wake: Called after an upload, to wake the worker.
     """
 
     def __init__(
@@ -66,27 +66,27 @@ class Uploads:
         self._folders = folders
         self.limit = limit
         self._wake = wake
-        # Uploads share the connections with calls that a person waits for.
+        # Leaves database connections to other calls.
         self._writers = asyncio.Semaphore(_WRITERS)
 
     async def receive(
         self,
-        header: Header,
+        header: UploadHeader,
         chunks: AsyncIterator[bytes],
         receipt: Callable[[str], Receipt[File]],
     ) -> File:
         """Stores a file.
 
         Args:
-            header: What is said of it.
+            header: The header of the upload.
             chunks: Its bytes.
-            receipt: Makes the receipt of the request from the hash of the bytes.
+            receipt: Makes the receipt of the request, given the hash of the bytes.
 
         Raises:
             ReplayedError: The request was done before.
             NotFoundError: There is no such folder (``FILE_NOT_FOUND``).
             AlreadyExistsError: ``NAME_TAKEN`` or ``REQUEST_ID_REUSED``.
-            InvalidArgumentError: A kind of file that cannot be read.
+            InvalidArgumentError: The format cannot be read.
             ResourceExhaustedError: Too many bytes (``MESSAGE_TOO_LARGE``).
         """
         if await self._folders.get(header.folder_id) is None:
@@ -103,10 +103,10 @@ class Uploads:
 
 
 class _Incoming:
-    """The bytes of one file so far; holds less than a part and a chunk of them."""
+    """One running upload; buffers less than a part and a chunk."""
 
     def __init__(
-        self, store: UploadStore, writers: asyncio.Semaphore, header: Header, limit: int
+        self, store: UploadStore, writers: asyncio.Semaphore, header: UploadHeader, limit: int
     ) -> None:
         self._store = store
         self._writers = writers
@@ -134,10 +134,10 @@ class _Incoming:
             self._hash.update(chunk)
             self._buffer += chunk
             if len(self._buffer) >= HEAD_BYTES:
-                await self._look()
+                await self._detect_format()
             while len(self._buffer) >= PART_BYTES:
                 await self._put(PART_BYTES)
-        await self._look()
+        await self._detect_format()
         if self._buffer:
             await self._put(len(self._buffer))
 
@@ -161,16 +161,16 @@ class _Incoming:
     def _guess(self) -> str:
         assert self._format is not None
         guessed, encoding = _NAMES.guess_type(self._header.name)
-        # A name may say what the bytes are not; only of source code it tells more than they do.
+        # Only for source code the name says more about the type than the bytes do.
         if self._format is Format.CODE and guessed and not encoding:
             return guessed
         return _MEDIA_TYPES[self._format]
 
     async def abandon(self) -> None:
-        """Removes what is stored; a failure is left to the worker."""
+        """Removes the stored parts; if that fails, the worker removes them later."""
         if self._parts == 0:
             return
-        # The caller may be gone, and this task with him.
+        # This task may be cancelled, when the client has disconnected.
         await asyncio.shield(self._withdraw())
 
     async def _withdraw(self) -> None:
@@ -181,12 +181,12 @@ class _Incoming:
         except StrataError as error:
             _log.warning("an upload is left for the worker", reason=error.reason.value)
 
-    async def _look(self) -> None:
-        """Tells, once, from the first bytes whether the file can be read."""
+    async def _detect_format(self) -> None:
+        """Detects the format from the first bytes, once; raises if it cannot be read."""
         if self._format is not None:
             return
         name, head = self._header.name, bytes(self._buffer[:HEAD_BYTES])
-        # Guessing an encoding takes a while.
+        # In a thread, since guessing an encoding is slow.
         self._format = await asyncio.to_thread(kind_of, name, self._header.media_type, head)
         if self._format is None:
             raise InvalidArgumentError(
@@ -199,7 +199,7 @@ class _Incoming:
         del self._buffer[:count]
         part, self._parts = self._parts, self._parts + 1
         async with self._writers:
-            # Goes to its end when the upload is cancelled: of a statement that is broken off
-            # nobody knows whether it arrives yet, after the other parts have been removed.
+            # Shielded: an interrupted statement could still take effect after the other parts
+            # have been removed.
             self._put_last = asyncio.ensure_future(self._store.put(self._id, part, data))
             await asyncio.shield(self._put_last)

@@ -1,4 +1,4 @@
-"""Following a file until it is ready."""
+"""Watches a file until it is ready."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _GROWTH = 1.25
 
 
 async def watch(files: FileStore, file_id: str) -> AsyncIterator[File]:
-    """Gives a file at once, and again whenever it has come further, until it is final.
+    """Yields a file at once, and again after every change, until its state is final.
 
-    The row is looked up after growing pauses, 0.1 to 1 s: nothing is held in between, and
-    any replica sees what any other one does.
+    Polls the row at growing intervals, 0.1 to 1 s, so that changes by any replica are seen
+    and no resource is held in between.
 
     Raises:
-        NotFoundError: It is not there, or not any more (``FILE_NOT_FOUND``).
+        NotFoundError: It does not exist, or was deleted (``FILE_NOT_FOUND``).
     """
     seen: File | None = None
     pause = _FIRST_PAUSE_S

@@ -1,4 +1,4 @@
-"""Reading blocks, and the transactions that change them."""
+"""Reads blocks from PostgreSQL, and runs the transactions that change them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Row, TextClause
 
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.compilation import AgentMemory, blocks_fingerprint
-from strata.core_memory.domain.ports import LabelledBlock, Request, Unit
+from strata.core_memory.domain.ports import LabelledBlock, RequestKey, Unit
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
     AGENT_BLOCKS_AS_OF,
@@ -42,8 +42,10 @@ class PostgresBlockStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def mutate(self, request: Request, work: Callable[[Unit], Awaitable[ResultT]]) -> ResultT:
-        """Runs `work` in one transaction; again if it lost a race.
+    async def mutate(
+        self, request: RequestKey, work: Callable[[Unit], Awaitable[ResultT]]
+    ) -> ResultT:
+        """Runs `work` in one transaction; again if it raises `LostRaceError`.
 
         Raises:
             ReplayedError: The request was done before.
@@ -61,7 +63,7 @@ class PostgresBlockStore:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[PostgresSnapshot]:
-        """Reads of one moment, in one transaction."""
+        """Opens a snapshot: all its reads are in one transaction and see the same state."""
         async with self._database.transaction(snapshot=True) as connection:
             yield PostgresSnapshot(connection)
 
@@ -114,9 +116,9 @@ class PostgresBlockStore:
         self, label: str, after: str, count: int, *, deleted: bool = False
     ) -> list[Block]:
         """Returns blocks of the project in order of id, after an id; deleted ones if asked to."""
-        given = {"label": label} if label else {}
+        filters = {"label": label} if label else {}
         statement = project_blocks_statement(labelled=bool(label), deleted=deleted)
-        rows = await self._read(statement, after=after, count=count, **given)
+        rows = await self._read(statement, after=after, count=count, **filters)
         return [to_block(row) for row in rows]
 
     async def versions(self, block_id: str, before: int, count: int) -> list[Version]:
@@ -125,7 +127,7 @@ class PostgresBlockStore:
         return [to_version(row) for row in rows]
 
     async def values(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, str]:
-        """Returns the values of those revisions that there are."""
+        """Returns the values of those revisions that exist."""
         rows = await self._read(VALUES, block=block_id, revisions=list(revisions))
         return {row.revision: row.value for row in rows}
 

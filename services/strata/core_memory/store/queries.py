@@ -1,4 +1,4 @@
-"""The statements that read blocks, now and as they were."""
+"""The SQL statements that read blocks, current and as of an earlier time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from strata.core_memory.store.rows import BLOCK
 from strata.shared.db import text_with_columns
 
 # Equal fingerprints mean equal blocks in equal order, and the same windows into the same
-# files: then values and agents stay where they are. Without blocks there is one empty row.
-_READ = (
-    "id, label, description, char_limit, read_only, revision, metadata, create_time, update_time,"
-    " delete_time, char_count, taint, fingerprint, has_folders"
-)
-MEMORY = text_with_columns(
+# files: then values and agents are not returned. Without blocks there is one empty row.
+MEMORY = text(
     f"""
     WITH attached AS (
         SELECT b.*, x.position FROM core_memory.attachments x
@@ -62,7 +58,7 @@ KNOWN_AGENT = text(
     "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
 )
 
-# Everything of a block `b` that was made of a version.
+# All columns of a block `b` that is made of a version.
 _PAST_BLOCK = """
     b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
     b.create_time, b.update_time, CAST(NULL AS timestamptz) AS delete_time, b.taint,
@@ -143,7 +139,7 @@ VALUES = text(
 
 
 def project_blocks_statement(*, labelled: bool, deleted: bool) -> TextClause:
-    """Returns the statement that lists blocks of a project, which uses the fitting index."""
+    """Returns the statement that lists blocks of a project, with conditions that fit an index."""
     conditions = ["b.project_id = :project", "b.id > :after"]
     if labelled:
         conditions.append("b.label = :label")

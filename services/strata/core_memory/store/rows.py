@@ -1,4 +1,4 @@
-"""Blocks and versions between the domain and rows."""
+"""Converts blocks and versions to rows and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Row
 
 from strata.core_memory.domain.blocks import Authorship, Block, EditorKind, Origin, Version
 
-# Everything of a block `b`.
+# All columns of a block `b`.
 BLOCK = """
     b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
     b.create_time, b.update_time, b.delete_time, b.taint,
@@ -27,13 +27,13 @@ VERSION_COLUMNS = (
     " operation, agent_id, run_id, step_id, tool_call_id, model, reason, principal, create_time,"
     " editor_kind, base_revision, undoes, taint, tool_name"
 )
-# Of a version, from the record that `records` made.
+# The values of a version, from a record of `records`.
 VERSION_VALUES = (
     ":project, id, revision, label, value, description, char_limit, read_only, metadata,"
     " operation, by_agent, by_run, by_step, by_call, by_model, reason, principal, version_time,"
     " editor_kind, base_revision, undoes, taint, by_tool"
 )
-# Changes travel as one JSON array: one statement whatever their number.
+# Changes are bound as one JSON array, so that any number takes one statement.
 RECORD = (
     "id text, label text, value text, description text, char_limit integer, read_only boolean,"
     " revision bigint, metadata jsonb, create_time timestamptz, update_time timestamptz,"
@@ -133,6 +133,6 @@ def _record(block: Block, authorship: Authorship) -> dict[str, Any]:
 
 
 def _mapping(stored: Any) -> dict[str, str]:
-    # Textual statements get jsonb as text, typed ones as an object.
+    # Textual statements return jsonb as text, typed ones as an object.
     loaded: dict[str, str] = json.loads(stored) if isinstance(stored, str) else stored
     return loaded

@@ -1,4 +1,4 @@
-"""The edits that a revert is about, as a statement that uses the fitting index."""
+"""The SQL statement that finds the edits of a selection, with conditions that fit an index."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def edits_statement(selection: Selection) -> TextClause:
 
 
 def edits_parameters(selection: Selection) -> dict[str, Any]:
-    """Returns what is bound beside the project."""
-    given = {name: getattr(selection, name) for name in _CONDITIONS}
-    return {name: value for name, value in given.items() if value}
+    """Returns the parameters of the statement, except the project."""
+    values = {name: getattr(selection, name) for name in _CONDITIONS}
+    return {name: value for name, value in values.items() if value}

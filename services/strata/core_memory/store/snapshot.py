@@ -1,4 +1,4 @@
-"""What an agent's model sees, read in one transaction."""
+"""Reads an agent's memory from one database snapshot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from strata.shared.context import current_project
 
 
 class PostgresSnapshot:
-    """Blocks and folders of one moment; see `domain.compilation.MemorySnapshot`.
+    """Reads blocks and folders from one snapshot; see `domain.compilation.MemorySnapshot`.
 
     Args:
-        connection: In a transaction whose statements all see the same rows.
+        connection: In a transaction with snapshot isolation.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -29,11 +29,11 @@ class PostgresSnapshot:
         """Returns the agent's blocks, without values if the fingerprint is the known one."""
         bound = {"project": current_project(), "agent": agent_id, "known": known_fingerprint}
         rows = (await self._connection.execute(MEMORY, bound)).all()
-        found = [row for row in rows if row.id is not None]
+        block_rows = [row for row in rows if row.id is not None]
         return AgentMemory(
             fingerprint=rows[0].fingerprint,
-            blocks=[to_block(row) for row in found],
-            sizes={row.label: row.char_count for row in found},
+            blocks=[to_block(row) for row in block_rows],
+            sizes={row.label: row.char_count for row in block_rows},
             has_folders=rows[0].has_folders,
         )
 

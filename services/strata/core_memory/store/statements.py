@@ -1,4 +1,4 @@
-"""The statements of a mutation; `unit` says what each is for."""
+"""The SQL statements of mutations; `unit` uses and explains them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INSERT_VERSIONS = f"""
     INSERT INTO core_memory.block_versions ({VERSION_COLUMNS})
     SELECT {VERSION_VALUES} FROM given
 """
-# Of the rows that a statement takes out of the attachments.
+# Records the attachments that a statement has deleted (`gone`).
 _REMEMBER = """
     INSERT INTO core_memory.attachment_history
         (project_id, agent_id, block_id, label, position, attach_time, detach_time)
@@ -42,8 +42,8 @@ SEEN = text(
     "SELECT digest, response FROM core_memory.requests"
     " WHERE project_id = :project AND request_id = :request"
 )
-# The request and the lock in one statement. The lock is in a part of its own because
-# an outer join cannot be locked; it gives the newest row, after waiting for it.
+# Reads the request and locks the block in one statement. The lock is in a CTE, because an
+# outer join cannot be locked; it returns the newest row, after waiting for it.
 LOCK_BLOCK = text(
     f"""
     WITH b AS (
@@ -56,7 +56,7 @@ LOCK_BLOCK = text(
     LEFT JOIN b ON true
     """
 )
-# Locked in order of id, so that two who lock several never wait for each other.
+# Locked in order of id, to exclude deadlocks.
 LOCK_BLOCKS = text(
     f"""
     WITH b AS (
@@ -70,7 +70,7 @@ LOCK_BLOCKS = text(
     LEFT JOIN b ON true
     """
 )
-# The block's own state is asked again after waiting for it; the attachment's is not.
+# After waiting for the lock, the condition on the block is checked again.
 LOCK_LABELLED = text(
     f"""
     WITH b AS (
@@ -146,8 +146,8 @@ BEGIN_AGENT = text(
     ON CONFLICT DO NOTHING
     """
 )
-# Locked first: whatever is attached to the followed agent before is seen by the next statement,
-# and whatever is attached later waits and is then attached to both.
+# Locked first: the next statement sees blocks that were attached to the followed agent before,
+# and a later attachment waits for this transaction and then applies to both.
 LOCK_FOLLOWED = text(
     "SELECT agent_id FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :followed FOR UPDATE"
@@ -201,9 +201,9 @@ ATTACHED = text(
     ORDER BY x.position
     """
 )
-# Locked first, so that the next statement sees what others attached meanwhile. All that the
-# agent has is locked too, in order of id: a block's lock comes before its attachments' and
-# before the agent's, here as with everybody who changes a block.
+# Locked first, so that the next statement sees concurrent attachments. The agent's blocks are
+# locked too, in order of id. As in all changes of blocks, a block is locked before its
+# attachments and before the agent.
 LOCK_MADE_FOR = text(
     """
     SELECT b.id FROM core_memory.blocks b

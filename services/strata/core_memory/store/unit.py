@@ -1,4 +1,4 @@
-"""One mutation of blocks: its statements, and what their refusals mean."""
+"""Transactions on blocks in PostgreSQL, and the errors that its constraints mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Authorship, Block, Version, agent_not_found
 from strata.core_memory.domain.editing import label_taken
-from strata.core_memory.domain.ports import LabelledBlock, ReplayedError, Request
+from strata.core_memory.domain.ports import LabelledBlock, ReplayedError, RequestKey
 from strata.core_memory.domain.prompt_limits import (
     NO_LIMIT,
     PromptLimit,
@@ -58,13 +58,13 @@ from strata.shared.errors import AlreadyExistsError, Reason
 
 
 class LostRaceError(Exception):
-    """Another transaction did the same first; what it did is visible to the next attempt."""
+    """A concurrent transaction did the same first; the next attempt sees its changes."""
 
 
 class PostgresUnit:
     """One transaction over the blocks of the calling project; see `domain.ports.Unit`."""
 
-    def __init__(self, connection: AsyncConnection, request: Request) -> None:
+    def __init__(self, connection: AsyncConnection, request: RequestKey) -> None:
         self._connection = connection
         self._request = request
         self._project = current_project()
@@ -77,35 +77,35 @@ class PostgresUnit:
                 self._replay(row)
 
     async def lock_block(self, block_id: str) -> Block | None:
-        """Returns the newest state of a block and keeps others from changing it."""
+        """Returns the newest state of a block and locks it until the transaction ends."""
         result = await self._run(LOCK_BLOCK, request=self._request.id, block=block_id)
         row = result.one()
         self._replay(row)
         return None if row.id is None else to_block(row)
 
     async def lock_blocks(self, block_ids: Sequence[str]) -> dict[str, Block]:
-        """Returns what `lock_block` does for several by id, deleted ones too."""
+        """Locks several blocks as `lock_block` does, including deleted ones; returns them by id."""
         result = await self._run(LOCK_BLOCKS, request=self._request.id, ids=list(block_ids))
         rows = result.all()
         self._replay(rows[0])
         return {row.id: to_block(row) for row in rows if row.id is not None}
 
     async def lock_labelled(self, agent_id: str, label: str) -> LabelledBlock:
-        """Returns what `lock_block` does for the agent's block of that label."""
+        """Locks the agent's block of a label as `lock_block` does."""
         blocks, labels = await self.lock_all(agent_id, [label])
         return LabelledBlock(blocks.get(label), labels)
 
     async def lock_all(
         self, agent_id: str, labels: Sequence[str]
     ) -> tuple[dict[str, Block], tuple[str, ...]]:
-        """Returns what `lock_block` does for the agent's blocks of those labels, by label."""
+        """Locks the agent's blocks of some labels as `lock_block` does; returns them by label."""
         result = await self._run(
             LOCK_LABELLED, request=self._request.id, agent=agent_id, labels=list(labels)
         )
         rows = result.all()
         self._replay(rows[0])
-        found = [to_block(row) for row in rows if row.id is not None]
-        return {block.label: block for block in found}, tuple(rows[0].labels)
+        blocks = [to_block(row) for row in rows if row.id is not None]
+        return {block.label: block for block in blocks}, tuple(rows[0].labels)
 
     async def value_at(self, block_id: str, revision: int) -> str | None:
         """Returns the text of a block at a revision; None if there is none."""
@@ -113,24 +113,24 @@ class PostgresUnit:
         return None if row is None else row.value
 
     async def versions_at(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, Version]:
-        """Returns those versions of a block that there are, by revision."""
+        """Returns the existing ones of some versions of a block, by revision."""
         result = await self._run(VERSIONS_AT, block=block_id, revisions=list(revisions))
         return {row.revision: to_version(row) for row in result}
 
     async def edits(self, selection: Selection) -> Mapping[str, Sequence[int]]:
         """Returns the revisions that match, newest first, by block."""
         result = await self._run(edits_statement(selection), **edits_parameters(selection))
-        found: dict[str, list[int]] = {}
+        revisions: dict[str, list[int]] = {}
         for row in result:
-            found.setdefault(row.block_id, []).append(row.revision)
-        return found
+            revisions.setdefault(row.block_id, []).append(row.revision)
+        return revisions
 
     async def reverts(self, block_ids: Sequence[str]) -> Mapping[str, Mapping[int, str]]:
-        """Returns what the reverts of some blocks undid, by block and revision."""
-        found: dict[str, dict[int, str]] = {}
+        """Returns, by block and revision, what each revert undid."""
+        undone: dict[str, dict[int, str]] = {}
         for row in await self._run(REVERTS, ids=list(block_ids)):
-            found.setdefault(row.block_id, {})[row.revision] = row.undoes
-        return found
+            undone.setdefault(row.block_id, {})[row.revision] = row.undoes
+        return undone
 
     async def insert(
         self,
@@ -167,11 +167,11 @@ class PostgresUnit:
         )
 
     async def purge(self, block_id: str) -> bool:
-        """Destroys a block with its history and attachments; says whether there was one."""
+        """Destroys a block with its history and attachments; False if there is none."""
         return (await self._run(PURGE, block=block_id)).rowcount > 0
 
     async def attach(self, agent_id: str, labels: Mapping[str, str], time: datetime) -> None:
-        """Shows blocks to an agent, in order, after those that it has."""
+        """Attaches blocks to an agent, in order, after those that are attached already."""
         await self._run(
             ATTACH,
             taken=", ".join(labels.values()),
@@ -182,7 +182,7 @@ class PostgresUnit:
         )
 
     async def detach(self, agent_id: str, block_id: str, time: datetime) -> bool:
-        """Hides a block from an agent; says whether it had it."""
+        """Detaches a block from an agent; False if it was not attached."""
         return (await self._run(DETACH, agent=agent_id, block=block_id, time=time)).rowcount > 0
 
     async def knows_agent(self, agent_id: str) -> bool:
@@ -192,14 +192,14 @@ class PostgresUnit:
     async def begin_agent(
         self, agent_id: str, limit: PromptLimit = NO_LIMIT, revision: int = 0
     ) -> bool:
-        """Notes that the agent's first blocks are made; False if they were before."""
+        """Records that the agent's first blocks are made; False if they were made before."""
         result = await self._run(BEGIN_AGENT, **_prompt(agent_id, limit, revision))
         return result.rowcount > 0
 
     async def follow(self, agent_id: str, followed_id: str, time: datetime) -> bool:
-        """Lets an agent share the blocks of another, present and future.
+        """Makes an agent share the blocks of another, present and future.
 
-        A block whose label it has already is not shared.
+        A block whose label the agent has already is not shared.
 
         Returns:
             False if there is no such other agent.
@@ -210,7 +210,7 @@ class PostgresUnit:
         return True
 
     async def lock_prompt(self, agent_id: str) -> PromptLimit | None:
-        """Returns how large the memory of an agent may become, and keeps others from growing it."""
+        """Returns the memory limit of an agent; no other transaction can grow its memory then."""
         row = (await self._run(LOCK_PROMPT, agent=agent_id)).first()
         if row is None:
             return None
@@ -228,7 +228,7 @@ class PostgresUnit:
         return PromptSize() if row is None else PromptSize(row.plain_bytes, row.numbered_bytes)
 
     async def raise_prompt(self, agent_id: str, limit: PromptLimit) -> None:
-        """Lets the memory of an agent become as large as a limit says, in the form it has."""
+        """Raises the limit of an agent to the bytes of another, for the rendering that it has."""
         await self._run(RAISE_PROMPT, agent=agent_id, limit=limit.bytes)
 
     async def set_prompt(self, agent_id: str, limit: PromptLimit, revision: int) -> None:
@@ -254,16 +254,16 @@ class PostgresUnit:
         return [to_block(row) for row in await self._run(ATTACHED, agent=agent_id)]
 
     async def detach_all(self, agent_id: str, time: datetime) -> frozenset[str]:
-        """Forgets an agent and hides everything from it; returns the ids of its blocks."""
+        """Deletes an agent's record and detaches its blocks; returns their ids."""
         await self._run(LOCK_MADE_FOR, agent=agent_id)
         return frozenset(row[0] for row in await self._run(DETACH_ALL, agent=agent_id, time=time))
 
     async def made_for(self, agent_id: str) -> list[Block]:
-        """Returns the blocks made for an agent that no agent has; after `detach_all`."""
+        """Returns the blocks made for an agent that are attached to none; after `detach_all`."""
         return [to_block(row) for row in await self._run(MADE_FOR, agent=agent_id)]
 
     async def finish(self, response: bytes) -> None:
-        """Stores the response of a mutation whose write did not."""
+        """Stores the response of a mutation, if no write took it."""
         if self._request.id:
             await self._run(NOTE, **self._receipt(response))
 
@@ -288,7 +288,7 @@ class PostgresUnit:
     async def _run(
         self, statement: TextClause, *, taken: str = "", **parameters: Any
     ) -> CursorResult[Any]:
-        """Executes a statement; `taken` is the label that another block may have already."""
+        """Executes a statement; `taken` is the label that the error names if it is taken."""
         try:
             return await self._connection.execute(
                 statement, {"project": self._project, **parameters}
@@ -302,8 +302,10 @@ class PostgresUnit:
                 case "requests_once" | "attachments_block":
                     raise LostRaceError from error
                 case "memory_within_prompt":
-                    told = json.loads(getattr(driver_error(error), "detail", ""))
-                    raise memory_too_large(told["agent_id"], told["size"], told["limit"]) from error
+                    detail = json.loads(getattr(driver_error(error), "detail", ""))
+                    raise memory_too_large(
+                        detail["agent_id"], detail["size"], detail["limit"]
+                    ) from error
             raise
 
 

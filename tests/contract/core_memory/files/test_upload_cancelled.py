@@ -11,7 +11,7 @@ import pytest
 from file_stores import Stores
 from strata.core_memory.files.domain.files import PART_BYTES
 from strata.core_memory.files.store.uploads import PostgresUploadStore
-from strata.core_memory.files.uploads import Header, Uploads
+from strata.core_memory.files.uploads import UploadHeader, Uploads
 
 
 class OnItsWay(PostgresUploadStore):
@@ -51,7 +51,7 @@ async def test_a_part_that_arrives_late_does_not_stay(stores: Stores) -> None:
         for _ in range(2):
             yield b"x" * PART_BYTES
 
-    header = Header(folder_id=folder.id, name="a.txt", media_type="", replace=False)
+    header = UploadHeader(folder_id=folder.id, name="a.txt", media_type="", replace=False)
     receiving = asyncio.create_task(uploads.receive(header, chunks(), _no_receipt))
     await late.sent.wait()
     receiving.cancel()

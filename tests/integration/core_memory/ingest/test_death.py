@@ -28,7 +28,7 @@ from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
 from strata.core_memory.files.chunking import Chunker
-from strata.core_memory.files.domain.ports import Progress
+from strata.core_memory.files.domain.ports import IndexProgress
 from strata.core_memory.files.indexing import FileIndexing
 from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
 from strata.core_memory.files.leases import LeaseLostError, while_held
@@ -176,9 +176,9 @@ async def test_progress_of_an_earlier_text_is_not_taken(quiet: Services, stores:
     (waiting,) = await stores.queue.waiting(("", ""), 10)
     assert await stores.queue.waiting((waiting.project_id, waiting.file_id), 10) == []
     earlier = WaitingFile(waiting.project_id, waiting.file_id, "0" * 64)
-    done = {file.id: Progress(4, 4)}
+    done = {file.id: IndexProgress(4, 4)}
     assert not await stores.queue.progress(claim.project_id, [earlier], done)
-    half = {file.id: Progress(4, 2)}
+    half = {file.id: IndexProgress(4, 2)}
     assert await stores.queue.progress(claim.project_id, [waiting], half)
     assert (await quiet.file(file.id)).index_progress == 0.5
     assert await stores.queue.progress(claim.project_id, [waiting], done)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, Progress
+from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, IndexProgress
 from strata.core_memory.files.domain.search import FileQuery
 from strata.core_memory.files.search import FileSearch
 from strata.shared.clock import SystemClock
@@ -33,7 +33,9 @@ class Index:
     ) -> int:
         raise UnavailableError("not part of this test")
 
-    async def progress(self, project_id: str, file_ids: Sequence[str]) -> Mapping[str, Progress]:
+    async def progress(
+        self, project_id: str, file_ids: Sequence[str]
+    ) -> Mapping[str, IndexProgress]:
         raise UnavailableError("not part of this test")
 
     async def drop(

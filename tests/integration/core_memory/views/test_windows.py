@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import ReplayedError, Request
-from strata.core_memory.files.domain.file_windows import Opened, OpenWindows, WindowRequest
+from strata.core_memory.domain.ports import ReplayedError, RequestKey
+from strata.core_memory.files.domain.file_windows import OpenFilesResult, OpenWindows, WindowRequest
 from strata.core_memory.files.store.fingerprint import DIRECTORIES_FINGERPRINT
 from strata.shared.context import current_project, use
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
@@ -21,8 +21,8 @@ from strata.shared.ids import new_id
 FORTY = "".join(f"line {number}\n" for number in range(1, 41))
 
 
-def receipt(request_id: str = "", digest: bytes = b"") -> Receipt[Opened]:
-    return Receipt(Request(request_id, digest), lambda opened: opened.message.encode())
+def receipt(request_id: str = "", digest: bytes = b"") -> Receipt[OpenFilesResult]:
+    return Receipt(RequestKey(request_id, digest), lambda opened: opened.message.encode())
 
 
 def opening(agent: str, *names: str, **options: Any) -> OpenWindows:
@@ -188,7 +188,7 @@ async def test_the_same_request_at_once_opens_once(files: Any, agent: str) -> No
     results = await asyncio.gather(
         *(files.windows.open(command, once) for _ in range(4)), return_exceptions=True
     )
-    assert sum(isinstance(result, Opened) for result in results) == 1
+    assert sum(isinstance(result, OpenFilesResult) for result in results) == 1
     assert sum(isinstance(result, ReplayedError) for result in results) == 3
 
 

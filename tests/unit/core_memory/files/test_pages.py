@@ -13,21 +13,21 @@ from strata.core_memory.files.reading.decoding import text_of
 from strata.core_memory.files.reading.pages import (
     MAX_LINE_CHARS,
     PAGE_CHARS,
-    Page,
+    ParsedPage,
     UnreadableFileError,
     pages_of,
 )
 
 
-def read(data: bytes) -> list[Page]:
+def read(data: bytes) -> list[ParsedPage]:
     return list(pages_of(text_of(io.BytesIO(data))))
 
 
-def lines_of(pages: list[Page]) -> list[str]:
+def lines_of(pages: list[ParsedPage]) -> list[str]:
     return [line for page in pages for line in page.text.split("\n")]
 
 
-def check(pages: list[Page]) -> None:
+def check(pages: list[ParsedPage]) -> None:
     """The places of pages follow from each other."""
     next_line = 1
     for number, page in enumerate(pages):

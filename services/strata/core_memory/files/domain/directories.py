@@ -1,4 +1,4 @@
-"""The ``<directories>`` element of the prompt, byte for byte (docs/wire-format.md#directories)."""
+"""Renders the ``<directories>`` element of the prompt. Golden tests fix its bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
 
 CLOSED_SHOWN = 50
-"""Closed files of a folder that are shown: thousands would flood the prompt."""
+"""Maximum of closed files that are listed for a folder."""
 
 TRUNCATED = (
     "...[TRUNCATED]\n# NOTE: This block is truncated, use functions to view the full content."
@@ -22,15 +22,15 @@ TRUNCATED = (
 
 @dataclass(frozen=True, slots=True)
 class FolderView:
-    """A folder as an agent sees it.
+    """A folder with the parts of it that are rendered.
 
     Attributes:
         name: Its name.
         description: What is in it; may be empty.
         instructions: How to use it; may be empty.
         windows: The open files.
-        closed: Names, ``FOLDER/FILE``, of closed files that are shown.
-        more: How many files are not shown.
+        closed: Names, ``FOLDER/FILE``, of closed files that are listed.
+        more: Number of files that are not listed.
     """
 
     name: str
@@ -53,9 +53,9 @@ def render_directories(
     Args:
         folders: The agent's folders in order of attachment.
         texts: By id of file, the text from the first line of its window on, at least as
-            much of it as the limit allows to show.
-        labels: Labels of the agent's blocks, which are tags of the prompt too.
-        limits: How much is shown.
+            much as the limit allows to render.
+        labels: Labels of the agent's blocks; text that looks like their tags is escaped.
+        limits: How much of files is rendered.
         closed: Names of files that were closed because the prompt had no space for them.
     """
     if not folders:
@@ -75,12 +75,12 @@ def render_directories(
 
 
 def window_view(window: Window, text: str, limit: int) -> str:
-    """Returns what a window shows: a line that says where it is, then numbered lines.
+    """Returns the text of a window: a line with its position, then numbered lines.
 
     Args:
         window: The window.
-        text: The file's text from the window's first line on, as much of it as `limit` or more.
-        limit: Most characters; the mark that the text is cut is among them.
+        text: The file's text from the window's first line on, at least `limit` characters of it.
+        limit: Maximum of characters, including the mark of truncated text.
     """
     file = window.file
     if file.content is ContentState.STORED:

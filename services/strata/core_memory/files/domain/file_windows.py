@@ -1,4 +1,4 @@
-"""Windows of agents into files."""
+"""Windows of agents into files: types, and the interface of their store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.core_memory.domain.prompt_limits import PromptLimit
 from strata.core_memory.files.domain.files import WHOLE_FILE, ContentState, OpenFile
 
 DEFAULT_MAX_OPEN = DEFAULT_LIMITS.max_open
-"""Files that an agent may have open at once when nobody says how many."""
+"""Default of the files that an agent may have open at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class OpenWindows:
         agent_id: The agent.
         requests: What to open.
         close_all_others: Close every other window.
-        max_open: Windows that may be open at once; 0 for what is known of the agent's window.
-        view_chars: Characters of one file that are shown; 0 likewise.
+        max_open: Windows that may be open at once; 0 for the agent's stored limit.
+        view_chars: Characters of one file that are rendered; 0 for the agent's stored limit.
         max_bytes: UTF-8 bytes that blocks and folders may take together in the agent's prompt;
-            0 likewise.
+            0 for the agent's stored limit.
     """
 
     agent_id: str
@@ -54,16 +54,16 @@ class OpenWindows:
 
     @property
     def limits(self) -> FileLimits:
-        """How much of files is shown."""
+        """How much of files is rendered."""
         return FileLimits(self.max_open, self.view_chars)
 
     @property
     def complete(self) -> bool:
-        """Whether it has every limit, as the call of an agent's tool has."""
+        """Whether every limit is set; calls of an agent's tools set all of them."""
         return bool(self.max_open and self.view_chars and self.max_bytes)
 
     def within(self, known: PromptLimit) -> OpenWindows:
-        """Returns it with what is known of the agent's window in place of limits that are 0."""
+        """Returns the command with the agent's stored limits in place of limits that are 0."""
         return replace(
             self,
             max_open=self.max_open or known.max_open or DEFAULT_MAX_OPEN,
@@ -74,13 +74,13 @@ class OpenWindows:
 
 @dataclass(frozen=True, slots=True)
 class AttachedFile:
-    """A file of an attached folder, as far as opening it is concerned.
+    """A file of an attached folder, with the fields that opening needs.
 
     Attributes:
         id: The file.
         name: ``FOLDER/FILE``.
-        content: How far its bytes are read.
-        error: Why they could not be.
+        content: State of its content.
+        error: Why its content could not be read; empty otherwise.
         line_count: Lines of its text.
     """
 
@@ -98,7 +98,7 @@ class Window:
     Attributes:
         file: The file.
         start: First line, from 1.
-        end: Last line; 0 for the end of the file, wherever that may come to be.
+        end: Last line; 0 for the end of the file, also after the file has changed.
         last_access_time: When it was last used, UTC.
     """
 
@@ -114,30 +114,30 @@ class Window:
 
     @property
     def last_line(self) -> int:
-        """The last line that it shows, of the file as it is now."""
+        """The last line that it shows of the current file."""
         return min(self.end or self.file.line_count, self.file.line_count)
 
     @property
     def has_text(self) -> bool:
-        """True if there is a line to be seen through it."""
+        """True if it shows at least one line."""
         return self.file.content is ContentState.TEXT and self.start <= self.last_line
 
     def as_open_file(self) -> OpenFile:
-        """Returns the window as callers of the API see it."""
+        """Returns the window in the form of the API."""
         return OpenFile(
             self.file.id, self.file.name, self.start, self.last_line, self.last_access_time
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What becomes of an agent's windows.
+class WindowPlan:
+    """Which windows of an agent to open, keep and close.
 
     Attributes:
         windows: All windows open afterwards, by name of file.
-        opened: Those of them that were asked for.
+        opened: Those of them that the request opens.
         closed: Files whose windows are closed.
-        message: What the model is told.
+        message: The message to the model.
     """
 
     windows: tuple[Window, ...]
@@ -147,26 +147,26 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """The windows open after a command, by name of file, and what the model is told."""
+class OpenFilesResult:
+    """The windows open after a command, by name of file, and the message to the model."""
 
     windows: tuple[OpenFile, ...]
     message: str = ""
 
 
-Decide: TypeAlias = Callable[[Mapping[str, AttachedFile], Sequence[Window]], Opening]
-"""Says what becomes of the windows, given the attached files of some names and what is open."""
+PlanWindows: TypeAlias = Callable[[Mapping[str, AttachedFile], Sequence[Window]], WindowPlan]
+"""Plans windows, from the attached files by name and the windows that are open."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptUse:
-    """What memory takes of an agent's prompt, in UTF-8 bytes.
+    """The space that memory takes in an agent's prompt, in UTF-8 bytes.
 
     Attributes:
         blocks: All blocks.
         directories: The ``<directories>`` element, open files included.
-        files: What is shown of each open file, by id of file.
-        limit: What blocks alone may take; None if that is not known.
+        files: The rendered part of each open file, by id of file.
+        limit: What blocks alone may take; None if unknown.
     """
 
     blocks: int
@@ -175,36 +175,36 @@ class PromptUse:
     limit: int | None
 
 
-CheckUse: TypeAlias = Callable[[PromptUse, Opening], None]
-"""Refuses windows for which a prompt has no space, by raising."""
+CheckUse: TypeAlias = Callable[[PromptUse, WindowPlan], None]
+"""Raises if a prompt has no space for the planned windows."""
 
 ChooseWindows: TypeAlias = Callable[[Sequence[Window], Mapping[str, int]], Sequence[Window]]
-"""Chooses windows to close, given those that are open and their bytes by id of file."""
+"""Chooses windows to close, from the open windows and their bytes by id of file."""
 
 
 class WindowStore(Protocol):
     """The windows of agents of the calling project."""
 
     async def prompt_limit(self, agent_id: str) -> PromptLimit:
-        """Returns what the prompt of an agent has space for, as far as it is known."""
+        """Returns the stored limits of an agent's prompt; `NO_LIMIT` if there are none."""
         ...
 
     async def change(
         self,
         agent_id: str,
         names: Sequence[str],
-        receipt: Receipt[Opened],
-        decide: Decide,
+        receipt: Receipt[OpenFilesResult],
+        decide: PlanWindows,
         check: tuple[FileLimits, CheckUse] | None = None,
-    ) -> Opened:
-        """Changes an agent's windows in one transaction, one agent's changes after another.
+    ) -> OpenFilesResult:
+        """Changes an agent's windows in one transaction; changes of one agent are serialised.
 
         Args:
             agent_id: The agent.
-            names: Files that are looked up for `decide`.
-            receipt: Makes a repetition get the first answer.
-            decide: What becomes of the windows; what it raises ends the transaction.
-            check: Looks at the prompt that results, rendered with these limits; likewise.
+            names: Files to look up for `decide`.
+            receipt: Makes repetitions of the request return the first response.
+            decide: Plans the windows; an error that it raises rolls the transaction back.
+            check: Checks the resulting prompt, rendered with these limits; may raise likewise.
 
         Raises:
             ReplayedError: The request was done before.
@@ -215,10 +215,10 @@ class WindowStore(Protocol):
     async def close_to_fit(
         self, agent_id: str, limits: FileLimits, choose: ChooseWindows, *, preview: bool
     ) -> Sequence[Window]:
-        """Closes chosen windows of an agent; its prompt names them until the next change.
+        """Closes the chosen windows; the prompt names the closed files until the next change.
 
         Returns:
-            What was closed; for a preview, what would be.
+            The closed windows; with `preview`, those that would be closed.
         """
         ...
 
@@ -227,7 +227,7 @@ class WindowStore(Protocol):
         ...
 
     async def first_names(self, agent_id: str, folder_id: str, count: int) -> list[str]:
-        """Returns the first names of files of an attached folder that can be read."""
+        """Returns the first names, in order, of readable files of an attached folder."""
         ...
 
 

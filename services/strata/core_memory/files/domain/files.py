@@ -1,4 +1,4 @@
-"""What a folder and a file are, and what may not be done with them."""
+"""Folders and files, and the errors of operations on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata.shared.errors import (
 )
 
 PART_BYTES = 1024 * 1024
-"""Size of the parts in which bytes come and are stored; the last one may be smaller."""
+"""Size of the parts in which bytes are stored, and maximum of an upload's chunk."""
 
 MAX_NAME_CHARS = 255
 
@@ -25,7 +25,7 @@ _HASH_DIGITS = 64
 
 
 class ContentState(StrEnum):
-    """How far some bytes are read."""
+    """State of a content: bytes that are to be converted to text."""
 
     STORED = "stored"
     TEXT = "text"
@@ -33,7 +33,7 @@ class ContentState(StrEnum):
 
 
 class FileState(StrEnum):
-    """How far a file is prepared."""
+    """State of a file on its way to the index."""
 
     PARSING = "parsing"
     INDEXING = "indexing"
@@ -42,18 +42,18 @@ class FileState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if nothing more happens to it by itself."""
+        """True if the state does not change without a new upload."""
         return self in (FileState.READY, FileState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Some files under a name.
+    """A named collection of files.
 
     Attributes:
         id: ``folder-<uuid>``.
         name: Unique in the project.
-        description: What is in it; shown to the model.
+        description: What it contains; shown to the model.
         instructions: How to use it; shown to the model.
         file_count: Number of files.
         create_time: When it was made, UTC.
@@ -72,18 +72,18 @@ class File:
     """A file in a folder.
 
     Attributes:
-        id: ``file-<uuid>``; a file that is replaced keeps it.
+        id: ``file-<uuid>``; replacing the content keeps the id.
         folder_id: The folder.
         folder_name: Its name.
         name: Name in the folder.
         media_type: MIME type.
-        content_key: Which content it has, see `content_key`.
+        content_key: Key of its content, see `content_key`.
         size_bytes: Bytes of the original.
         line_count: Lines of its text; 0 until it is read.
-        state: How far it is prepared.
+        state: How far it is processed.
         error: Why it could not be read or indexed, for a person.
-        chunk_count: Pieces that are to be found by meaning; 0 until they are cut.
-        indexed_count: How many of them are.
+        chunk_count: Chunks for the search by meaning; 0 until they are cut.
+        indexed_count: How many of them are indexed.
         create_time: When it was uploaded, UTC.
     """
 
@@ -103,7 +103,7 @@ class File:
 
     @property
     def full_name(self) -> str:
-        """The name that models know it by: ``FOLDER/FILE``."""
+        """The name for models: ``FOLDER/FILE``."""
         return f"{self.folder_name}/{self.name}"
 
     @property
@@ -113,7 +113,7 @@ class File:
 
     @property
     def index_progress(self) -> float:
-        """Share of its pieces that are found by meaning, 0 to 1."""
+        """Share of its chunks that are indexed, 0 to 1."""
         if self.state is FileState.READY:
             return 1.0
         if self.chunk_count == 0:
@@ -142,7 +142,7 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class NewFolder:
-    """A folder to be made."""
+    """A folder to create."""
 
     name: str
     description: str
@@ -154,15 +154,15 @@ class NewFile:
     """A file whose bytes are stored under the id of an upload.
 
     Attributes:
-        upload_id: ``upload-<uuid>``, under which the parts stand.
-        part_count: How many there are.
+        upload_id: ``upload-<uuid>``, the key of the stored parts.
+        part_count: Number of parts.
         folder_id: The folder.
         name: Name in the folder.
         media_type: MIME type.
-        format: How the bytes are read.
+        format: The format of the bytes, which decides how they are read.
         content_key: See `content_key`.
-        size_bytes: Bytes in all.
-        replace: Take the place of another file of that name.
+        size_bytes: Total of bytes.
+        replace: Replace the content of an existing file of that name.
     """
 
     upload_id: str
@@ -177,21 +177,21 @@ class NewFile:
 
 
 def content_key(sha256: str, file_format: str, *, converted: bool) -> str:
-    """Returns what names the text of some bytes: their hash, and how they were converted.
+    """Returns the key of a content: the hash of its bytes, and the format if it is converted.
 
-    The same bytes are another text as a web page than as plain text; everything that is
-    text already is one content whatever it is called.
+    The same bytes give another text as a web page than as plain text. All formats that are
+    only decoded share one content.
 
     Args:
         sha256: Hash of the bytes, in hex.
-        file_format: How they are read.
-        converted: True if reading is more than decoding.
+        file_format: The format of the bytes.
+        converted: True if the format needs a converter, not only decoding.
     """
     return f"{sha256}-{file_format}" if converted else sha256
 
 
 def folder_not_found(folder_id: str) -> NotFoundError:
-    """Returns the error of a folder that is not there."""
+    """Returns the error for a folder that does not exist."""
     return NotFoundError(
         f"There is no folder {folder_id}.",
         reason=Reason.FILE_NOT_FOUND,
@@ -200,7 +200,7 @@ def folder_not_found(folder_id: str) -> NotFoundError:
 
 
 def file_not_found(file_id: str) -> NotFoundError:
-    """Returns the error of a file that is not there."""
+    """Returns the error for a file that does not exist."""
     return NotFoundError(
         f"There is no file {file_id}.",
         reason=Reason.FILE_NOT_FOUND,
@@ -209,14 +209,14 @@ def file_not_found(file_id: str) -> NotFoundError:
 
 
 def folder_name_taken(name: str) -> AlreadyExistsError:
-    """Returns the error of a second folder of one name."""
+    """Returns the error for a folder name that is taken."""
     return AlreadyExistsError(
         f"The project has a folder {name!r} already.", metadata={"name": name}
     )
 
 
 def file_name_taken(name: str) -> AlreadyExistsError:
-    """Returns the error of another file of one name."""
+    """Returns the error for a file name that is taken."""
     return AlreadyExistsError(
         f"The folder has another file {name!r}; set replace to put this one in its place.",
         metadata={"name": name},
@@ -224,7 +224,7 @@ def file_name_taken(name: str) -> AlreadyExistsError:
 
 
 def file_too_large(limit: int) -> ResourceExhaustedError:
-    """Returns the error of a file of more than `limit` bytes."""
+    """Returns the error for a file of more than `limit` bytes."""
     return ResourceExhaustedError(
         f"The file has more than {limit} bytes, the most that is allowed.",
         reason=Reason.MESSAGE_TOO_LARGE,

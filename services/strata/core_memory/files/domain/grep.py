@@ -1,4 +1,4 @@
-"""Searching files by pattern: what may be asked, and what is found."""
+"""Searches of files by pattern: queries, results, limits, and the interface of the store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GrepFile:
         id: The file.
         name: ``FOLDER/FILE``.
         content_key: Its content.
-        readable: Its text is there.
+        readable: Its content has been converted to text.
         char_count: Characters of its text.
         is_open: The agent has a window into it.
     """
@@ -60,7 +60,7 @@ class GrepFile:
 
 @dataclass(frozen=True, slots=True)
 class PageText:
-    """Some whole lines of a file, with line feeds between them."""
+    """Consecutive whole lines of a file, separated by line feeds."""
 
     file_index: int
     first_line: int
@@ -69,7 +69,7 @@ class PageText:
 
 @dataclass(frozen=True, slots=True)
 class LineRange:
-    """Lines of a content, first and last from 1."""
+    """A range of lines of a content; first and last line count from 1."""
 
     content_key: str
     first: int
@@ -83,7 +83,7 @@ class GrepMatch:
     Attributes:
         file_name: ``FOLDER/FILE``.
         line: Its number, from 1.
-        lines: It and the lines around it, numbered, as they are shown.
+        lines: The line and those around it, numbered, as they are shown.
     """
 
     file_name: str
@@ -93,7 +93,7 @@ class GrepMatch:
 
 @dataclass(frozen=True, slots=True)
 class GrepPage:
-    """Some matches, how many there are, and what the model is told.
+    """A page of matches, their total number, and the message to the model.
 
     Attributes:
         truncated: A limit cut the search short.
@@ -107,13 +107,13 @@ class GrepPage:
 
 @dataclass(slots=True)
 class Survey:
-    """What a search found so far.
+    """The results of a running search.
 
     Attributes:
-        hits: Files, by index, and lines that match, in order.
-        too_large: Files that were left out because they are too large.
-        unread: Files whose text is not there.
-        stopped: Why the search ended before the last file; empty if it did not.
+        hits: Index of the file and number of the line of each match, in order.
+        too_large: Number of files that were skipped because they are too large.
+        unread: Number of files that were skipped because they have no text (yet).
+        stopped: Why the search ended before the last file; empty if it is complete.
     """
 
     hits: list[tuple[int, int]] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Survey:
 
 
 class TextStore(Protocol):
-    """Where files and their texts are read."""
+    """Reads files and their texts."""
 
     async def grep_files(self, agent_id: str, after: str, count: int) -> list[GrepFile]:
         """Returns files of an agent's folders by folder and name, after ``FOLDER/FILE``."""
@@ -141,8 +141,8 @@ class TextStore(Protocol):
 
         Args:
             content_keys: The contents.
-            after: Index and page after which to begin.
-            count: Pages at most.
+            after: Index of the content and number of the page to start after.
+            count: Maximum of pages.
         """
         ...
 
@@ -152,10 +152,10 @@ class TextStore(Protocol):
 
 
 def check_query(query: GrepQuery) -> None:
-    """Refuses what is wrong whatever files there are.
+    """Validates a query.
 
     Raises:
-        InvalidArgumentError: The message says what, for the model.
+        InvalidArgumentError: A field is wrong; the message is written for the model.
     """
     if not query.pattern.strip():
         raise wrong_field("pattern", "Empty search pattern provided")
@@ -179,5 +179,5 @@ def check_query(query: GrepQuery) -> None:
 
 
 def wrong_field(field_name: str, message: str) -> InvalidArgumentError:
-    """Returns the error of a wrong field whose message is written for the model."""
+    """Returns the error for a wrong field, with a message that is written for the model."""
     return InvalidArgumentError(message, violations=[FieldViolation(field_name, message)])

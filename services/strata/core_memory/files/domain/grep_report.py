@@ -1,4 +1,4 @@
-"""What the model is told of a search by pattern (docs/wire-format.md#file-tools)."""
+"""Writes the text that a model reads about a search by pattern."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _RULE = "=" * 80
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A page of matches to be.
+    """The matches to show, and the text around them.
 
     Attributes:
-        hits: Files, by index, and lines that are shown.
-        head: What is said before them.
-        tail: What is said after them.
+        hits: Index of the file and number of the line of each match to show.
+        head: Text before the matches.
+        tail: Text after the matches.
     """
 
     hits: Sequence[tuple[int, int]]
@@ -40,13 +40,13 @@ class Report:
 def report_of(
     query: GrepQuery, files: Sequence[GrepFile], survey: Survey, total_files: int
 ) -> Report:
-    """Returns which matches are shown, and what is said of all.
+    """Returns the matches of the page, and the summary of all.
 
     Args:
-        query: What was asked.
+        query: The query.
         files: The files that were searched.
-        survey: What was found in them.
-        total_files: Files of the agent, searched or not.
+        survey: The results of the search.
+        total_files: Number of files of the agent, searched or not.
     """
     notes = _notes(survey)
     if not total_files:
@@ -59,10 +59,12 @@ def report_of(
     if not survey.hits:
         where = f" in files matching '{query.include}'" if query.include else ""
         return Report([], f"No matches found for pattern: '{query.pattern}'{where}{notes}")
-    return _found(query, files, survey, notes)
+    return _matches_report(query, files, survey, notes)
 
 
-def _found(query: GrepQuery, files: Sequence[GrepFile], survey: Survey, notes: str) -> Report:
+def _matches_report(
+    query: GrepQuery, files: Sequence[GrepFile], survey: Survey, notes: str
+) -> Report:
     total = len(survey.hits)
     shown = survey.hits[query.offset : query.offset + MATCHES_A_PAGE]
     per_file = Counter(index for index, _ in survey.hits)
@@ -87,7 +89,7 @@ def _found(query: GrepQuery, files: Sequence[GrepFile], survey: Survey, notes: s
 def context_ranges(
     query: GrepQuery, files: Sequence[GrepFile], hits: Sequence[tuple[int, int]]
 ) -> list[LineRange]:
-    """Returns the lines that are needed to show matches."""
+    """Returns the ranges of lines that are needed to show matches."""
     around = query.context_lines
     return [
         LineRange(files[index].content_key, max(1, line - around), line + around)
@@ -102,7 +104,7 @@ def shown_matches(
     hits: Sequence[tuple[int, int]],
     lines: Mapping[tuple[str, int], str],
 ) -> Iterator[GrepMatch]:
-    """Returns matches with the lines around them; those whose text went meanwhile are left out."""
+    """Yields matches with the lines around them; skips those whose text was deleted meanwhile."""
     for (index, line), needed in zip(hits, context_ranges(query, files, hits), strict=True):
         file = files[index]
         if (file.content_key, line) not in lines:
@@ -119,7 +121,7 @@ def shown_matches(
 
 
 def matches_text(matches: Sequence[GrepMatch]) -> str:
-    """Returns matches as the model reads them."""
+    """Returns matches as text for the model."""
     return "".join(
         f"\n\n=== {match.file_name}:{match.line} ===\n" + "\n".join(match.lines)
         for match in matches

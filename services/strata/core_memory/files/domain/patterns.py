@@ -1,7 +1,7 @@
-"""Patterns over the lines of files and over their names.
+"""Patterns that match lines of files, and names of files.
 
-They are regular expressions of RE2, which matches in time linear in the text whatever the
-pattern (docs/decisions/0052). Each line is searched by itself, without regard to case.
+They are regular expressions of RE2, which takes time linear in the length of the text for
+every pattern (docs/decisions/0052). Lines match separately, and case is ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _GLOB_PARTS = re.compile(r"\[!?[^\[\]]+\]|\*|\?|.", re.DOTALL)
 
 
 class LinePattern:
-    """A pattern, and the lines that match it.
+    """A pattern that is matched against single lines.
 
     Raises:
-        InvalidArgumentError: It is no regular expression of RE2.
+        InvalidArgumentError: It is not a valid RE2 expression.
     """
 
     def __init__(self, pattern: str) -> None:
-        # Anchors of lines are those of the text: then many lines are searched in one go.
+        # (?m): ^ and $ match at line ends, so that many lines can be searched in one call.
         self._whole = _compiled(f"(?m){pattern}", pattern, "pattern", "regex")
         self._line = _compiled(pattern, pattern, "pattern", "regex")
         self._by_line = _depends_on_ends(pattern)
@@ -40,22 +40,22 @@ class LinePattern:
 
         Args:
             text: Lines with line feeds between them.
-            limit: Lines at most.
-            expired: Asked now and then; True ends the search.
+            limit: Maximum of lines.
+            expired: Polled during the search; True ends it.
         """
-        found: list[int] = []
+        matches: list[int] = []
         data = text.encode()
         number = 0
         for start, end in _pieces(data):
-            if expired() or len(found) >= limit:
+            if expired() or len(matches) >= limit:
                 break
             search = self._each_line if self._by_line else self._many_lines
-            found += [number + line for line in search(data, start, end, limit - len(found))]
+            matches += [number + line for line in search(data, start, end, limit - len(matches))]
             number += data.count(b"\n", start, end) + 1
-        return found
+        return matches
 
     def span(self, line: str) -> tuple[int, int]:
-        """Returns where a matching line matches."""
+        """Returns the start and end of the first match in a line; (0, 0) without a match."""
         match = self._line.search(line)
         return match.span() if match is not None else (0, 0)
 
@@ -81,14 +81,14 @@ class LinePattern:
 
 
 def name_filter(include: str) -> Callable[[str], bool]:
-    """Returns what tells which files to search.
+    """Returns a predicate on names ``FOLDER/FILE`` that selects the files to search.
 
-    A glob such as ``*.py`` or ``docs/*.md`` is compared with the whole ``FOLDER/FILE`` or the
-    file's own name; a regular expression may match anywhere in ``FOLDER/FILE``. A part of the
-    name as it is always does.
+    A glob such as ``*.py`` or ``docs/*.md`` must match the whole ``FOLDER/FILE`` or the file's
+    own name. A regular expression may match anywhere in ``FOLDER/FILE``. A literal part of the
+    name always matches.
 
     Raises:
-        InvalidArgumentError: It is neither.
+        InvalidArgumentError: It is neither a glob nor a valid RE2 expression.
     """
     if not include:
         return lambda _: True
@@ -113,7 +113,7 @@ def name_filter(include: str) -> Callable[[str], bool]:
 
 
 def _pieces(data: bytes) -> Iterator[tuple[int, int]]:
-    """Cuts text between lines; the line feed between two pieces belongs to neither."""
+    """Yields start and end of pieces of whole lines; line feeds between pieces are skipped."""
     start = 0
     while True:
         end = data.find(b"\n", start + _PIECE_BYTES)
@@ -125,7 +125,7 @@ def _pieces(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _depends_on_ends(pattern: str) -> bool:
-    # These see the end of the text where the line ends; guessing wrong costs only time.
+    # These match at the end of the text, not of the line. A false positive costs only time.
     return any(mark in pattern for mark in (r"\A", r"\z", r"\C")) or bool(
         re.search(r"\(\?[a-zA-Z]*-[a-zA-Z]*m", pattern)
     )
@@ -152,11 +152,11 @@ def _compiled(expression: str, original: str, field_name: str, kind: str) -> Any
     options.max_mem = _MAX_MEMORY
     try:
         compiled = re2.compile(expression, options)
-        # The library would keep the last 128 patterns with their automata, up to 1 GiB.
+        # The library caches the last 128 patterns with their automata, up to 1 GiB.
         re2.purge()
     except re2.error as error:
-        told = error.args[0] if error.args else ""
-        detail = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        reason = error.args[0] if error.args else ""
+        detail = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise wrong_field(
             field_name, f"Invalid {kind} pattern: {_explained(detail, original)}"
         ) from None
@@ -170,7 +170,7 @@ def _compiled(expression: str, original: str, field_name: str, kind: str) -> Any
 
 
 def _explained(detail: str, original: str) -> str:
-    """Says in plain words what RE2 has no word for."""
+    """Replaces terse RE2 errors by explanations for the model."""
     detail = detail.replace("(?m)", "")
     if re.search(r"invalid perl operator: \(\?<?[=!]", detail):
         return (

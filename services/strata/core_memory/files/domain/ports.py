@@ -1,4 +1,4 @@
-"""What folders and files need of a database and of the archival service."""
+"""The interfaces of the stores and of the archival service that folders and files use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from strata.core_memory.files.domain.files import File, Folder, NewFile, NewFold
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a file, whole lines.
+    """Consecutive lines of a file (or a part of a long line), the unit of search by meaning.
 
     Attributes:
-        ordinal: Place in the file, from 0.
+        ordinal: Position in the file, from 0.
         text: The text; not blank.
         start_line: First line, from 1.
         end_line: Last line.
@@ -29,7 +29,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkHit:
-    """A found piece; `score` is comparable within one search only."""
+    """A found chunk; scores are comparable only within one search."""
 
     file_id: str
     chunk: Chunk
@@ -38,15 +38,15 @@ class ChunkHit:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFindings:
-    """The best pieces, best first, and how many of the nearest are left out as unrelated."""
+    """The best chunks, best first, and how many were left out because their score is too low."""
 
     hits: Sequence[ChunkHit]
     below_floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How many pieces of a file there are in the index's service, and how many are indexed."""
+class IndexProgress:
+    """The number of chunks of a file in the archival service, and how many are indexed."""
 
     chunk_count: int
     indexed_count: int
@@ -55,7 +55,7 @@ class Progress:
 class FileIndex(Protocol):
     """The archival service's index of files.
 
-    Every method but `search` is background work: it signs in by itself for the project.
+    Every method but `search` is background work and authenticates with its own token.
 
     Raises (every method):
         UnavailableError: The service cannot be reached.
@@ -64,35 +64,37 @@ class FileIndex(Protocol):
     async def index(
         self, project_id: str, folder_id: str, file_id: str, chunks: AsyncIterable[Sequence[Chunk]]
     ) -> int:
-        """Puts the pieces of a file in the place of those there were; returns how many."""
+        """Replaces the chunks of a file in the index; returns their number."""
         ...
 
-    async def progress(self, project_id: str, file_ids: Sequence[str]) -> Mapping[str, Progress]:
-        """Returns how far files are indexed; unknown ones are left out."""
+    async def progress(
+        self, project_id: str, file_ids: Sequence[str]
+    ) -> Mapping[str, IndexProgress]:
+        """Returns the indexing progress of files; unknown files are left out."""
         ...
 
     async def drop(
         self, project_id: str, *, file_ids: Sequence[str] = (), folder_ids: Sequence[str] = ()
     ) -> None:
-        """Forgets files, or all files of folders; unknown ones are no error."""
+        """Removes files, or all files of folders, from the index; ignores unknown ids."""
         ...
 
     async def search(
         self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
     ) -> ChunkFindings:
-        """Finds pieces by meaning and words, as the caller of the call being served.
+        """Searches chunks by meaning and words, with the identity of the current caller.
 
         Args:
             folder_ids: The folders to search.
             query: A question or words.
-            limit: Most pieces to return.
-            explain: Count what is left out as unrelated to the query.
+            limit: Maximum of chunks to return.
+            explain: Count the chunks that are left out because their score is too low.
         """
         ...
 
 
 class FolderStore(Protocol):
-    """Folders of the calling project, and which agents see them."""
+    """Folders of the calling project, and their attachments to agents."""
 
     async def create(self, receipt: Receipt[Folder], folder: NewFolder) -> Folder:
         """Makes a folder.
@@ -112,11 +114,11 @@ class FolderStore(Protocol):
         ...
 
     async def get(self, folder_id: str) -> Folder | None:
-        """Returns a folder."""
+        """Returns a folder; None if it does not exist."""
         ...
 
     async def delete(self, folder_id: str) -> None:
-        """Deletes a folder with its files and all that only they need.
+        """Deletes a folder with its files, and contents that no other file has.
 
         Raises:
             NotFoundError: There is none (``FILE_NOT_FOUND``).
@@ -124,7 +126,7 @@ class FolderStore(Protocol):
         ...
 
     async def attach(self, agent_id: str, folder_id: str) -> Folder:
-        """Shows a folder to an agent, after those that it has; again is success.
+        """Attaches a folder to an agent, after its other folders; idempotent.
 
         Raises:
             NotFoundError: ``FILE_NOT_FOUND`` or ``AGENT_NOT_FOUND``.
@@ -132,7 +134,7 @@ class FolderStore(Protocol):
         ...
 
     async def detach(self, agent_id: str, folder_id: str) -> None:
-        """Hides a folder from an agent and closes its files; again is success.
+        """Detaches a folder from an agent and closes its files; idempotent.
 
         Raises:
             NotFoundError: ``FILE_NOT_FOUND`` or ``AGENT_NOT_FOUND``.
@@ -144,7 +146,7 @@ class FileStore(Protocol):
     """Files of the calling project."""
 
     async def get(self, file_id: str) -> File | None:
-        """Returns a file."""
+        """Returns a file; None if it does not exist."""
         ...
 
     async def of_folder(self, folder_id: str, after: str, count: int) -> list[File]:
@@ -152,7 +154,7 @@ class FileStore(Protocol):
         ...
 
     async def of_agent(self, agent_id: str, after: tuple[str, str], count: int) -> list[File]:
-        """Returns files of an agent by folder and name, after such a pair."""
+        """Returns files of an agent by folder and name, after a pair of these."""
         ...
 
     async def open_of_agent(self, agent_id: str) -> list[OpenFile]:
@@ -160,7 +162,7 @@ class FileStore(Protocol):
         ...
 
     async def delete(self, file_id: str) -> None:
-        """Deletes a file and all that only it needs.
+        """Deletes a file, and its content if no other file has it.
 
         Raises:
             NotFoundError: There is none (``FILE_NOT_FOUND``).
@@ -169,12 +171,12 @@ class FileStore(Protocol):
 
 
 class UploadStore(Protocol):
-    """Bytes on their way in."""
+    """Stores uploads part by part, and makes files of them."""
 
     async def put(self, upload_id: str, part: int, data: bytes) -> None:
-        """Stores one part, for good as far as the database is concerned.
+        """Stores and commits one part.
 
-        What is never finished is removed by the worker.
+        The worker removes the parts of uploads that are never finished.
         """
         ...
 
@@ -183,12 +185,12 @@ class UploadStore(Protocol):
         ...
 
     async def finish(self, receipt: Receipt[File], file: NewFile) -> File:
-        """Makes a file of the parts, all or nothing.
+        """Makes a file of the parts, in one transaction.
 
         Raises:
             ReplayedError: The request was done before.
             NotFoundError: There is no such folder (``FILE_NOT_FOUND``).
             AlreadyExistsError: ``NAME_TAKEN`` or ``REQUEST_ID_REUSED``.
-            UnavailableError: The parts were removed meanwhile; the upload took too long.
+            UnavailableError: The upload took too long, and its parts were removed.
         """
         ...

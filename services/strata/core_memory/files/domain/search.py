@@ -1,4 +1,4 @@
-"""Searching files by meaning: what may be asked, and what the model is told."""
+"""Searches of files by meaning: queries, results, and their text for the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
 MAX_QUERY_CHARS = 10_000
 MAX_FOLDERS = 500
-"""Folders that are searched at most, those attached first."""
+"""Maximum of folders that are searched: those attached first."""
 
 _RULE = "=" * 80
 
@@ -25,8 +25,8 @@ class FileQuery:
     Attributes:
         agent_id: The agent whose files are searched.
         query: A question or words.
-        limit: Results at most; 0 for `DEFAULT_LIMIT`.
-        explain: Count what is left out as unrelated to the query.
+        limit: Maximum of results; 0 for `DEFAULT_LIMIT`.
+        explain: Count the passages that are left out because their score is too low.
     """
 
     agent_id: str
@@ -37,7 +37,7 @@ class FileQuery:
 
 @dataclass(frozen=True, slots=True)
 class FileHit:
-    """A found piece of a file, by the name that the agent knows."""
+    """A found passage of a file."""
 
     file_name: str
     start_line: int
@@ -48,13 +48,13 @@ class FileHit:
 
 @dataclass(frozen=True, slots=True)
 class FileFindings:
-    """The best pieces, best first.
+    """The best passages, best first.
 
     Attributes:
-        hits: The pieces.
-        message: What the model is told.
-        unindexed_files: Files that are not fully indexed yet, so may be missed.
-        below_floor: How many of the nearest pieces are left out as unrelated, if asked for.
+        hits: The passages.
+        message: The message to the model.
+        unindexed_files: Number of files that are not fully indexed yet.
+        below_floor: How many were left out because their score is too low; with `explain`.
     """
 
     hits: tuple[FileHit, ...]
@@ -72,26 +72,26 @@ class Scope:
 
 
 class ScopeStore(Protocol):
-    """What of an agent's files is to be known for a search."""
+    """Reads the folders and names of files that a search needs."""
 
     async def scope(self, agent_id: str, count: int) -> Scope:
         """Returns an agent's first folders, in order of attachment."""
         ...
 
     async def names_of(self, agent_id: str, file_ids: Sequence[str]) -> Mapping[str, str]:
-        """Returns ``FOLDER/FILE`` by id, of those files that are still attached."""
+        """Returns ``FOLDER/FILE`` by id, for those files that are still attached."""
         ...
 
     async def touch(self, agent_id: str, file_ids: Sequence[str], time: datetime) -> None:
-        """Notes that open files were of use, so that others are closed before them."""
+        """Updates the last access time of open files, so that others are closed first."""
         ...
 
 
 def checked_limit(query: FileQuery) -> int:
-    """Returns how many results are wanted, if the query makes sense.
+    """Validates a query and returns its limit.
 
     Raises:
-        InvalidArgumentError: It does not; the message is for the model.
+        InvalidArgumentError: A field is wrong; the message is written for the model.
     """
     if not query.query.strip():
         raise _wrong("query", "Empty search query provided")
@@ -105,7 +105,7 @@ def checked_limit(query: FileQuery) -> int:
 
 
 def message_of(query: FileQuery, hits: Sequence[FileHit], unindexed_files: int) -> str:
-    """Returns what the model is told of the best pieces."""
+    """Returns the message to the model about the best passages."""
     note = ""
     if unindexed_files:
         note = (

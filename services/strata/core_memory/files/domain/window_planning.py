@@ -1,4 +1,4 @@
-"""Which file windows are open after a request, and the answer (docs/wire-format.md#file-tools)."""
+"""Plans which windows an agent has open after a request, and writes the messages about it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
-    Opening,
     OpenWindows,
     PromptUse,
     UnknownFileError,
     Window,
+    WindowPlan,
     WindowRequest,
 )
 from strata.core_memory.files.domain.files import ContentState
@@ -26,18 +26,18 @@ from strata.shared.errors import (
 )
 
 NAMES_SHOWN = 20
-"""Attached files that a message names at most."""
+"""Maximum of attached files that a message names."""
 
-# The note in the prompt that names the files that were closed, without the names.
+# Bytes of the note about closed files in the prompt, without the names.
 _NOTE_BYTES = 200
 _TICK = timedelta(microseconds=1)
 
 
 def check_requests(command: OpenWindows) -> None:
-    """Refuses what is wrong whatever files there are.
+    """Validates the parts of a command that do not depend on the files.
 
     Raises:
-        InvalidArgumentError: The message says what, for the model.
+        InvalidArgumentError: A field is wrong; the message is written for the model.
     """
     requests = command.requests
     if not requests:
@@ -73,23 +73,23 @@ def plan_opening(
     files: Mapping[str, AttachedFile],
     windows: Sequence[Window],
     now: datetime,
-) -> Opening:
-    """Returns what opening files comes to. Nothing comes of it unless every request is right.
+) -> WindowPlan:
+    """Plans the opening of files; raises if one of the requests cannot be met.
 
     Args:
-        command: What is asked, checked by `check_requests`.
-        files: The attached files among those asked for, by name.
-        windows: What is open.
+        command: The command, checked by `check_requests`.
+        files: The requested files that are attached, by name.
+        windows: The open windows.
         now: The present.
 
     Raises:
-        UnknownFileError: A name is not attached.
+        UnknownFileError: No attached file has that name.
         FailedPreconditionError: A file cannot be read, or not yet (``EDIT_NOT_APPLICABLE``).
-        OutOfRangeError: A window begins after the end of its file.
+        OutOfRangeError: A window starts after the end of its file.
     """
     wanted = [(request, _readable(request, files)) for request in command.requests]
     before = {window.file.id: window for window in windows}
-    # A clock that stands still or goes back must not make new windows look old.
+    # New windows count as newest also if the clock did not advance or was set back.
     latest = max((window.last_access_time for window in windows), default=now)
     moment = max(now, latest + _TICK)
     opened = [
@@ -107,7 +107,7 @@ def plan_opening(
     cause = "{} least recently used file(s) due to open file limit"
     if command.close_all_others:
         cause = "{} file(s) due to close_all_others=True"
-    return Opening(
+    return WindowPlan(
         windows=_by_name([*kept, *opened]),
         opened=tuple(opened),
         closed=tuple(window.file.id for window in closed),
@@ -119,23 +119,23 @@ class NoSpaceError(FailedPreconditionError):
     """Opening files would leave no space for the conversation.
 
     Attributes:
-        fitting: How many of the requested files, from the first, there would be space for.
+        fitting: How many of the requested files, from the first, would fit.
     """
 
     fitting = 0
 
 
-def check_space(use: PromptUse, opening: Opening, max_bytes: int) -> None:
-    """Refuses windows that leave no space for messages in the agent's prompt.
+def check_space(use: PromptUse, opening: WindowPlan, max_bytes: int) -> None:
+    """Raises if windows leave too little space for messages in the agent's prompt.
 
     Args:
-        use: What memory takes with the windows.
+        use: The space that memory takes with the windows.
         opening: The windows.
-        max_bytes: What blocks and folders may take together; 0 for the limit of the blocks.
+        max_bytes: Bytes that blocks and folders may take together; 0 for the limit of blocks.
 
     Raises:
-        NoSpaceError: They take more (``CONTEXT_WINDOW_EXCEEDED``). The message is for the model:
-            it names what is open and what to do.
+        NoSpaceError: They take more (``CONTEXT_WINDOW_EXCEEDED``). The message tells the model
+            which files are open and how to free space.
     """
     limit = max_bytes or use.limit
     total = use.blocks + use.directories
@@ -177,12 +177,12 @@ def check_space(use: PromptUse, opening: Opening, max_bytes: int) -> None:
 def choose_to_fit(
     windows: Sequence[Window], sizes: Mapping[str, int], excess: int
 ) -> Sequence[Window]:
-    """Returns the least recently used windows without which a prompt is smaller by `excess`.
+    """Returns the least recently used windows to close so that a prompt shrinks by `excess`.
 
     Args:
-        windows: What is open.
-        sizes: UTF-8 bytes shown of each, by id of file.
-        excess: Bytes to save; the note that names what was closed is allowed for.
+        windows: The open windows.
+        sizes: UTF-8 bytes rendered of each, by id of file.
+        excess: Bytes to save; the note about closed files is taken into account.
     """
     chosen: list[Window] = []
     needed = excess + _NOTE_BYTES
@@ -196,22 +196,22 @@ def choose_to_fit(
 
 def plan_closing(
     names: Collection[str], files: Mapping[str, AttachedFile], windows: Sequence[Window]
-) -> Opening:
-    """Returns what closing files comes to; closing what is not open is no error.
+) -> WindowPlan:
+    """Plans the closing of files; files that are not open are ignored.
 
     Args:
-        names: What is to be closed; nothing means every window.
-        files: The attached files among those named, by name.
-        windows: What is open.
+        names: Names of the files to close; none means all.
+        files: The named files that are attached, by name.
+        windows: The open windows.
 
     Raises:
-        UnknownFileError: A name is not attached.
+        UnknownFileError: No attached file has that name.
     """
     for name in names:
         if name not in files:
             raise UnknownFileError(name)
     closed = {window.file.id for window in windows if not names or window.file.name in names}
-    return Opening(
+    return WindowPlan(
         windows=_by_name(window for window in windows if window.file.id not in closed),
         opened=(),
         closed=tuple(sorted(closed)),
@@ -220,10 +220,10 @@ def plan_closing(
 
 
 def not_attached(name: str, names: Collection[str]) -> NotFoundError:
-    """Returns the error of a name that is not attached, with the names most like it.
+    """Returns the error for a file that is not attached, with the most similar names.
 
     Args:
-        name: What was asked for.
+        name: The requested name.
         names: All names of attached files.
     """
     shown = nearest(name, names, NAMES_SHOWN)
@@ -239,20 +239,20 @@ def not_attached(name: str, names: Collection[str]) -> NotFoundError:
 
 
 def nearest(name: str, names: Collection[str], count: int) -> list[str]:
-    """Returns the names most like a name, most similar first; all of them by name if they fit.
+    """Returns the names most similar to a name; all of them, sorted, if there are few.
 
-    TextSignature is the share of pairs of letters that two names have in common: unlike an edit
-    distance it costs no more than reading the names.
+    Similarity is the Dice coefficient of the pairs of adjacent letters. Unlike an edit distance
+    it takes time linear in the length of the names.
     """
     if len(names) <= count:
         return sorted(names)
     pairs = _pairs(name)
 
-    def likeness(other: str) -> float:
+    def similarity(other: str) -> float:
         others = _pairs(other)
         return 2 * len(pairs & others) / (len(pairs) + len(others) or 1)
 
-    return sorted(names, key=lambda other: (-likeness(other), other))[:count]
+    return sorted(names, key=lambda other: (-similarity(other), other))[:count]
 
 
 def _pairs(name: str) -> set[str]:
@@ -282,7 +282,7 @@ def _window(request: WindowRequest, file: AttachedFile, moment: datetime) -> Win
     start = (request.offset or 0) + 1
     end = 0
     if request.length is not None:
-        # An empty file has no line to end at, so that its window is the whole of it.
+        # The window of an empty file ends at line 0, which means the whole file.
         end = min(start + request.length - 1, file.line_count)
     return Window(file, start, end, moment)
 

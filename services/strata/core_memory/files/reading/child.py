@@ -1,8 +1,9 @@
 """The process that converts one file: ``python -m strata.core_memory.files.reading.child``.
 
-The file is its standard input, frames of pages its standard output. It limits itself
-before it looks at the file: processor time, memory, no files written, no network, no
-processes of its own. It dies with the service that started it.
+It reads the file from standard input and writes pages as frames to standard output. Before
+it reads the file it gives up privileges: it limits processor time and memory, and forbids
+itself to write files, use the network and start processes. It dies with the service that
+started it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def main(file_format: Format, service: int, cpu_seconds: int, memory_bytes: int)
     """Converts standard input; returns the exit code.
 
     Args:
-        file_format: How.
+        file_format: The format of the file.
         service: Process id of the service.
-        cpu_seconds: Processor time that it may take.
-        memory_bytes: Address space that it may take.
+        cpu_seconds: Limit of processor time.
+        memory_bytes: Limit of the address space.
     """
     pipe = confinement.take_output()
     confinement.die_with(service)
@@ -42,7 +43,7 @@ def main(file_format: Format, service: int, cpu_seconds: int, memory_bytes: int)
     try:
         _answer(pipe, file_format, convert)
     except BrokenPipeError:
-        # Nobody listens any more.
+        # The service has closed the pipe.
         return 1
     return 0
 
@@ -63,7 +64,7 @@ def _answer(pipe: BinaryIO, file_format: Format, convert: Convert) -> None:
     except Exception:  # noqa: BLE001 - whatever a converter stumbles over
         traceback.print_exc(limit=-3)
         refusal = damaged(file_format)
-    # Out here, where what the converter held is free again.
+    # Outside of the handlers, where the memory of the converter has been freed.
     if refusal is None:
         frames.send(pipe, frames.END)
     else:

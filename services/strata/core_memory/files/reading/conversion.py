@@ -1,7 +1,7 @@
-"""PDF, DOCX and HTML to Markdown, by the converters of markitdown.
+"""Converts PDF, DOCX and HTML to Markdown, with markitdown.
 
-Runs in the child process only: hostile files make these libraries slow, greedy or
-crash. Importing markitdown takes a second and 80 MB, which no service should have to carry.
+Only the child process imports this module: hostile files make these libraries slow, take
+much memory, or crash. Importing markitdown takes a second and 80 MB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strata.core_memory.files.reading.pages import UnreadableFileError
 _MAX_UNPACKED_BYTES = 200 * 1024 * 1024
 _MAX_MEMBERS = 10_000
 _DOCUMENT = "word/document.xml"
-# Page breaks of a PDF, and what no database and no prompt takes.
+# Control characters and lone surrogates, which the database or the prompt cannot hold.
 _UNWANTED = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 # Finding tables takes about 0.2 s a page: longer documents are read as plain text by PDFium,
 # which takes 2 ms.
@@ -36,7 +36,7 @@ _NAMES = {Format.PDF: "PDF", Format.DOCX: "Word document", Format.HTML: "web pag
 
 
 class Convert(Protocol):
-    """Turns a file into text."""
+    """Converts a file to text."""
 
     def __call__(self, file: BinaryIO) -> Iterator[str]:
         """Yields the text of the file in pieces.
@@ -48,20 +48,20 @@ class Convert(Protocol):
 
 
 def converter_of(file_format: Format) -> Convert:
-    """Returns the conversion of a format."""
+    """Returns the converter of a format."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     return {Format.PDF: _from_pdf, Format.DOCX: _from_docx, Format.HTML: _from_html}[file_format]
 
 
 def damaged(file_format: Format) -> UnreadableFileError:
-    """Returns the error of a file in which a converter lost its way."""
+    """Returns the error for a file that makes its converter fail."""
     name = _NAMES.get(file_format, "file")
     return UnreadableFileError(f"The {name} is damaged, or made in a way that cannot be read.")
 
 
 def too_greedy(file_format: Format) -> UnreadableFileError:
-    """Returns the error of a file that needs more memory than is allowed."""
+    """Returns the error for a file that needs more memory than is allowed."""
     name = _NAMES.get(file_format, "file")
     return UnreadableFileError(f"The {name} needs too much memory to be read.")
 
@@ -98,7 +98,7 @@ def _check_password(file: BinaryIO) -> None:
     except (PDFPasswordIncorrect, PDFEncryptionError) as error:
         raise UnreadableFileError("The PDF is protected by a password.") from error
     except PDFException:
-        # PDFium puts up with more; what it does not take either is damaged.
+        # PDFium is more tolerant: a file that it cannot read either is damaged.
         pass
     file.seek(0)
 
@@ -114,9 +114,9 @@ def _from_html(file: BinaryIO) -> Iterator[str]:
 
 
 def _check_archive(file: BinaryIO) -> None:
-    """Refuses what is no Word document, and what would unpack to more than is bearable.
+    """Raises if a file is not a Word document, or unpacks to more than the limit.
 
-    Members never unpack to more than they declare: zipfile stops there.
+    The declared sizes can be trusted: zipfile never unpacks more of a member.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -1,7 +1,7 @@
-"""Reading what is text already: decoded piece by piece, otherwise as it is.
+"""Decodes text files piece by piece.
 
-Only line ends change (CRLF and CR become LF). Tabs, trailing spaces and every other
-character stay, so that what a model quotes is what the file says.
+Only line ends change (CRLF and CR become LF). Tabs, trailing spaces and all other
+characters stay, so that quotes of a model match the file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from strata.core_memory.files.reading.pages import UnreadableFileError
 
 _PIECE_BYTES = 128 * 1024
 _SAMPLE_BYTES = 16 * 1024
-# What a strict decoder would refuse, and what it takes beyond ASCII.
+# Bytes that are not valid UTF-8 (as surrogates), and valid characters beyond ASCII.
 _WRONG = re.compile("[\udc80-\udcff]")
 _FOREIGN = re.compile("[\x80-\ud7ff\ue000-\U0010ffff]")
-# A file that is UTF-8 but for a few bytes is not read as something else because of them.
+# A file with at most one invalid byte in so many non-ASCII characters still counts as UTF-8.
 _FOREIGN_PER_WRONG = 10
 
 _BINARY = "The file holds binary data, not text."
@@ -30,10 +30,10 @@ def text_of(file: BinaryIO) -> Iterator[str]:
     """Yields the text of a file in pieces.
 
     Args:
-        file: Its bytes; read twice, so it must be able to seek.
+        file: Its bytes; must be seekable, since it is read twice.
 
     Raises:
-        UnreadableFileError: It is no text, or not in an encoding that is known.
+        UnreadableFileError: It is not text, or its encoding is unknown.
     """
     encoding, errors = _encoding_of(file)
     decoder = io.IncrementalNewlineDecoder(
@@ -55,7 +55,7 @@ def _checked(text: str) -> str:
 
 
 def _encoding_of(file: BinaryIO) -> tuple[str, str]:
-    """Returns the encoding of the whole file, and how to treat what does not fit."""
+    """Returns the encoding of the file, and the error handler for invalid bytes."""
     file.seek(0)
     encoding = encoding_of(file.read(_SAMPLE_BYTES))
     if encoding is None:
@@ -71,12 +71,12 @@ def _encoding_of(file: BinaryIO) -> tuple[str, str]:
     guessed = guess_encoding(file.read(_SAMPLE_BYTES))
     if guessed is None:
         raise UnreadableFileError(_BINARY)
-    # The sample speaks for the file, but need not hold every byte that is in it.
+    # The file may contain bytes that are not in the sample and invalid in the encoding.
     return guessed, "replace"
 
 
 def _census(file: BinaryIO) -> tuple[int, int, int]:
-    """Counts bytes that are not UTF-8 and characters beyond ASCII; and where the first is."""
+    """Counts invalid UTF-8 bytes and non-ASCII characters; also returns the first's offset."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     wrong, foreign, at, position = 0, 0, 0, 0
     file.seek(0)

@@ -1,4 +1,4 @@
-"""Which files can be read, told from name, media type and the first bytes."""
+"""Detects the format and the encoding of files from name, media type and first bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import PurePosixPath
 from charset_normalizer import from_bytes
 
 HEAD_BYTES = 16 * 1024
-"""How much of a file is looked at; more is ignored."""
+"""Number of first bytes that are used for detection."""
 
 READABLE = "text, Markdown, source code, CSV, HTML, PDF and DOCX"
-"""The kinds that can be read, for messages."""
+"""The formats that can be read, for messages."""
 
 _DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _BY_MEDIA_TYPE = {
@@ -42,7 +42,7 @@ _CODE_SUFFIXES = frozenset(
         *(".yml", ".zig", ".zsh"),
     )
 )
-# What begins like this is no text, even where some decoder would accept it.
+# Magic numbers of binary formats: not text, even if a decoder accepts it.
 _BINARY = (
     *(b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"II*\x00", b"MM\x00*", b"RIFF"),
     *(b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"),
@@ -50,7 +50,7 @@ _BINARY = (
     *(b"\xd0\xcf\x11\xe0", b"SQLite format 3\x00", b"OggS", b"ID3", b"fLaC", b"wOFF", b"wOF2"),
     *(b"\xcf\xfa\xed\xfe", b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\x00asm", b"%!PS-Adobe"),
 )
-# Two of them are letters that a text may begin with.
+# These consist of letters that a text may start with.
 _AMBIGUOUS = frozenset((b"BM", b"MZ", b"ID3", b"RIFF", b"OggS", b"GIF8", b"BZh"))
 _PDF_WITHIN = 1024
 _BOMS = (
@@ -61,16 +61,16 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# Of the control characters a text has these; the last two are a terminal's.
+# Control characters that occur in text; the last two in the output of terminals.
 _CONTROLS = frozenset("\t\n\v\f\r\b\x1b")
 _MOST_CONTROLS = 0.01
 _TELLING_BYTES = 256
-# Without a mark these are never meant; short texts look like them.
+# Never used without a byte order mark, but short texts look like them.
 _NEVER_GUESSED = ["utf_7", "utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le"]
 
 
 class Format(StrEnum):
-    """A way to read a file."""
+    """The format of a file, which decides how it is read."""
 
     TEXT = "text"
     MARKDOWN = "markdown"
@@ -82,20 +82,20 @@ class Format(StrEnum):
 
     @property
     def is_converted(self) -> bool:
-        """Whether reading it is more than decoding it."""
+        """Whether it needs a converter, not only decoding."""
         return self in (Format.HTML, Format.PDF, Format.DOCX)
 
 
 def kind_of(name: str, media_type: str, head: bytes) -> Format | None:
-    """Returns how a file is to be read, None if it cannot be.
+    """Returns the format of a file, None if it cannot be read.
 
-    What the bytes are counts more than what the name says: an image named ``notes.txt``
-    cannot be read, a text named ``notes.png`` can.
+    The bytes take precedence over the name: an image named ``notes.txt`` cannot be read, a
+    text named ``notes.png`` can.
 
     Args:
         name: Its name.
-        media_type: Its MIME type as the client gave it; may be empty.
-        head: Its first bytes, `HEAD_BYTES` of them where there are as many.
+        media_type: The MIME type that the client sent; may be empty.
+        head: Its first `HEAD_BYTES` bytes, or all if it is shorter.
     """
     suffix = PurePosixPath(name.lower()).suffix
     media_type = media_type.partition(";")[0].strip().lower()
@@ -112,10 +112,10 @@ def kind_of(name: str, media_type: str, head: bytes) -> Format | None:
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Returns the encoding of a text, None if it is no text.
+    """Returns the encoding of a text, None if it is not text.
 
-    A byte order mark decides; without one it is UTF-8 if it can be, else what the
-    frequencies of the characters speak for.
+    A byte order mark decides. Without one it is UTF-8 if that is valid, else the encoding
+    that the frequencies of characters indicate.
 
     Args:
         head: The beginning of the text; a character may be cut off at its end.
@@ -133,11 +133,11 @@ def encoding_of(head: bytes) -> str | None:
 
 
 def guess_encoding(sample: bytes) -> str | None:
-    """Returns the encoding that a text, which is not UTF-8, is most likely in; None if none is.
+    """Returns the most likely encoding of a text that is not UTF-8; None if none fits.
 
-    A few foreign letters in a short text tell nothing: they are taken for Western ones.
+    Short texts with few non-ASCII bytes count as cp1252, since frequencies say nothing there.
     """
-    foreign = sum(1 for each in sample if each > 0x7F)
+    foreign = sum(1 for byte in sample if byte > 0x7F)
     if len(sample) < _TELLING_BYTES and foreign * 4 < len(sample):
         try:
             sample.decode("cp1252")
@@ -160,12 +160,12 @@ def _is_text(head: bytes) -> bool:
         text = codecs.getincrementaldecoder(encoding)().decode(head)
     except UnicodeDecodeError:
         return False
-    controls = sum(1 for each in text if each < " " and each not in _CONTROLS)
+    controls = sum(1 for character in text if character < " " and character not in _CONTROLS)
     return "\x00" not in text and controls <= len(text) * _MOST_CONTROLS
 
 
 def _kind_of_text(suffix: str, media_type: str) -> Format:
-    """An empty file is a text without lines, whatever it is called."""
+    """Returns the format of a text; name and media type decide."""
     kind = _BY_SUFFIX.get(suffix) or _BY_MEDIA_TYPE.get(media_type)
     if kind is not None:
         return Format(kind)

@@ -1,4 +1,4 @@
-"""Lines and pages: the form in which the text of a file is kept."""
+"""Splits the text of a file into lines and pages, the form in which it is stored."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 PAGE_CHARS = 64 * 1024
-"""About how many characters a page has; it ends with the line that passes this."""
+"""Minimum of characters in a page, except the last: a page ends with the line that reaches it."""
 
 MAX_LINE_CHARS = 8_000
-"""Longer lines are broken into several."""
+"""Maximum of characters in a line; longer lines are split."""
 
 MAX_TEXT_CHARS = 100_000_000
-"""Converting can make more of a file than it was; beyond this it is refused."""
+"""Maximum of characters in a text, since converted text can be larger than its file."""
 
 
 class UnreadableFileError(Exception):
-    """A file cannot be read, and never will be.
+    """A file cannot be read, and trying again does not help.
 
     Attributes:
         message: Why, for the person who uploaded it.
@@ -28,15 +28,14 @@ class UnreadableFileError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Some whole lines of a file.
+class ParsedPage:
+    """Consecutive whole lines of a file.
 
     Attributes:
-        number: Place among the pages, from 0.
+        number: Position among the pages, from 0.
         first_line: Number of its first line, from 1.
-        line_count: How many lines it has, at least one.
-        text: The lines, a line feed between them and none after the last: split there it
-            gives `line_count` lines.
+        line_count: Number of its lines, at least one.
+        text: The lines, separated by line feeds, without one at the end.
     """
 
     number: int
@@ -45,8 +44,8 @@ class Page:
     text: str
 
 
-def pages_of(pieces: Iterable[str]) -> Iterator[Page]:
-    """Cuts text into pages, never holding more than about one of them.
+def pages_of(pieces: Iterable[str]) -> Iterator[ParsedPage]:
+    """Splits text into pages; holds about one page in memory.
 
     Args:
         pieces: The text in pieces of any size; lines end in line feeds.
@@ -60,7 +59,7 @@ def pages_of(pieces: Iterable[str]) -> Iterator[Page]:
         lines.append(line)
         size += len(line) + 1
         if size >= PAGE_CHARS:
-            yield Page(number, first_line, len(lines), "\n".join(lines))
+            yield ParsedPage(number, first_line, len(lines), "\n".join(lines))
             number, first_line, total = number + 1, first_line + len(lines), total + size
             lines, size = [], 0
             if total > MAX_TEXT_CHARS:
@@ -69,7 +68,7 @@ def pages_of(pieces: Iterable[str]) -> Iterator[Page]:
                     f"The text in the file is longer than {limit} million characters."
                 )
     if lines:
-        yield Page(number, first_line, len(lines), "\n".join(lines))
+        yield ParsedPage(number, first_line, len(lines), "\n".join(lines))
 
 
 def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
@@ -78,7 +77,7 @@ def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
         *whole, rest = (rest + piece).split("\n")
         for line in whole:
             yield from _broken(line)
-        # What comes next may end this line: its last part stays, even if it is full.
+        # The next piece may continue this line, so its last part is kept.
         *full, rest = _broken(rest)
         yield from full
     if rest:

@@ -1,7 +1,7 @@
-"""Reads files: text in this process, everything that needs a converter in a child of its own.
+"""Reads files: decodes text in this process, and converts other formats in a child process.
 
-Decoding text is bounded in memory and time whatever the bytes are, and costs less than
-starting a process: thousands of small files are read in one go. Converters are neither.
+Decoding takes bounded memory and time for any bytes, and less than starting a process.
+Converters have no such bounds, so each file gets a child process with limits.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import strata
 from strata.core_memory.files.reading import frames
 from strata.core_memory.files.reading.decoding import text_of
 from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import Page, UnreadableFileError, pages_of
+from strata.core_memory.files.reading.pages import ParsedPage, UnreadableFileError, pages_of
 from strata.shared.logs import get_logger
 
 _CHILD = "strata.core_memory.files.reading.child"
-_COMPLAINT_BYTES = 4096
-# What is said where memory runs out below Python, which cannot catch it.
+_STDERR_BYTES = 4096
+# Messages on stderr when memory runs out in native code, where Python cannot catch it.
 _OUT_OF_MEMORY = ("allocate memory", "MemoryError", "bad_alloc")
 _log = get_logger(__name__)
 
 
 class ReadingBrokeOffError(Exception):
-    """The child process ended without an answer: killed from outside, or by a crash.
+    """The child process ended without a result: it was killed, or crashed.
 
-    It is worth another attempt.
+    Another attempt may succeed.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingLimits:
-    """What reading one file may take.
+    """Limits for reading one file.
 
     Attributes:
         seconds: Time to wait for the child, and the processor time that it gets.
@@ -52,7 +52,7 @@ class ReadingLimits:
 
 
 class FileReader:
-    """Turns files into pages of text.
+    """Converts files to pages of text.
 
     Args:
         limits: For each file that needs a converter.
@@ -61,16 +61,16 @@ class FileReader:
     def __init__(self, limits: ReadingLimits | None = None) -> None:
         self._limits = limits or ReadingLimits()
 
-    async def pages(self, file: BinaryIO, file_format: Format) -> AsyncGenerator[Page, None]:
-        """Yields the pages of a file as they are read; close it if you leave it early.
+    async def pages(self, file: BinaryIO, file_format: Format) -> AsyncGenerator[ParsedPage, None]:
+        """Yields the pages of a file as they are read; close the generator if you stop early.
 
         Args:
-            file: The bytes. To be converted they must be in a file of the system.
-            file_format: How to read them.
+            file: The bytes. Formats that are converted need a real file with a descriptor.
+            file_format: The format of the file.
 
         Raises:
             UnreadableFileError: It cannot be read.
-            ReadingBrokeOffError: The child process died.
+            ReadingBrokeOffError: The child process died; another attempt may succeed.
         """
         if file_format.is_converted:
             async with _Child.started(file, file_format, self._limits) as child:
@@ -86,14 +86,14 @@ class FileReader:
 
 
 class _Child:
-    """A child process, and what it says."""
+    """A child process, its frames and its stderr."""
 
     def __init__(self, process: asyncio.subprocess.Process, limits: ReadingLimits) -> None:
         self._process = process
         self._limits = limits
-        # Only waiting for the child counts, not what is done with its pages.
+        # Only the time of waiting for the child counts, not that of processing its pages.
         self._left = limits.seconds
-        self._complaints = asyncio.create_task(self._listen())
+        self._stderr = asyncio.create_task(self._read_stderr())
 
     @classmethod
     @asynccontextmanager
@@ -116,7 +116,7 @@ class _Child:
         finally:
             await asyncio.shield(child.end())
 
-    async def pages(self) -> AsyncIterator[Page]:
+    async def pages(self) -> AsyncIterator[ParsedPage]:
         while True:
             kind, body = await self._frame()
             if kind == frames.PAGE:
@@ -126,15 +126,15 @@ class _Child:
             elif kind == frames.UNREADABLE:
                 raise UnreadableFileError(body.decode("utf-8", "replace"))
             else:
-                raise ReadingBrokeOffError("what the child says is no frame")
+                raise ReadingBrokeOffError("the child process sent an invalid frame")
 
     async def end(self) -> None:
-        """Ends the child, whatever it is doing."""
+        """Kills the child and waits for its end."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
-        self._complaints.cancel()
-        await asyncio.gather(self._complaints, return_exceptions=True)
+        self._stderr.cancel()
+        await asyncio.gather(self._stderr, return_exceptions=True)
 
     async def _frame(self) -> tuple[bytes, bytes]:
         assert self._process.stdout is not None
@@ -145,7 +145,7 @@ class _Child:
                 header = await self._process.stdout.readexactly(frames.HEADER.size)
                 kind, size = frames.HEADER.unpack(header)
                 if size > frames.MAX_BODY_BYTES:
-                    raise ReadingBrokeOffError("what the child says is no frame")
+                    raise ReadingBrokeOffError("the child process sent an invalid frame")
                 return kind, await self._process.stdout.readexactly(size)
         except TimeoutError:
             raise self._too_slow() from None
@@ -154,11 +154,11 @@ class _Child:
         finally:
             self._left = max(0.0, self._left - (loop.time() - began))
 
-    def _page(self, body: bytes) -> Page:
+    def _page(self, body: bytes) -> ParsedPage:
         try:
             return frames.decode_page(body)
         except ValueError as error:
-            raise ReadingBrokeOffError("what the child says is no page") from error
+            raise ReadingBrokeOffError("the child process sent an invalid page") from error
 
     def _too_slow(self) -> UnreadableFileError:
         return UnreadableFileError(
@@ -167,28 +167,28 @@ class _Child:
 
     async def _why_it_died(self) -> Exception:
         code = await self._process.wait()
-        said = await self._complaints
+        stderr = await self._stderr
         if hasattr(signal, "SIGXCPU") and code == -signal.SIGXCPU:
             return self._too_slow()
-        if any(words in said for words in _OUT_OF_MEMORY):
+        if any(words in stderr for words in _OUT_OF_MEMORY):
             return UnreadableFileError("Reading the file needs too much memory.")
-        _log.warning("the child process of a file broke off", code=code, said=said)
+        _log.warning("the child process of a file broke off", code=code, stderr=stderr)
         return ReadingBrokeOffError(f"the child process ended with code {code}")
 
-    async def _listen(self) -> str:
-        """Keeps the end of what the child complains about; lets it never wait for us."""
+    async def _read_stderr(self) -> str:
+        """Reads stderr, so that the child never blocks on it; returns its last bytes."""
         assert self._process.stderr is not None
-        said = b""
-        while data := await self._process.stderr.read(_COMPLAINT_BYTES):
-            said = (said + data)[-_COMPLAINT_BYTES:]
-        return said.decode("utf-8", "replace")
+        output = b""
+        while data := await self._process.stderr.read(_STDERR_BYTES):
+            output = (output + data)[-_STDERR_BYTES:]
+        return output.decode("utf-8", "replace")
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of ours: no key and no address reaches a process that reads strangers' files."""
+    """Returns an environment without keys and addresses, since the files are untrusted."""
     return {
         "PYTHONPATH": os.pathsep.join(str(Path(part).parent) for part in strata.__path__),
-        # Each thread of theirs would reserve address space.
+        # Each thread of these libraries would reserve address space.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }

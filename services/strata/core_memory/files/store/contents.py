@@ -1,7 +1,7 @@
-"""The bytes of files and the text that was read from them, by content.
+"""Stores the bytes of files and their converted text, by content.
 
-Locks are taken in one order by everybody who changes files: folders (by id), files, contents
-(by key). So nobody waits for somebody who waits for him.
+All transactions that change files take locks in one order, to exclude deadlocks: folders (by
+id), files, contents (by key).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LOCK_FOLDERS = text(
     ORDER BY d.id FOR NO KEY UPDATE
     """
 )
-# Who has claimed a content since has raised its attempts: the one before writes nothing more.
+# A later claim has increased `attempts`, so that writes of an earlier one match no row.
 _LOCK_CLAIMED = text(
     """
     SELECT true FROM core_memory.contents
@@ -69,7 +69,7 @@ _UNREADABLE = text(
     WHERE project_id = :project AND content_hash = :content
     """
 )
-# A statement after the content's own, so that it sees the files that were added until then.
+# A statement after that of the content, so that it sees files that were added meanwhile.
 _FILES_FOLLOW = text(
     """
     WITH changed AS (
@@ -107,12 +107,12 @@ _DELETE_ORPHANS = text(
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """Some whole lines of a content.
+    """Consecutive whole lines of a content.
 
     Attributes:
-        page: Place in the content, from 0.
+        page: Position in the content, from 0.
         first_line: Number of its first line, from 1.
-        line_count: How many lines it holds.
+        line_count: Number of its lines.
         text: The lines, joined by line feeds, without one at the end.
     """
 
@@ -123,17 +123,17 @@ class TextPage:
 
 
 class ContentStore:
-    """Contents of any project, for the worker that reads them.
+    """Reads and writes contents of any project, for the worker.
 
     Args:
-        database: Connects as the service's service role.
+        database: Connects with the database role of the service.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def parts(self, project_id: str, content: str) -> AsyncIterator[bytes]:
-        """Gives the bytes part by part, each in a transaction of its own."""
+        """Yields the bytes part by part, each from a transaction of its own."""
         part = 0
         while True:
             bound = {"project": project_id, "content": content, "part": part}
@@ -147,13 +147,13 @@ class ContentStore:
     async def pages(
         self, project_id: str, content: str, *, after: int = -1, count: int = 1
     ) -> AsyncIterator[TextPage]:
-        """Gives the text page by page.
+        """Yields the text page by page.
 
         Args:
             project_id: The project.
             content: The content.
-            after: Begin after this page.
-            count: Pages that are fetched at once.
+            after: Start after this page.
+            count: Pages per statement.
         """
         while True:
             bound = {"project": project_id, "content": content, "after": after, "count": count}
@@ -168,18 +168,18 @@ class ContentStore:
     async def put_pages(
         self, project_id: str, content: str, pages: Sequence[TextPage], *, attempt: int
     ) -> bool:
-        """Stores some pages; nobody sees them until `readable`.
+        """Stores some pages; they are invisible until `readable` is called.
 
-        The first page removes what an earlier attempt at reading left.
+        Page 0 removes the pages of earlier attempts.
 
         Args:
             project_id: The project.
             content: The content.
             pages: The pages, in order.
-            attempt: The attempt that the content was claimed for.
+            attempt: The number of the attempt, from the claim.
 
         Returns:
-            False if the content is gone, or claimed by somebody else.
+            False if the content was deleted, or claimed by another worker.
         """
         bound = {"project": project_id, "content": content}
         async with self._transaction(project_id) as connection:
@@ -202,10 +202,10 @@ class ContentStore:
     async def readable(
         self, project_id: str, content: str, *, attempt: int, line_count: int, char_count: int
     ) -> bool:
-        """Notes that all pages are there; its files are readable from now on.
+        """Marks a content as read after its last page, which makes its files readable.
 
         Returns:
-            False if the content is gone, or claimed by somebody else.
+            False if the content was deleted, or claimed by another worker.
         """
         return await self._end(
             project_id,
@@ -216,7 +216,7 @@ class ContentStore:
         )
 
     async def unreadable(self, project_id: str, content: str, error: str, *, attempt: int) -> bool:
-        """Notes that the content cannot be read; see `readable`."""
+        """Marks a content as unreadable, with the reason; see `readable`."""
         return await self._end(
             project_id,
             content,
@@ -238,7 +238,7 @@ class ContentStore:
             await connection.execute(_LOCK_FOLDERS, bound)
             if not await _is_claimed(connection, bound, attempt):
                 return False
-            # Of an attempt that broke off there may be pages: a text without lines has none.
+            # Remove pages of earlier attempts, if this one has written no page 0.
             if files["state"] == "failed" or not change[1].get("lines"):
                 await connection.execute(_DROP_PAGES, bound)
             await connection.execute(change[0], {**bound, **change[1]})
@@ -250,15 +250,15 @@ class ContentStore:
 
 
 async def _is_claimed(connection: AsyncConnection, content: dict[str, str], attempt: int) -> bool:
-    found = await connection.execute(_LOCK_CLAIMED, {**content, "attempt": attempt})
-    return found.scalar() is not None
+    result = await connection.execute(_LOCK_CLAIMED, {**content, "attempt": attempt})
+    return result.scalar() is not None
 
 
 async def drop_orphans(
     connection: AsyncConnection, project_id: str, contents: Sequence[str]
 ) -> None:
-    """Deletes those of the contents that no file has any more, with parts and pages."""
+    """Deletes those of the contents that no file uses any more, with parts and pages."""
     bound = {"project": project_id, "contents": list(contents)}
-    # Who is adding a file of such a content holds the lock until the file can be seen.
+    # A transaction that adds a file of such a content holds its lock until it commits.
     await connection.execute(_LOCK_ORPHANS, bound)
     await connection.execute(_DELETE_ORPHANS, bound)

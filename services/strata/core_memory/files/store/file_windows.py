@@ -1,4 +1,4 @@
-"""Windows of agents, and what is seen through them, in PostgreSQL."""
+"""Stores windows of agents in PostgreSQL, and measures the prompt that they give."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
     CheckUse,
     ChooseWindows,
-    Decide,
-    Opened,
-    Opening,
+    OpenFilesResult,
+    PlanWindows,
     PromptUse,
     Window,
+    WindowPlan,
 )
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.domain.search import Scope
@@ -30,7 +30,7 @@ from strata.core_memory.files.store.views import PostgresViews
 from strata.shared.context import current_project
 from strata.shared.db import Database
 
-# The files of an agent: whatever is not attached any more is not there.
+# The files of an agent, through its attached folders.
 ATTACHED = """
     core_memory.folder_attachments a
     JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
@@ -44,7 +44,7 @@ _LOCK_AGENT = text(
     "SELECT 1 FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :agent FOR NO KEY UPDATE"
 )
-# Locked in order and before any window is touched, against files and folders that go.
+# Locked in order and before any window, so that files and attachments are not deleted.
 _NAMED = text(
     f"""
     SELECT {_FILE}
@@ -86,7 +86,7 @@ _CHANGE = text(
         last_access_time = excluded.last_access_time
     """
 )
-# What the agent has beside files, and what its prompt has space for.
+# The size of the agent's blocks, their limit and their labels.
 _PROMPT = text(
     """
     SELECT a.prompt_limit_bytes, CAST(coalesce(
@@ -126,14 +126,14 @@ _SCOPE = text(
     ORDER BY a.position LIMIT :count
     """
 )
-# Of a file that was replaced by one that cannot be read the index has the old text still.
+# Files whose new content cannot be read are excluded: the index still has their old text.
 _NAMES_OF = text(
     f"""
     SELECT f.id, d.name || '/' || f.name AS name FROM {ATTACHED}
     WHERE {OF_AGENT} AND f.id = ANY(CAST(:files AS text[])) AND c.state <> 'failed'
     """
 )
-# The agent's row is locked first, as by everybody who changes its windows.
+# The agent's row is locked first, as in all statements that change its windows.
 _TOUCH = text(
     """
     WITH agent AS (
@@ -149,7 +149,7 @@ _TOUCH = text(
 
 
 class PostgresWindowStore:
-    """Windows of agents; see `domain.windows.WindowStore`."""
+    """Windows of agents; see `domain.file_windows.WindowStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -158,11 +158,11 @@ class PostgresWindowStore:
         self,
         agent_id: str,
         names: Sequence[str],
-        receipt: Receipt[Opened],
-        decide: Decide,
+        receipt: Receipt[OpenFilesResult],
+        decide: PlanWindows,
         check: tuple[FileLimits, CheckUse] | None = None,
-    ) -> Opened:
-        """Changes an agent's windows in one transaction, one agent's changes after another."""
+    ) -> OpenFilesResult:
+        """Changes an agent's windows in one transaction; changes of one agent are serialised."""
         pairs = [name.partition("/")[::2] for name in names]
         bound = {"project": current_project(), "agent": agent_id}
         wanted = {
@@ -171,7 +171,7 @@ class PostgresWindowStore:
             "files": [file for _, file in pairs],
         }
 
-        async def work(connection: AsyncConnection) -> Opened:
+        async def work(connection: AsyncConnection) -> OpenFilesResult:
             await connection.execute(_LOCK_AGENT, bound)
             rows = (await connection.execute(_NAMED, wanted)).all() if pairs else []
             files = {row.name: _to_file(row) for row in rows}
@@ -182,19 +182,19 @@ class PostgresWindowStore:
                 limits, check_use = check
                 check_use(await _prompt_use(connection, bound, limits), opening)
             windows = tuple(window.as_open_file() for window in opening.windows)
-            return Opened(windows, opening.message)
+            return OpenFilesResult(windows, opening.message)
 
         return await once(self._database, receipt, work)
 
     async def prompt_limit(self, agent_id: str) -> PromptLimit:
-        """Returns what the prompt of an agent has space for, as far as it is known."""
+        """Returns the stored limits of an agent's prompt; `NO_LIMIT` if there are none."""
         rows = await self._read(_PROMPT_LIMIT, agent=agent_id)
         return PromptLimit(*rows[0]) if rows else NO_LIMIT
 
     async def close_to_fit(
         self, agent_id: str, limits: FileLimits, choose: ChooseWindows, *, preview: bool
     ) -> Sequence[Window]:
-        """Closes chosen windows of an agent; its prompt names them until the next change."""
+        """Closes the chosen windows; the prompt names the closed files until the next change."""
         bound = {"project": current_project(), "agent": agent_id}
         async with self._database.transaction() as connection:
             await connection.execute(_LOCK_AGENT, bound)
@@ -206,7 +206,7 @@ class PostgresWindowStore:
                 return chosen
             closed = tuple(window.file.id for window in chosen)
             names = [window.file.name for window in chosen]
-            await _store(connection, bound, Opening((), (), closed, ""), closed_to_fit=names)
+            await _store(connection, bound, WindowPlan((), (), closed, ""), closed_to_fit=names)
             return chosen
 
     async def names(self, agent_id: str) -> list[str]:
@@ -214,7 +214,7 @@ class PostgresWindowStore:
         return [row[0] for row in await self._read(_NAMES, agent=agent_id)]
 
     async def first_names(self, agent_id: str, folder_id: str, count: int) -> list[str]:
-        """Returns the first names of files of an attached folder that can be read."""
+        """Returns the first names, in order, of readable files of an attached folder."""
         rows = await self._read(_FIRST_NAMES, agent=agent_id, folder=folder_id, count=count)
         return [row[0] for row in rows]
 
@@ -224,12 +224,12 @@ class PostgresWindowStore:
         return Scope(tuple(row.folder_id for row in rows), sum(row.unindexed for row in rows))
 
     async def names_of(self, agent_id: str, file_ids: Sequence[str]) -> Mapping[str, str]:
-        """Returns ``FOLDER/FILE`` by id, of those files that are still attached."""
+        """Returns ``FOLDER/FILE`` by id, for those files that are still attached."""
         rows = await self._read(_NAMES_OF, agent=agent_id, files=list(file_ids))
         return {row.id: row.name for row in rows}
 
     async def touch(self, agent_id: str, file_ids: Sequence[str], time: datetime) -> None:
-        """Notes that open files were of use, so that others are closed before them."""
+        """Updates the last access time of open files, so that others are closed first."""
         bound = {
             "project": current_project(),
             "agent": agent_id,
@@ -259,7 +259,7 @@ async def _prompt_use(
 async def _store(
     connection: AsyncConnection,
     bound: dict[str, str],
-    opening: Opening,
+    opening: WindowPlan,
     closed_to_fit: Sequence[str] = (),
 ) -> None:
     if not opening.opened and not opening.closed:

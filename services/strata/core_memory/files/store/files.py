@@ -1,4 +1,4 @@
-"""Files in PostgreSQL."""
+"""Stores files in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PostgresFileStore:
         self._database = database
 
     async def get(self, file_id: str) -> File | None:
-        """Returns a file."""
+        """Returns a file; None if it does not exist."""
         rows = await self._read(_GET, file=file_id)
         return to_file(rows[0]) if rows else None
 
@@ -100,7 +100,7 @@ class PostgresFileStore:
         return [to_file(row) for row in rows]
 
     async def of_agent(self, agent_id: str, after: tuple[str, str], count: int) -> list[File]:
-        """Returns files of an agent by folder and name, after such a pair."""
+        """Returns files of an agent by folder and name, after a pair of these."""
         folder, name = after
         rows = await self._read(
             _LIST_OF_AGENT, agent=agent_id, after_folder=folder, after=name, count=count
@@ -122,7 +122,7 @@ class PostgresFileStore:
         ]
 
     async def delete(self, file_id: str) -> None:
-        """Deletes a file and all that only it needs.
+        """Deletes a file, and its content if no other file has it.
 
         Raises:
             NotFoundError: There is none (``FILE_NOT_FOUND``).

@@ -1,4 +1,4 @@
-"""What names the ``<directories>`` of an agent, as a part of the one statement of a compilation."""
+"""The SQL fingerprint of an agent's ``<directories>``, for the statement that compiles memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIRECTORIES_FINGERPRINT = """
 """
 """A scalar of the parameters ``project`` and ``agent``; '' if no folder is attached.
 
-Equal fingerprints mean equal directories. It reads the folders, the open windows and what was
-closed to fit, never the other files: a folder's revision rises with every change of its files that
-a prompt shows.
+Equal fingerprints mean equal directories. It depends on the folders, the open windows and the
+files that were closed to fit. It does not read the other files: a folder's revision increases with
+every change of its files that is visible in a prompt.
 """

@@ -1,4 +1,4 @@
-"""Folders in PostgreSQL, and which agents see them."""
+"""Stores folders and their attachments to agents in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 
-# Waits for another one of the name to be there or not.
+# Waits for a concurrent transaction that creates a folder of the same name.
 _CREATE = text(
     """
     INSERT INTO core_memory.folders
@@ -68,7 +68,7 @@ _DROP = text(
     """
 )
 _DELETE = text("DELETE FROM core_memory.folders WHERE project_id = :project AND id = :folder")
-# The agent first, as by everybody who changes its windows. The folder cannot go meanwhile.
+# Locks the agent first, as all changes of its windows do, and the folder against deletion.
 _LOCK_PAIR = text(
     """
     WITH a AS (
@@ -128,7 +128,7 @@ class PostgresFolderStore:
         async def work(connection: AsyncConnection) -> Folder:
             result = await connection.execute(_CREATE, _new_row(made))
             if result.rowcount == 0:
-                # The same request may have made it a moment ago.
+                # A concurrent repetition of the request may have created it.
                 await check_request(connection, receipt.request)
                 raise folder_name_taken(made.name)
             return made
@@ -144,12 +144,12 @@ class PostgresFolderStore:
         return await self._read(_LIST_OF_AGENT, agent=agent_id, after=after, count=count)
 
     async def get(self, folder_id: str) -> Folder | None:
-        """Returns a folder."""
-        found = await self._read(_GET, folder=folder_id)
-        return found[0] if found else None
+        """Returns a folder; None if it does not exist."""
+        folders = await self._read(_GET, folder=folder_id)
+        return folders[0] if folders else None
 
     async def delete(self, folder_id: str) -> None:
-        """Deletes a folder with its files and all that only they need.
+        """Deletes a folder with its files, and contents that no other file has.
 
         Raises:
             NotFoundError: There is none (``FILE_NOT_FOUND``).
@@ -164,7 +164,7 @@ class PostgresFolderStore:
             await drop_orphans(connection, current_project(), contents)
 
     async def attach(self, agent_id: str, folder_id: str) -> Folder:
-        """Shows a folder to an agent, after those that it has; again is success.
+        """Attaches a folder to an agent, after its other folders; idempotent.
 
         Raises:
             NotFoundError: ``FILE_NOT_FOUND`` or ``AGENT_NOT_FOUND``.
@@ -172,7 +172,7 @@ class PostgresFolderStore:
         return await self._change_pair(agent_id, folder_id, _ATTACH)
 
     async def detach(self, agent_id: str, folder_id: str) -> None:
-        """Hides a folder from an agent and closes its files; again is success.
+        """Detaches a folder from an agent and closes its files; idempotent.
 
         Raises:
             NotFoundError: ``FILE_NOT_FOUND`` or ``AGENT_NOT_FOUND``.

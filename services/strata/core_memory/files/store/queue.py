@@ -1,8 +1,8 @@
-"""What is to be done with files, over all projects, and who does it.
+"""The queue of work on files, over all projects.
 
-Whoever takes something up holds it for a while (a lease) and counts the attempt. The
-attempt is his name as well: when the lease has run out and another one has taken over,
-what he still writes finds another number, and comes to nothing.
+A worker claims an item for a limited time (a lease) and increases its attempt number. Every
+write carries the attempt number. After another worker has taken over an expired lease,
+writes with the old number match no row.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 
-from strata.core_memory.files.domain.ports import Progress
+from strata.core_memory.files.domain.ports import IndexProgress
 from strata.shared.db import Database
 from strata.shared.turns import Turns, projects_in_turn
 
-# Rows that other replicas may hold locked are passed over, up to so many.
+# Number of candidates per claim: rows that other replicas have locked are skipped.
 _TRIES = 8
 
 _FREE = "(lease_until IS NULL OR lease_until < clock_timestamp())"
 
 
 def _claim_of(table: str, key: str, waiting: str, since: str, returned: str) -> TextClause:
-    """Returns the claim of the longest waiting row of the project whose turn it is.
+    """Returns the statement that claims the longest waiting row of the project in turn.
 
-    What is locked is passed over after the choice, so that one row is locked.
+    Candidates are chosen before locks are taken, so that only one row is locked.
     """
     waiting = f"{waiting} AND {_FREE}"
     return text(
@@ -77,7 +77,7 @@ _FORMAT = text(
     "SELECT format, size_bytes FROM core_memory.contents"
     " WHERE project_id = :project AND content_hash = :id"
 )
-# Files without pieces in the index yet; those with some wait for it, see _WAITING.
+# Files without chunks in the index; those with chunks wait for indexing, see _WAITING.
 _CLAIM_FILE = _claim_of(
     "core_memory.files",
     "id",
@@ -103,7 +103,7 @@ _SENT = text(
       AND state = 'indexing'
     """
 )
-# The file has become another one meanwhile, and the index may hold what it was.
+# The file was replaced meanwhile, and the index may have its old chunks.
 _SEND_AGAIN = text(
     """
     UPDATE core_memory.files
@@ -149,7 +149,7 @@ _EXPLAIN = text(
     WHERE project_id = :project AND state = 'indexing' AND chunk_count = 0 AND error <> :error
     """
 )
-# Told once when they are due, and again when nobody can be sending pieces any more.
+# Dropped once when due, and again when no worker can still be sending chunks.
 _CLAIM_DROPPED = text(
     """
     UPDATE core_memory.dropped_files d
@@ -186,12 +186,12 @@ _ABANDONED = text(
 
 @dataclass(frozen=True, slots=True)
 class ClaimedContent:
-    """A content to be read.
+    """A content that is claimed for reading.
 
     Attributes:
         project_id: The project.
-        content: Its key.
-        attempt: The how-manieth attempt this is, from 1.
+        content: The key of the content.
+        attempt: The number of this attempt, from 1.
     """
 
     project_id: str
@@ -201,7 +201,7 @@ class ClaimedContent:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedFile:
-    """A file whose pieces are to be sent to the index."""
+    """A file that is claimed for sending its chunks to the index."""
 
     project_id: str
     file_id: str
@@ -212,7 +212,7 @@ class ClaimedFile:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFile:
-    """A file whose pieces the index has, and has not finished with."""
+    """A file whose chunks were sent and are not all indexed yet."""
 
     project_id: str
     file_id: str
@@ -221,7 +221,7 @@ class WaitingFile:
 
 @dataclass(frozen=True, slots=True)
 class DroppedFile:
-    """A file or folder that the index is to forget; `is_last` if it need not be told again."""
+    """A deleted file or folder to remove from the index; `is_last` if for the last time."""
 
     project_id: str
     id: str
@@ -229,11 +229,11 @@ class DroppedFile:
 
 
 class FileQueue:
-    """The work that files make.
+    """Claims and completes work on files.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role, which sees of every project what there is to do.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role, which sees the queued work of all projects.
     """
 
     def __init__(self, database: Database, worker: Database) -> None:
@@ -242,65 +242,65 @@ class FileQueue:
         self._contents, self._files = Turns(), Turns()
 
     async def claim_content(self, lease: float) -> ClaimedContent | None:
-        """Takes up, for `lease` seconds, the longest waiting content of the project in turn."""
+        """Claims, for `lease` seconds, the longest waiting content of the project in turn."""
         row = await self._claim(_CLAIM_CONTENT, self._contents, lease)
         return ClaimedContent(row.project_id, row.content_hash, row.attempts) if row else None
 
     async def format_of(self, claim: ClaimedContent) -> tuple[str, int] | None:
-        """Returns how a content is to be read and its size in bytes; None if it is gone."""
+        """Returns the format of a content and its size in bytes; None if it was deleted."""
         bound = {"project": claim.project_id, "id": claim.content}
         async with self._of(claim.project_id, read_only=True) as connection:
             row = (await connection.execute(_FORMAT, bound)).first()
         return (row.format, row.size_bytes) if row else None
 
     async def hold_content(self, claim: ClaimedContent, lease: float) -> bool:
-        """Holds a content for longer; False if it is no longer ours."""
+        """Renews the claim of a content; False if the claim is lost."""
         return await self._change(claim.project_id, _HOLD_CONTENT, **_key(claim), lease=lease)
 
     async def release_content(self, claim: ClaimedContent, *, counted: bool) -> None:
-        """Lets go of a content; an attempt that was not at fault is not counted."""
+        """Releases the claim of a content; `counted` False takes the attempt back."""
         uncounted = 0 if counted else 1
         await self._change(claim.project_id, _RELEASE_CONTENT, **_key(claim), uncounted=uncounted)
 
     async def claim_file(self, lease: float) -> ClaimedFile | None:
-        """Takes up a readable file for `lease` seconds: the project's longest waiting, in turn."""
+        """Claims, for `lease` seconds, the longest waiting readable file of the project in turn."""
         row = await self._claim(_CLAIM_FILE, self._files, lease)
         if row is None:
             return None
         return ClaimedFile(row.project_id, row.id, row.folder_id, row.content_hash, row.attempts)
 
     async def hold_file(self, claim: ClaimedFile, lease: float) -> bool:
-        """Holds a file for longer; False if it is no longer ours, or no longer the same."""
+        """Renews the claim of a file; False if the claim is lost or the file was replaced."""
         return await self._change(claim.project_id, _HOLD_FILE, **_file_key(claim), lease=lease)
 
     async def sent(self, claim: ClaimedFile, chunks: int) -> None:
-        """Notes that the index has the pieces of a file.
+        """Records that the index has the chunks of a file.
 
-        If the file has become another one meanwhile, that one is sent again.
+        If the file was replaced meanwhile, it is queued again.
         """
         if not await self._change(claim.project_id, _SENT, **_file_key(claim), chunks=chunks):
             await self.send_again(claim.project_id, claim.file_id)
 
     async def send_again(self, project_id: str, file_id: str) -> None:
-        """Notes that the index has not, or not surely, the pieces of a file."""
+        """Queues a file again, because the index may not have its chunks."""
         await self._change(project_id, _SEND_AGAIN, project=project_id, id=file_id)
 
     async def postpone(self, claim: ClaimedFile, pause: float, error: str) -> None:
-        """Lets go of a file for `pause` seconds, and says why on it."""
+        """Postpones a file by `pause` seconds, and stores the error with it."""
         more = {"pause": pause, "error": error}
         await self._change(claim.project_id, _POSTPONE, **_file_key(claim), **more)
 
     async def waiting(self, after: tuple[str, str], count: int) -> list[WaitingFile]:
-        """Returns files that wait for the index, by project and id, after such a pair."""
+        """Returns files that wait for indexing, by project and id, after a pair of these."""
         bound = {"project": after[0], "id": after[1], "count": count}
         async with self._worker.system_transaction(read_only=True) as connection:
             rows = await connection.execute(_WAITING, bound)
             return [WaitingFile(row.project_id, row.id, row.content_hash) for row in rows]
 
     async def progress(
-        self, project_id: str, files: Sequence[WaitingFile], progress: Mapping[str, Progress]
+        self, project_id: str, files: Sequence[WaitingFile], progress: Mapping[str, IndexProgress]
     ) -> bool:
-        """Notes how far files are; True if anything has changed."""
+        """Stores the indexing progress of files; True if anything has changed."""
         known = [(file, progress[file.file_id]) for file in files if file.file_id in progress]
         if not known:
             return False
@@ -310,29 +310,29 @@ class FileQueue:
             project=project_id,
             ids=[file.file_id for file, _ in known],
             contents=[file.content for file, _ in known],
-            chunks=[each.chunk_count for _, each in known],
-            indexed=[each.indexed_count for _, each in known],
+            chunks=[file_progress.chunk_count for _, file_progress in known],
+            indexed=[file_progress.indexed_count for _, file_progress in known],
         )
 
     async def explain(self, error: str) -> int:
-        """Says on every file that waits to be sent why it waits; returns how many it told."""
+        """Stores an error with every file that waits to be sent; returns the number of files."""
         async with self._worker.system_transaction(read_only=True) as connection:
             projects = [row.project_id for row in await connection.execute(_UNINDEXABLE)]
-        told = 0
+        count = 0
         for project in projects:
             async with self._of(project) as connection:
                 bound = {"project": project, "error": error}
-                told += (await connection.execute(_EXPLAIN, bound)).rowcount
-        return told
+                count += (await connection.execute(_EXPLAIN, bound)).rowcount
+        return count
 
     async def claim_dropped(self, lease: float, count: int) -> list[DroppedFile]:
-        """Takes up files and folders that the index is to forget."""
+        """Claims deleted files and folders to remove from the index."""
         async with self._worker.system_transaction() as connection:
             rows = await connection.execute(_CLAIM_DROPPED, {"lease": lease, "count": count})
             return [DroppedFile(row.project_id, row.id, row.is_last) for row in rows]
 
     async def dropped(self, files: Sequence[DroppedFile]) -> None:
-        """Notes that the index was told."""
+        """Records that files were removed from the index."""
         bound = {
             "projects": [file.project_id for file in files],
             "ids": [file.id for file in files],

@@ -1,4 +1,4 @@
-"""Rows as folders and files."""
+"""Converts rows to folders and files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sqlalchemy import Row
 from strata.core_memory.files.domain.files import File, FileState, Folder
 
 FOLDER = "d.id, d.name, d.description, d.instructions, d.file_count, d.create_time"
-"""What `to_folder` needs of a folder ``d``."""
+"""The columns of a folder ``d`` for `to_folder`."""
 
 FILE = """
     f.id, f.folder_id, d.name AS folder_name, f.name, f.media_type, f.content_hash,
     c.size_bytes, CASE WHEN c.state = 'text' THEN c.line_count ELSE 0 END AS line_count,
     f.state, f.error, f.chunk_count, f.indexed_count, f.create_time
 """
-"""What `to_file` needs of a file ``f`` in `FILE_TABLES`."""
+"""The columns of a file ``f`` in `FILE_TABLES` for `to_file`."""
 
 FILE_TABLES = """
     core_memory.files f

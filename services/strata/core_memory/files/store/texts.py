@@ -1,4 +1,4 @@
-"""The text of agents' files, for searching, in PostgreSQL."""
+"""Reads the text of agents' files from PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.core_memory.files.line_reading import ReadableFile
 from strata.shared.context import current_project
 from strata.shared.db import Database
 
-# Each folder gives its next files by index; the rest is looked up for those that are returned.
+# First selects the next files with the index, then looks up the rest for those only.
 _FILES = text(
     """
     WITH next AS (
@@ -138,14 +138,14 @@ class PostgresTextStore:
         }
 
     async def readable_file(self, agent_id: str, file_id: str) -> ReadableFile | None:
-        """Returns a file in a folder of an agent; None if there is none, or none with text."""
+        """Returns a file in a folder of an agent; None if it does not exist or has no text."""
         rows = await self._read(_FILE, agent=agent_id, file=file_id)
         return (
             ReadableFile(rows[0].name, rows[0].content_hash, rows[0].line_count) if rows else None
         )
 
     async def page_from(self, content_key: str, first_line: int) -> list[str]:
-        """Returns lines of a content from one on, numbered from 1; none behind the end."""
+        """Returns lines of a content from `first_line` (from 1) on; none after the end."""
         rows = await self._read(_PAGE_FROM, content=content_key, first=first_line)
         if not rows:
             return []

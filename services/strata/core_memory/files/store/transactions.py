@@ -1,4 +1,4 @@
-"""Doing a request once."""
+"""Runs a request once: repetitions with the same request id get the stored response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import ReplayedError, Request
+from strata.core_memory.domain.ports import ReplayedError, RequestKey
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError, Reason, UnavailableError
@@ -32,7 +32,7 @@ _NOTE = text(
 
 
 class LostRaceError(Exception):
-    """Another transaction did the same first; what it did is visible to the next attempt."""
+    """A concurrent transaction did the same first; the next attempt sees its changes."""
 
 
 async def once(
@@ -40,9 +40,9 @@ async def once(
     receipt: Receipt[ResultT],
     work: Callable[[AsyncConnection], Awaitable[ResultT]],
 ) -> ResultT:
-    """Runs `work` in one transaction of the calling project, and writes down its result.
+    """Runs `work` in one transaction of the calling project, and stores its response.
 
-    It runs again if it lost a race, that is, raised `LostRaceError`.
+    Runs it again if it raises `LostRaceError`.
 
     Raises:
         ReplayedError: The request was done before.
@@ -61,7 +61,7 @@ async def once(
     raise UnavailableError("Others changed the same at the same time; try again.", retry_after=0.1)
 
 
-async def check_request(connection: AsyncConnection, request: Request) -> None:
+async def check_request(connection: AsyncConnection, request: RequestKey) -> None:
     """Raises `ReplayedError` if the request was done before.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Uploads in PostgreSQL.
+"""Stores uploads in PostgreSQL.
 
-The parts of an upload are committed as they come, under its id: no transaction, and no
-connection, waits for a client that is slow. The file is made in one transaction at the end, in
-which the parts only get another key. What never gets so far is invisible, and is removed at
+Each part of an upload is committed when it arrives, under the id of the upload, so that no
+transaction or connection waits for a slow client. At the end one transaction makes the file, and
+only changes the key of the parts. Parts of unfinished uploads are invisible. They are removed at
 once or, if the process died, by the worker.
 """
 
@@ -48,7 +48,7 @@ _NAMED = text(
     WHERE project_id = :project AND folder_id = :folder AND name = :name FOR UPDATE
     """
 )
-# Both at once and in order, so that two who swap contents do not wait for each other.
+# Both at once and in order, to exclude deadlocks.
 _LOCK_CONTENTS = text(
     """
     SELECT content_hash FROM core_memory.contents
@@ -56,7 +56,7 @@ _LOCK_CONTENTS = text(
     ORDER BY content_hash FOR UPDATE
     """
 )
-# Bytes that could not be read get another chance when somebody sends them again.
+# A content that could not be read is read again when it is uploaded again.
 _CONTENT = text(
     """
     INSERT INTO core_memory.contents AS c
@@ -82,7 +82,7 @@ _ADD = text(
     VALUES (:project, :file, :folder, :name, :media_type, :content, :state, :time, :time)
     """
 )
-# The lease stays: who still sends pieces of the old text must be done before the new one's go.
+# The lease stays, so that a worker that sends the old chunks is done before the new are sent.
 _REPLACE = text(
     """
     UPDATE core_memory.files
@@ -120,13 +120,13 @@ class PostgresUploadStore:
             await connection.execute(_DISCARD, {"project": current_project(), "upload": upload_id})
 
     async def finish(self, receipt: Receipt[File], file: NewFile) -> File:
-        """Makes a file of the parts, all or nothing.
+        """Makes a file of the parts, in one transaction.
 
         Raises:
             ReplayedError: The request was done before.
             NotFoundError: There is no such folder (``FILE_NOT_FOUND``).
             AlreadyExistsError: ``NAME_TAKEN`` or ``REQUEST_ID_REUSED``.
-            UnavailableError: The parts were removed meanwhile; the upload took too long.
+            UnavailableError: The upload took too long, and its parts were removed.
         """
 
         async def work(connection: AsyncConnection) -> File:
@@ -136,7 +136,7 @@ class PostgresUploadStore:
 
 
 class _Finish:
-    """The transaction that makes a file."""
+    """The transaction that makes a file of an upload."""
 
     def __init__(self, connection: AsyncConnection, file: NewFile, clock: Clock) -> None:
         self._connection = connection
@@ -154,7 +154,7 @@ class _Finish:
         }
 
     async def run(self) -> File:
-        """Makes it, or finds that it is there."""
+        """Creates or replaces the file; returns the existing one if it is the same."""
         if (await self._run(_LOCK_FOLDER)).first() is None:
             raise folder_not_found(self._file.folder_id)
         old = (await self._run(_NAMED)).first()
@@ -163,15 +163,15 @@ class _Finish:
             await self._run(_ADD, file=file_id, state=await self._content(""))
         else:
             file_id = old.id
-            if not await self._take_the_place(old):
+            if not await self._replace_content(old):
                 return await self._made(file_id)
         await self._run(_COUNT, more=int(old is None))
         if old is not None and old.content_hash != self._file.content_key:
             await drop_orphans(self._connection, current_project(), [old.content_hash])
         return await self._made(file_id)
 
-    async def _take_the_place(self, old: Row[Any]) -> bool:
-        """Puts the new bytes in the place of the old; False if they are the same already."""
+    async def _replace_content(self, old: Row[Any]) -> bool:
+        """Replaces the content of an existing file; False if it is the same."""
         same = old.content_hash == self._file.content_key
         if same and old.state != "failed":
             await self._run(_DISCARD)
@@ -182,7 +182,7 @@ class _Finish:
         return True
 
     async def _content(self, old: str) -> str:
-        """Makes sure of the content, and returns the state of a file that has it."""
+        """Stores the content if it is new, and returns the state of a file with it."""
         await self._run(_LOCK_CONTENTS, old=old)
         content = (await self._run(_CONTENT)).one()
         if not content.is_new:

@@ -1,4 +1,4 @@
-"""What agents see of their folders, in PostgreSQL."""
+"""Reads the rendered parts of agents' folders from PostgreSQL."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _FOLDERS = text(
     ORDER BY a.position, f.name
     """
 )
-# From the first line of the window. The last page goes whole: to cut it by characters costs
-# PostgreSQL many times what it costs to send it.
+# From the first line of the window. The last page is returned whole: cutting it by characters
+# takes PostgreSQL many times as long as sending it.
 _TEXTS = text(
     """
     SELECT f.id, p.page,
@@ -72,13 +72,13 @@ _TEXTS = text(
 
 
 class PostgresViews:
-    """Folders as agents see them, in one transaction; see `directories.Views`."""
+    """Reads folders and texts in one transaction; see `directories.Views`."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     async def folders(self, agent_id: str) -> tuple[list[FolderView], list[str]]:
-        """Returns the agent's folders in order of attachment, and what was closed to fit."""
+        """Returns the agent's folders in order of attachment, and names of closed files."""
         rows = await self._read(_FOLDERS, agent=agent_id, shown=CLOSED_SHOWN)
         closed = list(rows[0].closed_files or ()) if rows else []
         groups = groupby(rows, attrgetter("folder_id"))
@@ -104,7 +104,7 @@ class PostgresViews:
 
 
 def _first_pages(window: Window) -> int:
-    # A window that begins within a page shows only some lines of it.
+    # A window that starts within a page shows only a part of it.
     return 1 if window.start == 1 else 2
 
 
