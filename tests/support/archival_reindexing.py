@@ -8,7 +8,7 @@ from typing import Any
 from archival_support import NOW, Stores
 from contract.embedding.conftest import EmbeddingServer
 from strata.api.common.v1 import reindex_pb2 as pb
-from strata.archival.domain.searching import Search
+from strata.archival.domain.search import Search
 from strata.archival.index import PASSAGES
 from strata.archival.indexes import Indexes, wire
 from strata.archival.reindexing import ArchiveModels
@@ -48,7 +48,7 @@ class World:
         self.search = PassageSearch(self.stores.passages, self.indexes.passages, ManualClock(NOW))
         self.file_search = FileChunkSearch(self.stores.chunks, self.indexes.chunks)
         self.archives = ArchiveModels(
-            self.indexes.homes, self.indexes.archives, self.indexes.passages, lambda: None
+            self.indexes.assignments, self.indexes.archives, self.indexes.passages, lambda: None
         )
 
     async def again(self, **settings: Any) -> World:
@@ -73,7 +73,7 @@ class World:
         """Works until there is nothing to do, and returns the newest rebuild."""
         while await self.step():
             pass
-        return (await self.indexes.desk.state(name)).reindex
+        return (await self.indexes.admin.state(name)).reindex
 
     async def find(self, words: str, limit: int = 3, **conditions: Any) -> list[str]:
         search = Search(words, limit, agent_id=self.agent, **conditions)

@@ -12,11 +12,11 @@ from strata.archival.domain.chunks import FileChunk, FoundChunk
 from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
     Archive,
-    GivenVector,
-    Inserted,
+    ArchiveRef,
+    InsertedPassage,
     NewPassage,
     NewText,
-    Place,
+    SuppliedVector,
 )
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.search import FileChunkSearch, PassageSearch
@@ -55,7 +55,7 @@ def new_passage(
     tags: tuple[str, ...] = (),
     created: datetime = NOW,
     *,
-    vector: GivenVector | None = None,
+    vector: SuppliedVector | None = None,
 ) -> NewPassage:
     return NewPassage(
         new_id("passage"), new_text(text), created, NOW, tags, principal="key", vector=vector
@@ -103,10 +103,10 @@ class Stores:
         tags: tuple[str, ...] = (),
         created: datetime = NOW,
         stored: datetime = NOW,
-    ) -> list[Inserted]:
+    ) -> list[InsertedPassage]:
         await self.archives.prepare(agent)
         return await self.passages.insert(
-            Place(agent_id=agent),
+            ArchiveRef(agent_id=agent),
             [replace(new_passage(text, tags, created), store_time=stored) for text in texts],
             own_archive(agent, MODEL, DIM, NOW),
             "",

@@ -1,4 +1,4 @@
-"""Between the messages of the wire and the domain; the one place that checks requests."""
+"""Converts archives and passages between protos and the domain, and validates requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.domain.passages import (
     Archive,
     ArchiveChange,
+    ArchiveRef,
     Origin,
     Passage,
-    Place,
-    Request,
+    RequestKey,
 )
 from strata.archival.labels import taint_to_proto
 from strata.shared.embedding import EmbeddingModels
@@ -32,7 +32,7 @@ from strata.shared.names import name_problems
 from strata.shared.one_line import is_one_line
 
 BYTES_PER_TOKEN = 16
-"""Most bytes that a token of a stored text may stand for; texts of people have 3 to 6."""
+"""Maximum of bytes per token in a stored text; normal text has 3 to 6."""
 MAX_QUERY_CHARS = 10_000
 MAX_TAGS = 64
 MAX_TAG_CHARS = 128
@@ -43,7 +43,7 @@ MAX_TIME_TO_LIVE_S = 100 * 365 * 24 * 3600
 
 
 def archive_to_proto(archive: Archive) -> archive_pb.Archive:
-    """Returns the wire form of an archive."""
+    """Returns an archive as a proto."""
     wire = archive_pb.Archive(
         id=archive.id,
         name=archive.name,
@@ -61,7 +61,7 @@ def archive_to_proto(archive: Archive) -> archive_pb.Archive:
 
 
 def passage_to_proto(passage: Passage) -> pb.Passage:
-    """Returns the wire form of a passage."""
+    """Returns a passage as a proto."""
     wire = pb.Passage(
         id=passage.id,
         archive_id=passage.archive_id,
@@ -82,7 +82,7 @@ def passage_to_proto(passage: Passage) -> pb.Passage:
 
 
 def origin_to_proto(origin: Origin) -> pb.PassageOrigin:
-    """Returns the wire form of where something came from."""
+    """Returns an origin as a proto."""
     return pb.PassageOrigin(
         agent_id=origin.agent_id,
         run_id=origin.run_id,
@@ -118,13 +118,13 @@ def to_archive(
         now,
         description=request.description,
         time_to_live=request.time_to_live_seconds,
-        # Without a name it follows the default, also when that is changed.
+        # Without a model the archive follows the default, also when that changes.
         own_model=model.id if request.embedding_model else "",
     )
 
 
 def own_archive(agent_id: str, model: str, dim: int, now: datetime) -> Archive:
-    """Returns the archive that is made for an agent."""
+    """Returns the template of an agent's own archive."""
     return new_archive(
         f"Archive of {agent_id}",
         model,
@@ -150,7 +150,7 @@ def new_archive(name: str, model: str, dim: int, now: datetime, **fields: Any) -
 
 
 def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
-    """Returns what to change of an archive.
+    """Returns the changes of an UpdateArchive request.
 
     Raises:
         InvalidArgumentError: A value is wrong.
@@ -176,22 +176,22 @@ def to_request(
     | pb.UpdatePassageRequest
     | pb.RestorePassageRequest
     | pb.PurgePassageRequest,
-) -> Request:
-    """Returns what tells the request from others.
+) -> RequestKey:
+    """Returns the idempotency key of a request: its id and a digest of its content.
 
     Raises:
         InvalidArgumentError: Its id is wrong.
     """
-    said = sha256(f"{message.DESCRIPTOR.full_name}\0".encode())
-    said.update(message.SerializeToString(deterministic=True))
-    return Request(check_request_id(message.request_id), said.hexdigest())
+    digest = sha256(f"{message.DESCRIPTOR.full_name}\0".encode())
+    digest.update(message.SerializeToString(deterministic=True))
+    return RequestKey(check_request_id(message.request_id), digest.hexdigest())
 
 
-def to_place(archive_id: str, agent_id: str) -> Place:
-    """Returns where to store.
+def to_place(archive_id: str, agent_id: str) -> ArchiveRef:
+    """Returns the archive that a request refers to, by its id or by its agent.
 
     Raises:
-        InvalidArgumentError: Not exactly one of the two is set, or it is no such id.
+        InvalidArgumentError: Not exactly one of the two is set, or the id is invalid.
     """
     if bool(archive_id) == bool(agent_id):
         refuse([FieldViolation("archive_id", "set exactly one of archive_id and agent_id")])
@@ -199,18 +199,18 @@ def to_place(archive_id: str, agent_id: str) -> Place:
         check_id(archive_id, "archive", field="archive_id")
     else:
         check_id(agent_id, "agent", field="agent_id")
-    return Place(archive_id, agent_id)
+    return ArchiveRef(archive_id, agent_id)
 
 
 def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) -> int:
-    """Returns the tokens of a text.
+    """Returns the number of tokens of a text, if it is within the limits.
 
-    A text has a limit of bytes as well: white space has no tokens.
+    Bytes are limited too, since white space has no tokens.
 
     Args:
         text: The text.
         count_tokens: See `Embedder.limit_tokens`.
-        limit: Most tokens.
+        limit: Maximum of tokens.
 
     Raises:
         FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
@@ -236,7 +236,7 @@ def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) ->
 
 
 def text_violations(field: str, text: str) -> list[FieldViolation]:
-    """Returns what is wrong with a passage's text."""
+    """Returns the violations of a passage's text."""
     if not text.strip():
         return [FieldViolation(field, "must not be blank")]
     if "\x00" in text:
@@ -245,14 +245,14 @@ def text_violations(field: str, text: str) -> list[FieldViolation]:
 
 
 def new_tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
-    """Returns what is wrong with the tags of a passage that is to be stored.
+    """Returns the violations of tags of a passage to store.
 
-    They are shown to models in one line, so each must be one line.
+    Models see all tags in one line, so each must be a single line.
     """
     tags = list(tags)
-    found = tag_violations(field, tags)
-    if found:
-        return found
+    violations = tag_violations(field, tags)
+    if violations:
+        return violations
     return [
         FieldViolation(
             f"{field}[{index}]",
@@ -265,7 +265,7 @@ def new_tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
 
 
 def tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
-    """Returns what is wrong with tags to look for; older passages may have any characters."""
+    """Returns the violations of tags to search for; old passages may have any characters."""
     tags = list(tags)
     if len(tags) > MAX_TAGS:
         return [FieldViolation(field, f"must not be more than {MAX_TAGS}")]
@@ -283,20 +283,20 @@ def _name_violations(name: str) -> list[FieldViolation]:
 
 
 def check_request_id(request_id: str) -> str:
-    """Returns a request id, which may be empty.
+    """Validates and returns a request id; it may be empty.
 
     Raises:
-        InvalidArgumentError: It is too long or holds what cannot be stored.
+        InvalidArgumentError: It is too long or contains NUL.
     """
     refuse(_request_id_violations(request_id))
     return request_id
 
 
 def check_tags(tags: Iterable[str]) -> list[str]:
-    """Returns tags to look for.
+    """Validates and returns tags to search for.
 
     Raises:
-        InvalidArgumentError: There are too many, or some that no passage can have.
+        InvalidArgumentError: There are too many, or one of them is invalid.
     """
     wanted = list(tags)
     refuse(tag_violations("tags", wanted))
@@ -325,7 +325,7 @@ def _time_to_live_violations(seconds: int) -> list[FieldViolation]:
 
 
 def checked_time(value: Timestamp, field: str, violations: list[FieldViolation]) -> datetime | None:
-    """Returns an aware UTC time; adds to the violations if it is none."""
+    """Returns a time in UTC; adds a violation and returns None if it is invalid."""
     try:
         return value.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError):
@@ -334,7 +334,7 @@ def checked_time(value: Timestamp, field: str, violations: list[FieldViolation])
 
 
 def refuse(violations: Sequence[FieldViolation]) -> None:
-    """Refuses a request that has wrong fields.
+    """Raises an error with all violations, if there are any.
 
     Raises:
         InvalidArgumentError: There are violations.

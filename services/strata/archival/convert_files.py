@@ -1,4 +1,4 @@
-"""Chunks of files between the wire and the domain, and the checks of their requests."""
+"""Converts chunks of files between protos and the domain, and validates requests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def to_chunks(
     count_tokens: Callable[[str], int],
     limit: int,
 ) -> list[FileChunk]:
-    """Returns the next chunks of a file.
+    """Validates and returns the next chunks of a file.
 
     Args:
-        wires: As sent.
-        first: The ordinal that is next.
+        wires: The chunks as protos.
+        first: The ordinal of the first of them.
         count_tokens: See `Embedder.limit_tokens`.
-        limit: Most tokens of a chunk.
+        limit: Maximum of tokens in a chunk.
 
     Raises:
         InvalidArgumentError: A text is blank, lines are wrong, or a chunk is missing.
@@ -38,17 +38,17 @@ def to_chunks(
         violations += _chunk_violations(f"chunks[{index}]", wire, first + index)
     refuse(violations)
     for wire in wires:
-        # A token has a byte at least: most chunks need not be counted.
+        # A token has at least one byte, so short chunks need not be counted.
         if len(wire.text.encode()) > limit // 2:
             checked_tokens(wire.text, count_tokens, limit)
     return [FileChunk(wire.ordinal, wire.text, wire.start_line, wire.end_line) for wire in wires]
 
 
 def check_source(folder_id: str, file_id: str) -> tuple[str, str]:
-    """Returns folder and file of an upload.
+    """Validates and returns folder and file of an upload.
 
     Raises:
-        InvalidArgumentError: They are no such ids.
+        InvalidArgumentError: An id is invalid.
     """
     check_id(folder_id, "folder", field="folder_id")
     check_id(file_id, "file", field="file_id")
@@ -56,10 +56,10 @@ def check_source(folder_id: str, file_id: str) -> tuple[str, str]:
 
 
 def check_ids(ids: Sequence[str], prefix: str, *, maximum: int | None = MAX_IDS) -> list[str]:
-    """Returns ids of files or folders without those that are there twice.
+    """Validates and returns ids of files or folders, sorted and without duplicates.
 
     Raises:
-        InvalidArgumentError: There are too many, or some that are no such ids.
+        InvalidArgumentError: There are too many, or one of them is invalid.
     """
     field = f"{prefix}_ids"
     if maximum is not None and len(ids) > maximum:
@@ -86,7 +86,7 @@ def to_search(request: pb.SearchFileChunksRequest) -> tuple[list[str], str, int]
 
 
 def progress_to_proto(progress: FileProgress) -> pb.FileProgress:
-    """Returns the wire form of a file's progress."""
+    """Returns the progress of a file as a proto."""
     return pb.FileProgress(
         file_id=progress.file_id,
         chunk_count=progress.chunk_count,
@@ -94,18 +94,18 @@ def progress_to_proto(progress: FileProgress) -> pb.FileProgress:
     )
 
 
-def hit_to_proto(found: FoundChunk) -> pb.FileChunkHit:
-    """Returns the wire form of a found chunk."""
-    chunk = found.stored.chunk
+def hit_to_proto(hit: FoundChunk) -> pb.FileChunkHit:
+    """Returns a found chunk as a proto."""
+    chunk = hit.stored.chunk
     return pb.FileChunkHit(
-        file_id=found.stored.file_id,
+        file_id=hit.stored.file_id,
         chunk=pb.FileChunk(
             ordinal=chunk.ordinal,
             text=chunk.text,
             start_line=chunk.start_line,
             end_line=chunk.end_line,
         ),
-        score=found.score,
+        score=hit.score,
     )
 
 

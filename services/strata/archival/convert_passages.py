@@ -1,4 +1,4 @@
-"""Between the messages of the wire and the domain, for passages: new ones, changes, versions."""
+"""Converts new passages, changes, versions and upload progress, and validates requests."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from strata.archival.convert import (
     to_place,
     to_request,
 )
-from strata.archival.domain.history import Author, Change, PassageVersion, Progress
+from strata.archival.domain.history import Author, PassageChange, PassageVersion, UploadProgress
 from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
+    ArchiveRef,
     Filter,
-    GivenVector,
-    Inserted,
+    InsertedPassage,
     NewPassage,
     NewText,
     Origin,
-    Place,
+    SuppliedVector,
     TagMatch,
 )
 from strata.archival.labels import taint_to_proto, to_taint
@@ -49,11 +49,11 @@ _ORIGIN_IDS = {"agent_id": "agent", "run_id": "run", "message_id": "message", "f
 
 
 class PassageReader:
-    """Checks new texts and finds out about them what is stored with them.
+    """Validates new passages, and computes the tokens and signatures of their texts.
 
     Args:
         count_tokens: See `Embedder.limit_tokens`.
-        token_limit: Most tokens of one passage.
+        token_limit: Maximum of tokens in one passage.
     """
 
     def __init__(self, count_tokens: Callable[[str], int], token_limit: int) -> None:
@@ -61,7 +61,7 @@ class PassageReader:
         self._token_limit = token_limit
 
     def text(self, text: str) -> NewText:
-        """Returns a text to store.
+        """Returns a text to store, with its tokens and signature.
 
         Raises:
             FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
@@ -72,13 +72,13 @@ class PassageReader:
     def passages(
         self, wires: Iterable[pb.NewPassage], field: str, now: datetime, principal: str
     ) -> list[NewPassage]:
-        """Returns passages to store; slow for many of them.
+        """Returns passages to store; CPU-bound, so call it in a thread for many passages.
 
         Args:
-            wires: As they were sent.
-            field: Where they stand in the request.
-            now: When they are stored.
-            principal: Who stores them.
+            wires: The passages as protos.
+            field: The name of their field in the request.
+            now: The time of storing.
+            principal: The principal of the request.
 
         Raises:
             InvalidArgumentError: A text is blank, or tags, metadata, origin, time or vector
@@ -120,14 +120,14 @@ def _passage_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]
     return violations
 
 
-def to_change(request: pb.UpdatePassageRequest, text: NewText | None) -> Change:
+def to_change(request: pb.UpdatePassageRequest, text: NewText | None) -> PassageChange:
     """Returns a change of a passage.
 
     Args:
-        request: Which was checked by `check_change`.
-        text: Its text, if it has one.
+        request: The request, checked by `check_change`.
+        text: Its text; None if it does not change the text.
     """
-    return Change(
+    return PassageChange(
         author=_to_author(request.origin, request.reason),
         request=to_request(request),
         expected_revision=request.expected_revision,
@@ -138,7 +138,7 @@ def to_change(request: pb.UpdatePassageRequest, text: NewText | None) -> Change:
 
 
 def check_change(request: pb.UpdatePassageRequest) -> None:
-    """Checks a change before anything is counted in it.
+    """Validates a change, without counting tokens.
 
     Raises:
         InvalidArgumentError: A value is wrong.
@@ -154,8 +154,8 @@ def check_change(request: pb.UpdatePassageRequest) -> None:
     refuse(violations)
 
 
-def to_restoration(request: pb.RestorePassageRequest) -> Change:
-    """Returns who restores a passage, and under which conditions.
+def to_restoration(request: pb.RestorePassageRequest) -> PassageChange:
+    """Returns author, idempotency key and expected revision of a RestorePassage request.
 
     Raises:
         InvalidArgumentError: A value is wrong.
@@ -166,11 +166,11 @@ def to_restoration(request: pb.RestorePassageRequest) -> Change:
         violations.append(FieldViolation("revision", "must not be negative"))
     refuse(violations)
     author = _to_author(request.origin, request.reason)
-    return Change(author, to_request(request), request.expected_revision)
+    return PassageChange(author, to_request(request), request.expected_revision)
 
 
 def to_deleter(request: pb.DeletePassageRequest) -> Author:
-    """Returns who deletes a passage.
+    """Returns the author of a DeletePassage request.
 
     Raises:
         InvalidArgumentError: A value is wrong.
@@ -180,8 +180,8 @@ def to_deleter(request: pb.DeletePassageRequest) -> Author:
     return _to_author(request.origin, request.reason)
 
 
-def to_listing(request: pb.ListPassagesRequest) -> tuple[Place, Filter]:
-    """Returns where passages are listed, and which; the archives are filled in by the caller.
+def to_listing(request: pb.ListPassagesRequest) -> tuple[ArchiveRef, Filter]:
+    """Returns archive and filter of a ListPassages request; the caller sets the filter's archives.
 
     Raises:
         InvalidArgumentError: A value is wrong.
@@ -212,8 +212,8 @@ def to_listing(request: pb.ListPassagesRequest) -> tuple[Place, Filter]:
     return place, within
 
 
-def inserted_to_proto(stored: Inserted) -> pb.InsertPassageResponse:
-    """Returns the wire form of a stored passage, with what is nearly the same."""
+def inserted_to_proto(stored: InsertedPassage) -> pb.InsertPassageResponse:
+    """Returns a stored passage and its near-duplicates as a response."""
     near = stored.passage.near_duplicate_ids
     return pb.InsertPassageResponse(
         passage=passage_to_proto(stored.passage),
@@ -229,7 +229,7 @@ def inserted_to_proto(stored: Inserted) -> pb.InsertPassageResponse:
 
 
 def version_to_proto(version: PassageVersion) -> pb.PassageVersion:
-    """Returns the wire form of a version."""
+    """Returns a version as a proto."""
     wire = pb.PassageVersion(
         passage_id=version.passage_id,
         revision=version.revision,
@@ -246,8 +246,8 @@ def version_to_proto(version: PassageVersion) -> pb.PassageVersion:
     return wire
 
 
-def progress_to_proto(progress: Progress) -> pb.UploadPassagesResponse:
-    """Returns the wire form of how far an upload is."""
+def progress_to_proto(progress: UploadProgress) -> pb.UploadPassagesResponse:
+    """Returns the progress of an upload as a response."""
     return pb.UploadPassagesResponse(
         received_count=progress.received,
         inserted_count=progress.inserted,
@@ -276,31 +276,33 @@ def _to_author(origin: pb.PassageOrigin, reason: str) -> Author:
     return Author(require_caller().principal, _to_origin(origin), reason)
 
 
-def _to_vector(wire: pb.NewPassage) -> GivenVector | None:
+def _to_vector(wire: pb.NewPassage) -> SuppliedVector | None:
     if not wire.embedding:
         return None
-    # Similarity is the cosine: length says nothing, and stored vectors all have the same.
+    # Similarity is the cosine, so vectors are stored with length 1.
     numbers = _numbers(wire)
-    return GivenVector(wire.embedding_model, (numbers / _length(numbers)).astype("<f4").tobytes())
+    return SuppliedVector(
+        wire.embedding_model, (numbers / _length(numbers)).astype("<f4").tobytes()
+    )
 
 
 def _vector_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
     if bool(wire.embedding) != bool(wire.embedding_model):
         return [
-            FieldViolation(f"{place}.embedding_model", "is set with the embedding, and only so")
+            FieldViolation(f"{place}.embedding_model", "must be set if, and only if, embedding is")
         ]
     if len(wire.embedding) > MAX_DIMENSION:
-        told = f"must not be more than {MAX_DIMENSION} numbers"
-        return [FieldViolation(f"{place}.embedding", told)]
-    # Too long a vector has no finite length, and a tiny one vanishes when it is stored.
+        problem = f"must not be more than {MAX_DIMENSION} numbers"
+        return [FieldViolation(f"{place}.embedding", problem)]
+    # The length of a huge vector overflows, and a tiny one underflows when it is stored.
     if wire.embedding and not 1e-18 < _length(_numbers(wire)) < 1e18:
         return [FieldViolation(f"{place}.embedding", "must be finite and not all zero")]
     return []
 
 
 def _numbers(wire: pb.NewPassage) -> npt.NDArray[np.float64]:
-    # Out of the bytes of the field, which ends with them: to ask the message for one number after
-    # the other takes five times as long.
+    # Read from the serialised field, which ends with them: reading the numbers one by one from the
+    # message takes five times as long.
     field = pb.NewPassage(embedding=wire.embedding).SerializeToString()
     return np.frombuffer(field[-4 * len(wire.embedding) :], dtype="<f4").astype(np.float64)
 
@@ -312,8 +314,8 @@ def _length(numbers: npt.NDArray[np.float64]) -> float:
 def _author_violations(origin: pb.PassageOrigin, reason: str) -> list[FieldViolation]:
     violations = _origin_violations("origin", origin)
     if len(reason) > MAX_REASON_CHARS or "\x00" in reason:
-        told = f"must be at most {MAX_REASON_CHARS} characters without NUL"
-        violations.append(FieldViolation("reason", told))
+        problem = f"must be at most {MAX_REASON_CHARS} characters without NUL"
+        violations.append(FieldViolation("reason", problem))
     return violations
 
 
@@ -322,8 +324,8 @@ def _origin_violations(place: str, origin: pb.PassageOrigin) -> list[FieldViolat
         if getattr(origin, name):
             check_id(getattr(origin, name), kind, field=f"{place}.{name}")
     if len(origin.tool_call_id) > MAX_TOOL_CALL_CHARS or "\x00" in origin.tool_call_id:
-        told = f"must be at most {MAX_TOOL_CALL_CHARS} characters without NUL"
-        return [FieldViolation(f"{place}.tool_call_id", told)]
+        problem = f"must be at most {MAX_TOOL_CALL_CHARS} characters without NUL"
+        return [FieldViolation(f"{place}.tool_call_id", problem)]
     return []
 
 
@@ -336,5 +338,7 @@ def _metadata_violations(place: str, metadata: Mapping[str, str]) -> list[FieldV
         for key, value in pairs.items()
         if not key or "\x00" in key + value or len(key) + len(value) > MAX_METADATA_CHARS
     ]
-    told = f"keys must not be empty, and a pair at most {MAX_METADATA_CHARS} characters without NUL"
-    return [FieldViolation(place, told)] if wrong else []
+    problem = (
+        f"keys must not be empty, and a pair at most {MAX_METADATA_CHARS} characters without NUL"
+    )
+    return [FieldViolation(place, problem)] if wrong else []

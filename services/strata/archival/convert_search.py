@@ -1,4 +1,4 @@
-"""Between the messages of the wire and the domain, for searching passages."""
+"""Converts searches of passages and their results, and validates requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.archival.convert import (
     tag_violations,
 )
 from strata.archival.domain.passages import TagMatch
-from strata.archival.domain.searching import Answer, Exclusion, Found, Search
+from strata.archival.domain.search import Exclusion, FoundPassage, Search, SearchResult
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.db import rows_that_fit
 from strata.shared.errors import FieldViolation
@@ -35,10 +35,10 @@ _OUTCOMES = {
 
 
 def to_search(request: pb.SearchPassagesRequest) -> Search:
-    """Returns what to search for.
+    """Returns the search of a request.
 
     Raises:
-        InvalidArgumentError: Neither or both of agent and archives are given, or a value is
+        InvalidArgumentError: Neither or both of agent and archives are set, or a value is
             out of range.
     """
     violations: list[FieldViolation] = []
@@ -82,27 +82,27 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
     )
 
 
-def answer_to_proto(answer: Answer) -> pb.SearchPassagesResponse:
-    """Returns the wire form of what a search gave: of the hits as many as fit into a message."""
+def answer_to_proto(answer: SearchResult) -> pb.SearchPassagesResponse:
+    """Returns the result of a search as a response, with as many hits as fit into a message."""
     return pb.SearchPassagesResponse(
-        hits=[_hit(found) for found in answer.hits[: rows_that_fit(answer.hits)]],
+        hits=[_hit(hit) for hit in answer.hits[: rows_that_fit(answer.hits)]],
         exclusions=[_exclusion(exclusion) for exclusion in answer.exclusions],
         spoken_times=[_spoken_time(spoken_time) for spoken_time in answer.spoken_times],
         reranking=None if answer.reranking is None else _reranking(answer.reranking),
     )
 
 
-def _hit(found: Found) -> pb.PassageHit:
+def _hit(hit: FoundPassage) -> pb.PassageHit:
     relevance = pb.PassageRelevance(
-        search_mode=found.mode,
-        rrf_score=found.score,
-        vector_rank=found.vector_rank,
-        fts_rank=found.fts_rank,
-        explanation=found.why,
-        rerank_score=found.rerank_score,
-        rerank_rank=found.rerank_rank,
+        search_mode=hit.mode,
+        rrf_score=hit.score,
+        vector_rank=hit.vector_rank,
+        fts_rank=hit.fts_rank,
+        explanation=hit.why,
+        rerank_score=hit.rerank_score,
+        rerank_rank=hit.rerank_rank,
     )
-    return pb.PassageHit(passage=passage_to_proto(found.passage), relevance=relevance)
+    return pb.PassageHit(passage=passage_to_proto(hit.passage), relevance=relevance)
 
 
 def _exclusion(exclusion: Exclusion) -> pb.PassageExclusion:

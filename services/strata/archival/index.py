@@ -1,4 +1,4 @@
-"""Passages and chunks of files in the vector index."""
+"""Writes and searches passages and chunks of files in the vector index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from strata.archival.domain.chunks import ChunkBatch, chunk_key
 from strata.archival.domain.passages import Filter, Passage, TagMatch
-from strata.archival.store.embedding_assignment import Home
+from strata.archival.store.embedding_assignment import EmbeddingAssignment
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.time_expressions import TimeRange, just_before
 from strata.shared.vectors import Collection, FieldKind, Hit, Moment, VectorIndex, Where
@@ -28,14 +28,14 @@ PASSAGES = Collection(
         "tags": FieldKind.KEYWORD,
         "create_time": FieldKind.DATETIME,
     },
-    # Most passages are one chunk, and each candidate costs something in three processes. That 60
-    # would find more was not seen, on few questions: decision 0065.
+    # Most passages are one chunk, and candidates cost time in three processes. A depth of 60 did
+    # not find more in measurements, with few questions: decision 0065.
     depth=40,
 )
-# Passages of archives that follow no default, a generation for each model. They stay where they
-# are when the default changes.
+# Passages of archives with a model of their own, one generation for each model. A change of the
+# default does not affect them.
 ARCHIVE_PASSAGES = Collection(name="archive-passages", fields=PASSAGES.fields, depth=PASSAGES.depth)
-# A collection of its own: how rare a word is in the files says nothing of the passages.
+# A collection of its own, since word frequencies of files differ from those of passages.
 FILE_CHUNKS = Collection(
     name="file-chunks",
     fields={
@@ -46,32 +46,36 @@ FILE_CHUNKS = Collection(
 )
 
 
-class Homes(Protocol):
-    """Says under which models archives are indexed; see `EmbeddingAssignments`."""
+class AssignmentReader(Protocol):
+    """Reads the embedding models of archives; see `EmbeddingAssignments`."""
 
-    async def of(self, project_id: str, archive_ids: Group[str]) -> Mapping[str, Home]:
-        """Returns the homes of those of some archives that there are."""
+    async def of(
+        self, project_id: str, archive_ids: Group[str]
+    ) -> Mapping[str, EmbeddingAssignment]:
+        """Returns the assignments of archives by id; missing archives are left out."""
         ...
 
 
-class NoHomes:
-    """Every archive follows the default."""
+class DefaultAssignments:
+    """Assigns the default to every archive."""
 
-    async def of(self, project_id: str, archive_ids: Group[str]) -> Mapping[str, Home]:
-        """See `Homes.of`."""
+    async def of(
+        self, project_id: str, archive_ids: Group[str]
+    ) -> Mapping[str, EmbeddingAssignment]:
+        """See `AssignmentReader.of`."""
         return {}
 
 
 class PassageIndex:
-    """Writes passages into the index and asks it.
+    """Writes passages to the index and searches them.
 
     Args:
         index: The engine.
-        models: The models of the vectors; a single one is all there is.
-        sparse: Makes the vectors of words.
-        routes: Where the passages of archives without a model of their own are.
-        own: Which models archives have of their own.
-        homes: Which archive has which.
+        models: The embedding models, or a single one.
+        sparse: Makes the sparse vectors for the search by words.
+        routes: The generations of archives that follow the default.
+        own: The generations of archives with a model of their own.
+        assignments: The models of archives; without it all follow the default.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class PassageIndex:
         *,
         routes: Routes | None = None,
         own: OwnModels | None = None,
-        homes: Homes | None = None,
+        assignments: AssignmentReader | None = None,
     ) -> None:
         self.models = models_of(models)
         self.texts = TextIndex(
@@ -92,7 +96,7 @@ class PassageIndex:
             index, self.models, sparse, ARCHIVE_PASSAGES, chunk_tokens=CHUNK_TOKENS
         )
         self._own = own
-        self._homes = homes or NoHomes()
+        self._assignments = assignments or DefaultAssignments()
 
     async def is_missing(self) -> bool:
         """See `TextIndex.is_missing`."""
@@ -114,20 +118,20 @@ class PassageIndex:
         return first_generation(ARCHIVE_PASSAGES, self.models, model)
 
     async def open_own(self, model: str) -> Serving:
-        """Returns the generation of archives with this model, made if it is not there.
+        """Returns the generation of archives with this model; creates it if it is missing.
 
         Raises:
             UnavailableError: Database or engine cannot be reached.
         """
         generation = self.generation_of(model)
         if self._own is not None and not await self._own.knows(generation):
-            # In this order: what is known and not there counts as lost.
+            # In this order: a recorded generation that does not exist counts as lost.
             await self.own_texts.make(generation)
             await self._own.add(generation)
         return generation
 
     async def write(self, project_id: str, passages: Sequence[Passage]) -> None:
-        """Brings the index up to the given revisions; deleted passages are forgotten.
+        """Writes the given revisions of passages; removes deleted passages.
 
         Raises:
             UnavailableError: The engine or a model cannot be reached.
@@ -138,11 +142,13 @@ class PassageIndex:
         kept = [passage for passage in passages if not passage.deleted]
         if not kept:
             return
-        # The homes are asked after the passages were read: see `Routes.written`.
-        homes = await self._homes.of(project_id, {passage.archive_id for passage in kept})
+        # The assignments are read after the passages: see `Routes.written`.
+        assignments = await self._assignments.of(
+            project_id, {passage.archive_id for passage in kept}
+        )
         groups: dict[tuple[str, ...], list[Passage]] = {}
         for passage in kept:
-            written = homes.get(passage.archive_id, Home()).written
+            written = assignments.get(passage.archive_id, EmbeddingAssignment()).written
             groups.setdefault(written, []).append(passage)
         for written, group in groups.items():
             entries = [entry_of(passage) for passage in group]
@@ -155,7 +161,7 @@ class PassageIndex:
                     await self.texts.put(project_id, entries, replace=changed)
 
     async def remove(self, project_id: str, ids: Sequence[str]) -> None:
-        """Forgets passages, whatever archive they were in.
+        """Removes passages of any archive.
 
         Raises:
             UnavailableError: Database or engine cannot be reached.
@@ -175,10 +181,11 @@ class PassageIndex:
         weak: bool = False,
         after: Moment | None = None,
     ) -> list[Hit]:
-        """See `TextIndex.search`; what was stored at a time that is spoken of comes first.
+        """See `TextIndex.search`; prefers passages of the times that the query mentions.
 
-        Archives of several models are asked each with its own vector. The scores are of one
-        scale, on which 0 is unrelated and 1 the same, so that they make one order.
+        Archives of different models are searched separately, each with a vector of its model.
+        Scores of all models have the same scale, from 0 (unrelated) to 1 (equal), so that the
+        results can be merged.
         """
         prefer = of_that_time(spoken)
         groups = await self._by_model(project_id, within.archive_ids)
@@ -201,13 +208,13 @@ class PassageIndex:
                 after=after,
             )
 
-        found = await asyncio.gather(*(ask(model) for model in groups))
-        return joined(found, limit) if several else [hit for each in found for hit in each]
+        by_model = await asyncio.gather(*(ask(model) for model in groups))
+        return joined(by_model, limit) if several else [hit for hits in by_model for hit in hits]
 
     async def has_unknown_words(
         self, project_id: str, query: str, archive_ids: Sequence[str]
     ) -> bool:
-        """See `TextIndex.has_unknown_words`; whether any model of the archives lacks a word."""
+        """See `TextIndex.has_unknown_words`; True if it holds for any model of the archives."""
         for model in await self._by_model(project_id, archive_ids):
             texts, one = self.texts, None
             if model:
@@ -219,21 +226,23 @@ class PassageIndex:
     async def _by_model(
         self, project_id: str, archive_ids: Sequence[str]
     ) -> Mapping[str, Sequence[str]]:
-        # Where no archive has a model of its own, nothing has to be asked.
+        # Saves a query if no archive has a model of its own.
         if not await self._own_generations():
             return {"": archive_ids}
-        homes = await self._homes.of(project_id, archive_ids)
-        found: dict[str, list[str]] = {}
+        assignments = await self._assignments.of(project_id, archive_ids)
+        groups: dict[str, list[str]] = {}
         for archive_id in archive_ids:
-            found.setdefault(homes.get(archive_id, Home()).asked, []).append(archive_id)
-        return found
+            groups.setdefault(
+                assignments.get(archive_id, EmbeddingAssignment()).searched, []
+            ).append(archive_id)
+        return groups
 
     async def _own_generations(self, *, fresh: bool = False) -> Sequence[Serving]:
         return [] if self._own is None else await self._own.all(fresh=fresh)
 
 
 def entry_of(passage: Passage) -> Entry:
-    """Returns what the index gets of a passage."""
+    """Returns the index entry of a passage."""
     vector = passage.vector
     return Entry(
         passage.id,
@@ -249,7 +258,7 @@ def entry_of(passage: Passage) -> Entry:
 
 
 def chunk_entries(batch: ChunkBatch) -> list[Entry]:
-    """Returns what the index gets of some chunks of a file."""
+    """Returns the index entries of chunks of a file."""
     payload = {"folder_id": batch.folder_id, "file_id": batch.file_id, "set_id": batch.set_id}
     return [
         Entry(chunk_key(batch.set_id, chunk.ordinal), chunk.text, payload) for chunk in batch.chunks
@@ -257,7 +266,7 @@ def chunk_entries(batch: ChunkBatch) -> list[Entry]:
 
 
 class ChunkIndex:
-    """Writes chunks of files into the index and asks it; arguments as for `TextIndex`."""
+    """Writes chunks of files to the index and searches them; arguments as for `TextIndex`."""
 
     def __init__(
         self,
@@ -278,7 +287,7 @@ class ChunkIndex:
         await self.texts.ensure()
 
     async def write(self, project_id: str, batch: ChunkBatch) -> None:
-        """Stores chunks; they never change, so that writing them again does no harm.
+        """Writes chunks; idempotent, since chunks never change.
 
         Raises:
             UnavailableError: The engine or the model cannot be reached.
@@ -319,6 +328,6 @@ def _where(within: Filter) -> Where:
         any_of={"archive_id": within.archive_ids, **(tags if by_any else {})},
         all_of={} if by_any else tags,
         since=within.start_time,
-        # The index includes the moment, the request does not.
+        # The end is inclusive in the index and exclusive in the request.
         until=just_before(within.end_time),
     )

@@ -1,4 +1,4 @@
-"""What waits for the index in this service."""
+"""The backlogs of the archival service's indexes: passages and chunks of files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _log = get_logger(__name__)
 
 
 class PassageBacklog:
-    """Passages to index; writing twice does no harm, so replicas need not agree who does it.
+    """Passages to index. Writes are idempotent, so replicas do not coordinate.
 
     Args:
-        pending: The passages.
-        index: Where they go.
-        batch: How many at a time.
-        telemetry: Is told how much waits.
+        pending: Reads the passages that wait.
+        index: The index.
+        batch: Passages per step.
+        telemetry: Gets the lag as metrics.
     """
 
     def __init__(
@@ -40,7 +40,8 @@ class PassageBacklog:
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
-        # First what waits, then the collection: an empty one must not stand for a full one.
+        # Marks passages as pending before the collection exists: an empty one must not count
+        # as complete.
         if await self._index.is_missing():
             count = await self._pending.index_all_again()
             _log.info("the index is built anew", passages=count)
@@ -49,24 +50,24 @@ class PassageBacklog:
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
-        found = await self._pending.find(self._batch)
-        for project_id, ids in found.items():
+        waiting = await self._pending.find(self._batch)
+        for project_id, ids in waiting.items():
             passages = await self._pending.load(project_id, ids)
             await self._index.write(project_id, passages)
             await self._pending.done(project_id, passages)
-        return bool(found)
+        return bool(waiting)
 
 
 class ChunkBacklog:
-    """Chunks of files to index or to forget, a part of one file at a time.
+    """Chunks of files to index or to remove, a part of one file per step.
 
-    A file can be long: replicas take turns at it, and it takes turns with the other files.
+    Files can be long: after each part the file goes to the end of the queue.
 
     Args:
-        queue: The files.
-        index: Where their chunks go.
-        batch: How many chunks at a time.
-        telemetry: Is told how much waits.
+        queue: The queue of files.
+        index: The index.
+        batch: Chunks per step.
+        telemetry: Gets the lag as metrics.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Wires the indexes of the service: what searches them, keeps them up and rebuilds them."""
+"""Wires the parts that search, update and rebuild the indexes of the service."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from strata.shared.vectors.sparse import SparseEncoder
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """What the services of the service need of its indexes.
+    """The parts of the indexes that the servicers use.
 
     Attributes:
-        embedder: The default model.
-        models: All models.
-        passages: The passages.
-        chunks: The chunks of files.
-        indexer: Writes what waits.
-        reindexer: Runs rebuilds, beside the indexer.
-        homes: Which archive has which model.
-        archives: How an archive is rebuilt.
-        desk: What operators may ask.
+        embedder: The default embedding model.
+        models: All embedding models.
+        passages: The index of passages.
+        chunks: The index of chunks of files.
+        indexer: Writes pending passages and chunks.
+        reindexer: Runs rebuilds, concurrently with the indexer.
+        assignments: The embedding models of archives.
+        archives: Rebuilds single archives.
+        admin: The operations for operators.
     """
 
     embedder: Embedder
@@ -56,9 +56,9 @@ class Indexes:
     chunks: ChunkIndex
     indexer: Indexer
     reindexer: Indexer
-    homes: EmbeddingAssignments
+    assignments: EmbeddingAssignments
     archives: ArchiveRebuild
-    desk: IndexAdmin
+    admin: IndexAdmin
 
 
 async def open_indexes(
@@ -68,11 +68,11 @@ async def open_indexes(
     database: Database,
     worker: Database,
 ) -> Indexes:
-    """Opens models and engine, and returns what works on them.
+    """Opens models and engine, and wires the indexes on them.
 
     Raises:
         FailedPreconditionError: The weights of the model are missing.
-        DataLossError: They are not those of this release.
+        DataLossError: The weights are not those of this release.
     """
     models = await open_models(settings, wiring.shared_resources, stack)
     vectors = await open_vectors(settings, wiring.shared_resources, stack)
@@ -87,26 +87,26 @@ async def wire(
     worker: Database,
     telemetry: Telemetry | None = None,
 ) -> Indexes:
-    """Returns what works on models and engine that are open."""
+    """Wires the indexes on open models and an open engine."""
     ledger = Ledger(worker, SCHEMA)
-    homes = EmbeddingAssignments(database)
+    assignments = EmbeddingAssignments(database)
     passages = PassageIndex(
         vectors,
         models,
         SparseEncoder(),
         routes=StoredRoutes(ledger, PASSAGES, models),
         own=OwnModels(ledger, ARCHIVE_PASSAGES),
-        homes=homes,
+        assignments=assignments,
     )
     chunk_routes = StoredRoutes(ledger, FILE_CHUNKS, models)
     chunks = ChunkIndex(vectors, models, SparseEncoder(), routes=chunk_routes)
     pending, queue = PendingPassages(database, worker), ChunkQueue(database, worker)
     of_passages = PassageContents(database, worker)
-    passage_texts = PassageTexts(of_passages, pending, homes)
+    passage_texts = PassageTexts(of_passages, pending, assignments)
     chunk_texts = ChunkTexts(ChunkContents(database, worker))
     whole_passages = WholeCollection(passages.texts, passage_texts, ledger)
     whole_chunks = WholeCollection(chunks.texts, chunk_texts, ledger)
-    archives = ArchiveRebuild(passages, of_passages, pending, homes)
+    archives = ArchiveRebuild(passages, of_passages, pending, assignments)
     indexer = Indexer(
         [
             PassageBacklog(pending, passages, batch=settings.index_batch, telemetry=telemetry),
@@ -127,6 +127,10 @@ async def wire(
         ),
         "files": Offered(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
     }
-    desk = IndexAdmin(ledger, models, offered, allowed=settings.reindex_by_key, wake=reindexer.wake)
+    admin = IndexAdmin(
+        ledger, models, offered, allowed=settings.reindex_by_key, wake=reindexer.wake
+    )
     embedder = await models.get(models.default.id)
-    return Indexes(embedder, models, passages, chunks, indexer, reindexer, homes, archives, desk)
+    return Indexes(
+        embedder, models, passages, chunks, indexer, reindexer, assignments, archives, admin
+    )

@@ -1,4 +1,4 @@
-"""Labels of strangers' text between the wire and the domain."""
+"""Converts taint labels between protos and the domain."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _BACK = {name: value for value, name in _UNTRUSTED.items()}
 
 
 def to_taint(values: Iterable[common.Provenance.ValueType]) -> tuple[str, ...]:
-    """Returns the labels that taint, each once, in a fixed order; others are left out."""
-    given = set(values)
-    return tuple(name for value, name in _UNTRUSTED.items() if value in given)
+    """Returns proto labels as taint labels, in a fixed order; other labels are left out."""
+    present = set(values)
+    return tuple(name for value, name in _UNTRUSTED.items() if value in present)
 
 
 def taint_to_proto(taint: Iterable[str]) -> list[common.Provenance.ValueType]:
-    """Returns the wire form of labels."""
+    """Returns taint labels as proto labels."""
     return [_BACK[label] for label in taint]

@@ -44,10 +44,10 @@ from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 
 NAME = "archival"
-# The indexer and the reindexer hold a claim each, and write beside it.
+# The indexer and the reindexer each hold a connection with a claim, and write on others.
 _WORKER_POOL = 5
 _FILE_INDEX = file_pb.DESCRIPTOR.services_by_name["FileIndexService"]
-# Core memory searches with the token of its caller.
+# SearchFileChunks is not among them: core memory searches with its caller's token.
 _FOR_FILE_WORKER = frozenset(
     f"/{_FILE_INDEX.full_name}/{_FILE_INDEX.methods_by_name[method].name}"
     for method in ("IndexFile", "GetFileProgress", "DropFiles")
@@ -59,8 +59,8 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
 
     Args:
         settings: Its settings.
-        wiring: The process that it is built in.
-        stack: Closes what the service opens.
+        wiring: The shared parts of the process.
+        stack: Closes the resources of the service.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``), or the
@@ -106,7 +106,10 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     archives,
                     indexes.models,
                     ArchiveModels(
-                        indexes.homes, indexes.archives, indexes.passages, indexes.reindexer.wake
+                        indexes.assignments,
+                        indexes.archives,
+                        indexes.passages,
+                        indexes.reindexer.wake,
                     ),
                     wiring.clock,
                     indexer.wake,
@@ -115,7 +118,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
             GrpcService(
                 index_pb.DESCRIPTOR.services_by_name["PassageIndexService"].full_name,
                 index_grpc.add_PassageIndexServiceServicer_to_server,
-                PassageIndexServicer(indexes.desk),
+                PassageIndexServicer(indexes.admin),
             ),
             GrpcService(
                 passage_pb.DESCRIPTOR.services_by_name["PassageService"].full_name,

@@ -1,4 +1,4 @@
-"""What can be rebuilt in this service: the passages, one archive of them, the chunks of files."""
+"""Rebuilds of indexes: of all passages, of one archive, and of the chunks of files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 
 from strata.archival.domain.chunks import split_key
 from strata.archival.domain.passages import Passage
-from strata.archival.index import Homes, PassageIndex, chunk_entries, entry_of
+from strata.archival.index import AssignmentReader, PassageIndex, chunk_entries, entry_of
 from strata.archival.store import PendingPassages
 from strata.archival.store.contents import ChunkContents, PassageContents
-from strata.archival.store.embedding_assignment import EmbeddingAssignments, Home, own_model
+from strata.archival.store.embedding_assignment import (
+    EmbeddingAssignment,
+    EmbeddingAssignments,
+    own_model,
+)
 from strata.shared.vectors import Where
 from strata.shared.vectors.reindex import Phase, Reindex, Serving, Share
 from strata.shared.vectors.reindex.check import Stored
@@ -24,18 +28,20 @@ class PassageTexts:
     """The passages of archives that follow the default, as `Contents`.
 
     Args:
-        contents: Their keys.
-        pending: Reads them.
-        homes: Says which archives have a model of their own.
+        contents: Reads their keys.
+        pending: Reads passages by id.
+        assignments: Reads the models of archives.
     """
 
-    def __init__(self, contents: PassageContents, pending: PendingPassages, homes: Homes) -> None:
+    def __init__(
+        self, contents: PassageContents, pending: PendingPassages, assignments: AssignmentReader
+    ) -> None:
         self._contents = contents
         self._pending = pending
-        self._homes = homes
+        self._assignments = assignments
 
     async def count(self) -> int:
-        """Returns how many passages there are, of all archives."""
+        """Returns the number of passages of all archives."""
         return await self._contents.count()
 
     async def batch(self, cursor: tuple[str, ...], limit: int) -> Batch | None:
@@ -45,8 +51,8 @@ class PassageTexts:
         if not keys:
             return None
         project = keys[0][0]
-        found = await self._alive(project, [key[1] for key in keys])
-        return _batch(project, found, keys[-1], len(keys))
+        passages = await self._alive(project, [key[1] for key in keys])
+        return _batch(project, passages, keys[-1], len(keys))
 
     async def changed(self, batch: Batch) -> list[str]:
         """See `Contents.changed`."""
@@ -54,30 +60,36 @@ class PassageTexts:
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
         """See `Rebuildable.texts`."""
-        found = []
+        stored = []
         for project, passage_id in keys:
             alive = await self._alive(project, [passage_id])
-            found += [Stored(project, passage.id, passage.text) for passage in alive]
-        return found
+            stored += [Stored(project, passage.id, passage.text) for passage in alive]
+        return stored
 
     async def _alive(self, project: str, ids: Sequence[str]) -> list[Passage]:
-        alive = [each for each in await self._pending.load(project, ids) if not each.deleted]
-        homes = await self._homes.of(project, {passage.archive_id for passage in alive})
-        return [each for each in alive if "" in homes.get(each.archive_id, Home()).written]
+        alive = [
+            passage for passage in await self._pending.load(project, ids) if not passage.deleted
+        ]
+        assignments = await self._assignments.of(project, {passage.archive_id for passage in alive})
+        return [
+            passage
+            for passage in alive
+            if "" in assignments.get(passage.archive_id, EmbeddingAssignment()).written
+        ]
 
 
 class ChunkTexts:
     """The chunks of files, as `Contents`.
 
     Args:
-        contents: The files as they were cut.
+        contents: Reads sets of chunks.
     """
 
     def __init__(self, contents: ChunkContents) -> None:
         self._contents = contents
 
     async def count(self) -> int:
-        """Returns how many chunks there are."""
+        """Returns the number of chunks."""
         return await self._contents.count()
 
     async def batch(self, cursor: tuple[str, ...], limit: int) -> Batch | None:
@@ -95,29 +107,29 @@ class ChunkTexts:
         return None
 
     async def changed(self, batch: Batch) -> list[str]:
-        """See `Contents.changed`: chunks never change, but their file can be cut anew."""
+        """See `Contents.changed`; chunks never change, but their set can be replaced."""
         there = await self._contents.serves((batch.cursor[0], batch.cursor[1]))
         return [] if there else [entry.id for entry in batch.entries]
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
         """See `Rebuildable.texts`."""
-        found = []
+        stored = []
         for project, name in keys:
             set_id, ordinal = split_key(name)
             text = await self._contents.text((project, set_id), ordinal)
             if text is not None:
-                found.append(Stored(project, name, text))
-        return found
+                stored.append(Stored(project, name, text))
+        return stored
 
 
 class ArchiveRebuild:
-    """One archive, as `Rebuildable`: it moves to another model, or its vectors are made anew.
+    """One archive, as `Rebuildable`: it gets another model, or new vectors of the same model.
 
     Args:
-        index: The passages.
-        contents: Their keys.
-        pending: Reads them.
-        homes: Says where archives are, and moves them.
+        index: The index of passages.
+        contents: Reads their keys.
+        pending: Reads passages by id.
+        assignments: Reads and changes the models of archives.
     """
 
     def __init__(
@@ -125,19 +137,19 @@ class ArchiveRebuild:
         index: PassageIndex,
         contents: PassageContents,
         pending: PendingPassages,
-        homes: EmbeddingAssignments,
+        assignments: EmbeddingAssignments,
     ) -> None:
         self._index = index
         self._contents = contents
         self._pending = pending
-        self._homes = homes
+        self._assignments = assignments
 
     def place(self, generation: Serving) -> TextIndex:
         """See `Rebuildable.place`."""
         return self._index.own_texts if own_model(generation) else self._index.texts
 
     async def source(self, job: Reindex) -> Serving:
-        """See `Rebuildable.source`: the default can have been rebuilt since the start."""
+        """See `Rebuildable.source`; the default may have been rebuilt since the start."""
         if own_model(job.source):
             return job.source
         return await self._index.texts.routes.serving(fresh=True)
@@ -150,8 +162,8 @@ class ArchiveRebuild:
         keys = await self._contents.of_archive(project, job.archive_id, job.progress.cursor, limit)
         if not keys:
             return None
-        found = await self._alive(project, [key[1] for key in keys])
-        return _batch(project, found, keys[-1], len(keys))
+        passages = await self._alive(project, [key[1] for key in keys])
+        return _batch(project, passages, keys[-1], len(keys))
 
     async def settle(self, job: Reindex, batch: Batch) -> None:
         """See `Rebuildable.settle`."""
@@ -161,8 +173,8 @@ class ArchiveRebuild:
     async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[Stored]:
         """See `Rebuildable.texts`."""
         ids = [passage_id for _, passage_id in keys]
-        found = await self._alive(job.project_id, ids)
-        return [Stored(job.project_id, passage.id, passage.text) for passage in found]
+        passages = await self._alive(job.project_id, ids)
+        return [Stored(job.project_id, passage.id, passage.text) for passage in passages]
 
     def where(self, job: Reindex) -> Where:
         """See `Rebuildable.where`."""
@@ -170,7 +182,7 @@ class ArchiveRebuild:
 
     async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
         """See `Rebuildable.move`."""
-        return await self._homes.move(job, phase, note, share)
+        return await self._assignments.move(job, phase, note, share)
 
     async def clean(self, job: Reindex) -> None:
         """See `Rebuildable.clean`."""
@@ -181,33 +193,35 @@ class ArchiveRebuild:
         await self.place(left).remove_where(job.project_id, self.where(job), within=within)
 
     async def _alive(self, project: str, ids: Sequence[str]) -> list[Passage]:
-        return [each for each in await self._pending.load(project, ids) if not each.deleted]
+        return [
+            passage for passage in await self._pending.load(project, ids) if not passage.deleted
+        ]
 
 
 class ArchiveModels:
-    """What users ask of the models of their archives.
+    """Changes of archives' embedding models, for users.
 
     Args:
-        homes: Which archive has which.
-        rebuild: How an archive is rebuilt.
-        index: The passages.
-        wake: Tells the reindexer that there is something to do.
+        assignments: Which archive has which.
+        rebuild: Rebuilds archives.
+        index: The index of passages.
+        wake: Wakes the reindexer.
     """
 
     def __init__(
         self,
-        homes: EmbeddingAssignments,
+        assignments: EmbeddingAssignments,
         rebuild: ArchiveRebuild,
         index: PassageIndex,
         wake: Callable[[], None],
     ) -> None:
-        self._homes = homes
+        self._assignments = assignments
         self._rebuild = rebuild
         self._index = index
         self._wake = wake
 
     async def start(self, archive_id: str, model: str, request_id: str) -> Reindex:
-        """Begins to rebuild an archive, with another model if one is named.
+        """Starts the rebuild of an archive, with another model if one is named.
 
         Raises:
             InvalidArgumentError: There is no such model.
@@ -217,7 +231,7 @@ class ArchiveModels:
         """
         named = self._index.models.known(model).id if model else ""
         default = await self._index.texts.routes.serving(fresh=True)
-        job = await self._homes.start(
+        job = await self._assignments.start(
             archive_id, named, request_id, self._index.generation_of, default
         )
         self._wake()
@@ -229,7 +243,7 @@ class ArchiveModels:
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``REINDEX_NOT_FOUND``.
         """
-        return await self._homes.latest(archive_id)
+        return await self._assignments.latest(archive_id)
 
     async def finish(self, archive_id: str) -> Reindex:
         """See `finished`.
@@ -237,7 +251,7 @@ class ArchiveModels:
         Raises:
             NotFoundError: As for `latest`.
         """
-        moved = await finished(self._rebuild, await self._homes.latest(archive_id))
+        moved = await finished(self._rebuild, await self._assignments.latest(archive_id))
         self._wake()
         return moved
 
@@ -247,12 +261,12 @@ class ArchiveModels:
         Raises:
             NotFoundError: As for `latest`.
         """
-        moved = await rolled_back(self._rebuild, await self._homes.latest(archive_id))
+        moved = await rolled_back(self._rebuild, await self._assignments.latest(archive_id))
         self._wake()
         return moved
 
 
-def _batch(project: str, found: Sequence[Passage], last: tuple[str, str], seen: int) -> Batch:
-    entries = [entry_of(passage) for passage in found]
-    versions = {passage.id: passage.revision for passage in found}
+def _batch(project: str, passages: Sequence[Passage], last: tuple[str, str], seen: int) -> Batch:
+    entries = [entry_of(passage) for passage in passages]
+    versions = {passage.id: passage.revision for passage in passages}
     return Batch(project, entries, versions, last, seen)

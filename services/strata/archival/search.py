@@ -1,4 +1,4 @@
-"""Search over passages and files: the index proposes, PostgreSQL disposes."""
+"""Searches passages and files: candidates from the index, checked against PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from functools import partial
 
 from strata.archival.domain.chunks import FileChunkStore, FoundChunk, FoundChunks
 from strata.archival.domain.passages import Filter, Passage
-from strata.archival.domain.searching import Answer, Exclusion, Found, Search, exclusions
+from strata.archival.domain.search import (
+    Exclusion,
+    FoundPassage,
+    Search,
+    SearchResult,
+    exclusions,
+)
 from strata.archival.domain.store import PassageStore
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.shared.clock import Clock
@@ -18,18 +24,18 @@ from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
 from strata.shared.vectors.result_merge import Place, explained, find, merge
 from strata.shared.vectors.time_preference import WHEN_WEIGHT
 
-# Chunks of a file that was replaced stand in the index until they are forgotten there.
+# Requests more chunks, since the index may still have chunks of replaced files.
 _CHUNK_MARGIN = 2
 
 
 class PassageSearch:
-    """Finds passages by meaning and by words.
+    """Searches passages by meaning and by words.
 
     Args:
-        store: The passages.
-        index: The index of them.
-        clock: Says what "yesterday" is.
-        reranking: Puts the best results into order; None leaves them in that of the fusion.
+        store: Stores the passages.
+        index: The index of passages.
+        clock: The time that words like "yesterday" refer to.
+        reranking: Reorders the best results; None keeps the order of the fusion.
     """
 
     def __init__(
@@ -44,37 +50,39 @@ class PassageSearch:
         self._clock = clock
         self._reranking = reranking or Reranking.off()
 
-    async def search(self, search: Search) -> Answer:
+    async def search(self, search: Search) -> SearchResult:
         """Returns the best passages, best first; none for a blank query."""
         if not search.query.strip():
-            return Answer()
+            return SearchResult()
         archives = search.archive_ids or await self._store.archive_ids(search.agent_id)
         if not archives:
-            return Answer()
+            return SearchResult()
         now = search.reference_time or self._clock.now()
         spoken = time_ranges(search.query, now, zone_of(search.timezone))
         depth = self._reranking.depth(search.top_k)
-        found = await self._find(search, search.within(archives), spoken, depth)
-        ranked, report = await self._reranking.order(search.query, found, lambda each: each.text)
+        candidates = await self._find(search, search.within(archives), spoken, depth)
+        ranked, report = await self._reranking.order(
+            search.query, candidates, lambda passage: passage.text
+        )
         left_out: tuple[Exclusion, ...] = ()
         if search.explain:
             everywhere = Filter(tuple(archives))
             everything = await self._find(search, everywhere, spoken, search.top_k, weak=True)
             left_out = exclusions(search, everything)
         hits = tuple(
-            Found(
-                each.item,
-                each.place.mode,
-                each.place.score,
-                each.place.vector_rank,
-                each.place.fts_rank,
-                _why(each, place, spoken, report) if search.explain else "",
-                each.score,
-                each.rank,
+            FoundPassage(
+                result.item,
+                result.place.mode,
+                result.place.score,
+                result.place.vector_rank,
+                result.place.fts_rank,
+                _why(result, place, spoken, report) if search.explain else "",
+                result.score,
+                result.rank,
             )
-            for place, each in enumerate(ranked[: search.top_k], start=1)
+            for place, result in enumerate(ranked[: search.top_k], start=1)
         )
-        return Answer(hits, left_out, spoken, report)
+        return SearchResult(hits, left_out, spoken, report)
 
     async def _find(
         self,
@@ -88,7 +96,7 @@ class PassageSearch:
         unknown = await self._index.has_unknown_words(
             current_project(), search.query, within.archive_ids
         )
-        found = await find(
+        matches = await find(
             partial(self._store.look, search.query, within, limit, all_words=unknown),
             lambda after: self._index.search(
                 current_project(), search.query, within, limit, spoken, weak=weak, after=after
@@ -96,9 +104,9 @@ class PassageSearch:
             partial(self._store.by_words, search.query, within, limit),
         )
         ranked = merge(
-            found.hits,
-            found.by_id,
-            [(passage.id, passage, score) for passage, score in found.by_words],
+            matches.hits,
+            matches.by_id,
+            [(passage.id, passage, score) for passage, score in matches.by_words],
             lambda passage: WHEN_WEIGHT * len(_of_that_time(passage, spoken)),
             unknown_words=unknown,
         )
@@ -106,7 +114,7 @@ class PassageSearch:
 
 
 class FileChunkSearch:
-    """Finds chunks of files by meaning and by words."""
+    """Searches chunks of files by meaning and by words."""
 
     def __init__(self, store: FileChunkStore, index: ChunkIndex) -> None:
         self._store = store
@@ -119,14 +127,14 @@ class FileChunkSearch:
 
         Args:
             folder_ids: The folders.
-            query: What to look for.
-            limit: Most chunks to return.
-            explain: Count what is below the floor.
+            query: The query.
+            limit: Maximum of chunks.
+            explain: Count the chunks whose score is too low.
         """
         if not folder_ids:
             return FoundChunks()
         unknown = await self._index.has_unknown_words(query)
-        found = await find(
+        matches = await find(
             partial(self._store.look, query, folder_ids, limit, all_words=unknown),
             lambda after: self._index.search(
                 current_project(),
@@ -139,9 +147,9 @@ class FileChunkSearch:
             partial(self._store.by_words, query, folder_ids, limit),
         )
         ranked = merge(
-            found.hits,
-            found.by_id,
-            [(stored.key, stored, score) for stored, score in found.by_words],
+            matches.hits,
+            matches.by_id,
+            [(stored.key, stored, score) for stored, score in matches.by_words],
             unknown_words=unknown,
         )
         hits = [FoundChunk(stored, place.score) for stored, place in ranked if not place.weak]
@@ -150,14 +158,12 @@ class FileChunkSearch:
 
 
 def _of_that_time(passage: Passage, spoken: Sequence[TimeRange]) -> list[TimeRange]:
-    return [each for each in spoken if each.holds(passage.create_time)]
+    return [time_range for time_range in spoken if time_range.holds(passage.create_time)]
 
 
 def _why(
     ranked: Ranked[Passage], place: int, spoken: Sequence[TimeRange], report: Report | None
 ) -> str:
     named = _of_that_time(ranked.item, spoken)
-    reasons = [f"it was stored at the time of {each.words!r}" for each in named]
-    return " ".join(
-        filter(None, [explained(ranked.place, reasons), explain_rank(ranked, place, report)])
-    )
+    reasons = [f"it was stored at the time of {time_range.words!r}" for time_range in named]
+    return " ".join(filter(None, [explained(ranked.place, reasons), told(ranked, place, report)]))

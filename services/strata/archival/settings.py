@@ -11,7 +11,7 @@ from strata.shared.settings import settings_config
 
 
 class ArchivalSettings(RerankingServiceSettings):
-    """What the archival service can be told from outside."""
+    """Settings of the archival service."""
 
     model_config = settings_config("archival")
 

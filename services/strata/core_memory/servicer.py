@@ -18,7 +18,7 @@ from strata.core_memory.domain.commands import GetBlock
 from strata.core_memory.domain.compilation import compile_memory
 from strata.core_memory.domain.core_memory import CoreMemory, Receipt
 from strata.core_memory.domain.history import History
-from strata.core_memory.domain.linting import lint
+from strata.core_memory.domain.lint import lint
 from strata.core_memory.domain.ports import BlockStore, ReplayedError
 from strata.core_memory.files.file_windows import Windows
 from strata.shared.db import Page, decode_page_token, page_limit

@@ -7,7 +7,7 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.recall.convert import messages_to_proto, refuse, time_or_none
 from strata.recall.domain.messages import MessageFilter
 from strata.recall.domain.retention import MAX_DAYS, Retention
-from strata.recall.expanding import Expanded, Expansion
+from strata.recall.summary_expansion import Expanded, Expansion
 from strata.shared.db import page_limit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id

@@ -37,13 +37,13 @@ class Indexes:
 
     Attributes:
         messages: The messages; None where they are not indexed.
-        desk: What operators may ask.
+        admin: What operators may ask.
         background: Keeps the index up, and rebuilds it.
         indexers: What runs in it: first the indexer, then the reindexer.
     """
 
     messages: MessageIndex | None
-    desk: IndexAdmin
+    admin: IndexAdmin
     background: Sequence[BackgroundTask] = ()
     indexers: Sequence[Indexer] = ()
 
@@ -91,11 +91,11 @@ def wire(
     indexer = Indexer([forgotten, backlog], poll=settings.index_poll_s)
     driver = Reindexer(ledger, {slot_of(MESSAGES): whole}, settings.reindex_config, indexer.quiet)
     reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
-    desk = IndexAdmin(
+    admin = IndexAdmin(
         ledger,
         models,
         {"messages": Offered(routes, whole, texts.count, pending.lag)},
         allowed=settings.reindex_by_key,
         wake=reindexer.wake,
     )
-    return Indexes(index, desk, (indexer.run, reindexer.run), (indexer, reindexer))
+    return Indexes(index, admin, (indexer.run, reindexer.run), (indexer, reindexer))

@@ -101,7 +101,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
             GrpcService(
                 index_pb.DESCRIPTOR.services_by_name["MessageIndexService"].full_name,
                 index_grpc.add_MessageIndexServiceServicer_to_server,
-                MessageIndexServicer(indexes.desk),
+                MessageIndexServicer(indexes.admin),
             ),
         ],
         background=background,

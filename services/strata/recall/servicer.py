@@ -19,8 +19,8 @@ from strata.recall.domain.store import (
     PinStore,
     WindowStore,
 )
-from strata.recall.expanding import expand
 from strata.recall.search import MessageSearch
+from strata.recall.summary_expansion import expand
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.ids import check_id

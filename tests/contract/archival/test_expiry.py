@@ -9,9 +9,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from archival_support import Finder, Stores, archive, caller, new_passage, new_text
-from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import ArchiveChange, Filter, Passage, Place, Request
-from strata.archival.domain.searching import Search
+from strata.archival.domain.history import Author, PassageChange
+from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage, RequestKey
+from strata.archival.domain.search import Search
 from strata.archival.store import Expiry
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
@@ -31,7 +31,7 @@ async def aged(stores: Stores, name: str = "aged") -> tuple[str, Passage, Passag
     await stores.archives.prepare(agent)
     made = await stores.archives.create(archive(name), agent, "")
     old, young = await stores.passages.insert(
-        Place(archive_id=made.id),
+        ArchiveRef(archive_id=made.id),
         [
             new_passage("the old boat", ("old", "both"), ago(120)),
             new_passage("the young boat", ("both",), ago(1)),
@@ -61,11 +61,11 @@ async def test_what_has_expired_is_not_there_at_once(stores: Stores) -> None:
     await live(stores, young, HOUR)
     for missing in (
         stores.passages.get(old.id, show_deleted=True),
-        stores.history.update(old.id, Change(text=new_text("new")), ago(0)),
+        stores.history.update(old.id, PassageChange(text=new_text("new")), ago(0)),
         stores.history.delete(old.id, Author(), ago(0)),
-        stores.history.restore(old.id, 1, Change(), ago(0)),
+        stores.history.restore(old.id, 1, PassageChange(), ago(0)),
         stores.history.versions(old.id, 5, None),
-        stores.history.purge(old.id, Request()),
+        stores.history.purge(old.id, RequestKey()),
     ):
         with pytest.raises(NotFoundError):
             await missing
@@ -98,9 +98,9 @@ async def test_a_longer_life_brings_back_what_is_not_destroyed(stores: Stores) -
 async def test_the_worker_destroys_in_batches_and_counts_right(stores: Stores) -> None:
     agent, old, young = await aged(stores)
     more = [new_passage(f"old {n}", ("old",), ago(200 + n)) for n in range(7)]
-    await stores.passages.insert(Place(archive_id=old.archive_id), more, archive("-"), "")
+    await stores.passages.insert(ArchiveRef(archive_id=old.archive_id), more, archive("-"), "")
     await stores.history.delete(more[3].id, Author(), ago(0))
-    await stores.history.update(old.id, Change(text=new_text("the older boat")), ago(0))
+    await stores.history.update(old.id, PassageChange(text=new_text("the older boat")), ago(0))
     with context.use(caller(new_id("project"))):
         _, stranger, kept = await aged(stores)
         await live(stores, kept, HOUR)
@@ -139,7 +139,7 @@ async def _count(connection: AsyncConnection, table: str) -> int:
 async def test_an_expired_text_is_not_a_duplicate(stores: Stores) -> None:
     _, _, young = await aged(stores)
     await live(stores, young, HOUR)
-    place = Place(archive_id=young.archive_id)
+    place = ArchiveRef(archive_id=young.archive_id)
     (again,) = await stores.passages.insert(
         place, [new_passage("the old boat", created=ago(0))], archive("-"), ""
     )
@@ -152,7 +152,7 @@ async def test_an_expired_text_is_not_a_duplicate(stores: Stores) -> None:
         place, [new_passage("to be", created=ago(90))], archive("-"), ""
     )
     await live(stores, young, HOUR)
-    new = await stores.history.update(changed.id, Change(text=new_text("to be")), ago(0))
+    new = await stores.history.update(changed.id, PassageChange(text=new_text("to be")), ago(0))
     assert (new.text, aging.duplicate) == ("to be", False)
 
 
@@ -161,7 +161,7 @@ async def test_what_is_too_old_is_refused(stores: Stores) -> None:
     await live(stores, young, HOUR)
     new = [new_passage("fine", created=ago(30)), new_passage("too old", created=ago(61))]
     with pytest.raises(InvalidArgumentError) as caught:
-        await stores.passages.insert(Place(archive_id=young.archive_id), new, archive("-"), "")
+        await stores.passages.insert(ArchiveRef(archive_id=young.archive_id), new, archive("-"), "")
     assert [violation.field for violation in caught.value.violations] == ["passages[1].create_time"]
 
 

@@ -10,8 +10,15 @@ from sqlalchemy import text
 
 from archival_support import MODEL, NOW, Stores, new_passage, new_text
 from strata.archival.convert import own_archive
-from strata.archival.domain.history import Author, Change, Operation
-from strata.archival.domain.passages import Filter, GivenVector, Origin, Passage, Place, Request
+from strata.archival.domain.history import Author, Operation, PassageChange
+from strata.archival.domain.passages import (
+    ArchiveRef,
+    Filter,
+    Origin,
+    Passage,
+    RequestKey,
+    SuppliedVector,
+)
 from strata.shared.context import current_project
 from strata.shared.errors import (
     AbortedError,
@@ -47,7 +54,7 @@ async def test_every_change_is_a_version_with_its_author(stores: Stores) -> None
     first = await stored(stores, "one", ("a",))
     origin = Origin(agent_id=new_id("agent"), run_id=new_id("run"), tool_call_id="call_1")
     author = Author("somebody", origin, "it was wrong")
-    change = Change(author, text=new_text("two"), tags=("b",), metadata={"k": "v"})
+    change = PassageChange(author, text=new_text("two"), tags=("b",), metadata={"k": "v"})
     await stores.history.update(first.id, change, LATER)
     await stores.history.delete(first.id, Author("another"), LATER + timedelta(hours=1))
     last, second, made = (await stores.history.versions(first.id, 50, None)).versions
@@ -71,7 +78,7 @@ async def test_every_change_is_a_version_with_its_author(stores: Stores) -> None
 async def test_versions_come_in_pages_newest_first(stores: Stores) -> None:
     passage = await stored(stores, "0")
     for number in range(1, 5):
-        await stores.history.update(passage.id, Change(text=new_text(str(number))), LATER)
+        await stores.history.update(passage.id, PassageChange(text=new_text(str(number))), LATER)
     seen: list[str] = []
     cursor = None
     while True:
@@ -89,26 +96,26 @@ async def test_what_is_deleted_is_hidden_and_comes_back(stores: Stores) -> None:
     with pytest.raises(NotFoundError):
         await stores.passages.get(passage.id)
     with pytest.raises(NotFoundError):
-        await stores.history.update(passage.id, Change(tags=()), LATER)
+        await stores.history.update(passage.id, PassageChange(tags=()), LATER)
     assert (await stores.passages.get(passage.id, show_deleted=True)).deleted
     assert (await stores.passages.page(Filter((archive,)), 5, None)).passages == []
     shown = await stores.passages.page(Filter((archive,), show_deleted=True), 5, None)
     assert [passage.id for passage in shown.passages] == [passage.id]
     assert (await stores.archives.get(archive)).passage_count == 0
     assert await stores.archives.tags(archive, "") == {}
-    back = await stores.history.restore(passage.id, 0, Change(), LATER)
+    back = await stores.history.restore(passage.id, 0, PassageChange(), LATER)
     assert (back.deleted, back.revision, back.indexed) == (False, 3, False)
     assert (await stores.archives.get(archive)).passage_count == 1
     assert await stores.archives.tags(archive, "") == {"t": 1}
     # There is nothing to undo any more.
-    assert (await stores.history.restore(passage.id, 0, Change(), LATER)).revision == 3
+    assert (await stores.history.restore(passage.id, 0, PassageChange(), LATER)).revision == 3
 
 
 async def test_an_older_version_comes_back_as_a_new_one(stores: Stores) -> None:
     passage = await stored(stores, "one", ("a",))
-    await stores.history.update(passage.id, Change(text=new_text("two"), tags=("b",)), LATER)
+    await stores.history.update(passage.id, PassageChange(text=new_text("two"), tags=("b",)), LATER)
     await stores.history.delete(passage.id, Author(), LATER)
-    back = await stores.history.restore(passage.id, 1, Change(Author("me")), LATER)
+    back = await stores.history.restore(passage.id, 1, PassageChange(Author("me")), LATER)
     assert (back.text, back.tags, back.revision, back.deleted) == ("one", ("a",), 4, False)
     assert await words_of(stores, passage) == [
         (4, "restore", "one"),
@@ -118,10 +125,10 @@ async def test_an_older_version_comes_back_as_a_new_one(stores: Stores) -> None:
     ]
     assert await stores.archives.tags(passage.archive_id, "") == {"a": 1}
     with pytest.raises(NotFoundError) as caught:
-        await stores.history.restore(passage.id, 9, Change(), LATER)
+        await stores.history.restore(passage.id, 9, PassageChange(), LATER)
     assert caught.value.reason is Reason.VERSION_NOT_FOUND
     with pytest.raises(AbortedError):
-        await stores.history.restore(passage.id, 2, Change(expected_revision=1), LATER)
+        await stores.history.restore(passage.id, 2, PassageChange(expected_revision=1), LATER)
 
 
 async def test_the_same_text_may_be_stored_after_a_deletion_but_not_beside_it(
@@ -133,23 +140,23 @@ async def test_the_same_text_may_be_stored_after_a_deletion_but_not_beside_it(
     (second,) = await stores.insert(agent, "same")
     assert (second.duplicate, second.passage.id != first.passage.id) == (False, True)
     with pytest.raises(AlreadyExistsError) as caught:
-        await stores.history.restore(first.passage.id, 0, Change(), LATER)
+        await stores.history.restore(first.passage.id, 0, PassageChange(), LATER)
     assert caught.value.reason is Reason.NAME_TAKEN
     (other,) = await stores.insert(agent, "other")
     with pytest.raises(AlreadyExistsError):
-        await stores.history.update(other.passage.id, Change(text=new_text("same")), LATER)
+        await stores.history.update(other.passage.id, PassageChange(text=new_text("same")), LATER)
 
 
 async def test_any_request_is_repeated_with_its_first_answer(stores: Stores) -> None:
     passage = await stored(stores, "one")
 
-    def change(number: str, words: str) -> Change:
-        return Change(request=Request(f"r{number}", words), text=new_text(words))
+    def change(number: str, words: str) -> PassageChange:
+        return PassageChange(request=RequestKey(f"r{number}", words), text=new_text(words))
 
     first = await stores.history.update(passage.id, change("1", "two"), LATER)
     await stores.history.update(passage.id, change("2", "three"), LATER)
     await stores.history.delete(passage.id, Author(), LATER)
-    restoration = Change(request=Request("r3", "undo"))
+    restoration = PassageChange(request=RequestKey("r3", "undo"))
     undone = await stores.history.restore(passage.id, 0, restoration, LATER)
     again = await stores.history.update(passage.id, change("1", "two"), LATER)
     assert (again.revision, again.text, again.deleted) == (first.revision, "two", False)
@@ -165,7 +172,7 @@ async def test_any_request_is_repeated_with_its_first_answer(stores: Stores) -> 
 
 async def test_one_change_sent_many_times_at_once_happens_once(stores: Stores) -> None:
     passage = await stored(stores, "one")
-    change = Change(request=Request("r1", "d"), text=new_text("two"))
+    change = PassageChange(request=RequestKey("r1", "d"), text=new_text("two"))
     answers = await asyncio.gather(
         *(stores.history.update(passage.id, change, LATER) for _ in range(6))
     )
@@ -175,16 +182,16 @@ async def test_one_change_sent_many_times_at_once_happens_once(stores: Stores) -
 async def test_purging_leaves_no_word_behind(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.archives.prepare(agent)
-    vector = GivenVector.of(MODEL, (1.0,) * 384)
+    vector = SuppliedVector.of(MODEL, (1.0,) * 384)
     (made,) = await stores.passages.insert(
-        Place(agent_id=agent),
+        ArchiveRef(agent_id=agent),
         [new_passage("private words", ("t",), vector=vector)],
         own_archive(agent, MODEL, 384, NOW),
         "r0",
     )
     passage = made.passage
-    await stores.history.update(passage.id, Change(text=new_text("more private")), LATER)
-    assert await stores.history.purge(passage.id, Request("p1", "d")) == 2
+    await stores.history.update(passage.id, PassageChange(text=new_text("more private")), LATER)
+    assert await stores.history.purge(passage.id, RequestKey("p1", "d")) == 2
     for table in ("passage_versions", "passage_likeness", "passage_vectors"):
         assert await rows_of(stores, table, passage.id) == 0
     async with stores.database.transaction() as connection:
@@ -194,12 +201,12 @@ async def test_purging_leaves_no_word_behind(stores: Stores) -> None:
     for gone in (
         stores.passages.get(passage.id, show_deleted=True),
         stores.history.versions(passage.id, 5, None),
-        stores.history.restore(passage.id, 1, Change(), LATER),
-        stores.history.purge(passage.id, Request()),
+        stores.history.restore(passage.id, 1, PassageChange(), LATER),
+        stores.history.purge(passage.id, RequestKey()),
     ):
         with pytest.raises(NotFoundError):
             await gone
-    assert await stores.history.purge(passage.id, Request("p1", "d")) == 2
+    assert await stores.history.purge(passage.id, RequestKey("p1", "d")) == 2
     stats = await stores.archives.stats(agent)
     assert (stats.passage_count, stats.tags) == (0, ())
     (ids,) = (await stores.pending.find(10)).values()
@@ -213,7 +220,7 @@ async def test_a_deleted_passage_is_purged_without_counting_twice(stores: Stores
     agent = new_id("agent")
     gone, _kept = await stores.insert(agent, "gone", "kept", tags=("t",))
     await stores.history.delete(gone.passage.id, Author(), LATER)
-    assert await stores.history.purge(gone.passage.id, Request()) == 2
+    assert await stores.history.purge(gone.passage.id, RequestKey()) == 2
     stats = await stores.archives.stats(agent)
     assert (stats.passage_count, stats.tags) == (1, ("t",))
     assert await stores.archives.tags("", agent) == {"t": 1}
@@ -221,7 +228,7 @@ async def test_a_deleted_passage_is_purged_without_counting_twice(stores: Stores
 
 async def test_deleting_an_archive_takes_the_versions_along(stores: Stores) -> None:
     passage = await stored(stores, "private")
-    await stores.history.update(passage.id, Change(text=new_text("other")), LATER)
+    await stores.history.update(passage.id, PassageChange(text=new_text("other")), LATER)
     await stores.archives.delete(passage.archive_id)
     for table in ("passage_versions", "passage_likeness"):
         assert await rows_of(stores, table, passage.id) == 0
@@ -229,21 +236,21 @@ async def test_deleting_an_archive_takes_the_versions_along(stores: Stores) -> N
 
 async def test_a_given_vector_goes_with_its_text(stores: Stores) -> None:
     agent = new_id("agent")
-    vector = GivenVector.of(MODEL, tuple(float(n) for n in range(384)))
+    vector = SuppliedVector.of(MODEL, tuple(float(n) for n in range(384)))
     await stores.archives.prepare(agent)
     (made,) = await stores.passages.insert(
-        Place(agent_id=agent),
+        ArchiveRef(agent_id=agent),
         [new_passage("text", vector=vector)],
         own_archive(agent, MODEL, 384, NOW),
         "",
     )
 
-    async def loaded() -> GivenVector | None:
+    async def loaded() -> SuppliedVector | None:
         (passage,) = await stores.pending.load(current_project(), [made.passage.id])
         return passage.vector
 
     assert await loaded() == vector
-    await stores.history.update(made.passage.id, Change(tags=("t",)), LATER)
+    await stores.history.update(made.passage.id, PassageChange(tags=("t",)), LATER)
     assert await loaded() == vector
-    await stores.history.update(made.passage.id, Change(text=new_text("other")), LATER)
+    await stores.history.update(made.passage.id, PassageChange(text=new_text("other")), LATER)
     assert await loaded() is None

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from archival_support import archive, caller, new_passage, new_text
-from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import ArchiveChange, Filter, Place, Request
+from strata.archival.domain.history import Author, PassageChange
+from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, RequestKey
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.store import (
     Expiry,
@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
     def insert(self, home: int, text: str, tags: tuple[str, ...], age: int) -> None:
         new = new_passage(text, tags, datetime.now(UTC) - timedelta(minutes=age))
         known = Known(home, age, [(text, tags)])
-        place = Place(archive_id=self.homes[home])
+        place = ArchiveRef(archive_id=self.homes[home])
         try:
             (stored,) = self.run(lambda: self.passages.insert(place, [new], archive("-"), ""))
         except InvalidArgumentError:
@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), text=TEXTS | st.none(), tags=TAGS | st.none())
     def update(self, data: st.DataObject, text: str | None, tags: tuple[str, ...] | None) -> None:
         passage_id, known = self._one(data)
-        change = Change(text=None if text is None else new_text(text), tags=tags)
+        change = PassageChange(text=None if text is None else new_text(text), tags=tags)
         said = text or known.text
         try:
             new = self.run(lambda: self.history.update(passage_id, change, datetime.now(UTC)))
@@ -195,7 +195,9 @@ class Machine(RuleBasedStateMachine):
         said = known.versions[revision - 1]
         try:
             back = self.run(
-                lambda: self.history.restore(passage_id, revision, Change(), datetime.now(UTC))
+                lambda: self.history.restore(
+                    passage_id, revision, PassageChange(), datetime.now(UTC)
+                )
             )
         except NotFoundError:
             assert self.expired(known)
@@ -214,7 +216,7 @@ class Machine(RuleBasedStateMachine):
     def purge(self, data: st.DataObject) -> None:
         passage_id, known = self._one(data)
         try:
-            count = self.run(lambda: self.history.purge(passage_id, Request()))
+            count = self.run(lambda: self.history.purge(passage_id, RequestKey()))
         except NotFoundError:
             assert self.expired(known)
         else:

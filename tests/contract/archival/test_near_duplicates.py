@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from archival_support import NOW, Stores, archive, caller, new_passage, new_text
-from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import Inserted, Place
+from strata.archival.domain.history import Author, PassageChange
+from strata.archival.domain.passages import ArchiveRef, InsertedPassage
 from strata.shared import context
 from strata.shared.ids import new_id
 
 GREEN = "The user's favourite colour is green, and she lives in Lisbon near the river."
 
 
-async def home(stores: Stores) -> Place:
-    return Place(archive_id=(await stores.archives.create(archive(new_id("x")), "", "")).id)
+async def home(stores: Stores) -> ArchiveRef:
+    return ArchiveRef(archive_id=(await stores.archives.create(archive(new_id("x")), "", "")).id)
 
 
-async def put(stores: Stores, place: Place, *texts: str) -> list[Inserted]:
+async def put(stores: Stores, place: ArchiveRef, *texts: str) -> list[InsertedPassage]:
     return await stores.passages.insert(
         place, [new_passage(text) for text in texts], archive("-"), ""
     )
@@ -80,7 +80,7 @@ async def test_only_living_passages_of_the_archive_are_named(stores: Stores) -> 
     assert second.passage.near_duplicate_ids == (alone.passage.id,)
     await stores.history.delete(alone.passage.id, Author(), NOW)
     assert (await stores.passages.get(second.passage.id)).near_duplicate_ids == ()
-    await stores.history.restore(alone.passage.id, 0, Change(), NOW)
+    await stores.history.restore(alone.passage.id, 0, PassageChange(), NOW)
     assert (await stores.passages.get(second.passage.id)).near_duplicate_ids == (alone.passage.id,)
 
 
@@ -88,13 +88,13 @@ async def test_another_text_is_compared_anew(stores: Stores) -> None:
     place = await home(stores)
     green, other = await put(stores, place, GREEN, "The car is in the garage.")
     changed = await stores.history.update(
-        other.passage.id, Change(text=new_text(f"{GREEN} Yes.")), NOW
+        other.passage.id, PassageChange(text=new_text(f"{GREEN} Yes.")), NOW
     )
     assert changed.near_duplicate_ids == (green.passage.id,)
     # It is found by what it says now, not by what it said.
     (third,) = await put(stores, place, "The car is in the garage!")
     assert third.passage.near_duplicate_ids == ()
-    back = await stores.history.restore(other.passage.id, 1, Change(), NOW)
+    back = await stores.history.restore(other.passage.id, 1, PassageChange(), NOW)
     assert back.near_duplicate_ids == (third.passage.id,)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
 from strata.archival.convert import own_archive
-from strata.archival.domain.passages import ArchiveChange, Place, Request, Uploaded
+from strata.archival.domain.passages import ArchiveChange, ArchiveRef, RequestKey, UploadCounts
 from strata.archival.store import ReceiptLog
 from strata.shared import context
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
@@ -20,20 +20,20 @@ LATER = NOW + timedelta(hours=1)
 
 async def test_a_repeated_change_of_an_archive_gets_the_first_answer(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", "")
-    request = Request("r1", "two")
+    request = RequestKey("r1", "two")
     first = await stores.archives.update(made.id, ArchiveChange(name="two"), NOW, request)
     await stores.archives.update(made.id, ArchiveChange(name="three"), NOW)
     again = await stores.archives.update(made.id, ArchiveChange(name="two"), LATER, request)
     assert again == first
     assert (await stores.archives.get(made.id)).name == "three"
     with pytest.raises(AlreadyExistsError) as caught:
-        await stores.archives.update(made.id, ArchiveChange(), NOW, Request("r1", "other"))
+        await stores.archives.update(made.id, ArchiveChange(), NOW, RequestKey("r1", "other"))
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
 async def test_one_request_sent_many_times_at_once_changes_once(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", "")
-    request = Request("r1", "two")
+    request = RequestKey("r1", "two")
     answers = await asyncio.gather(
         *(
             stores.archives.update(
@@ -46,7 +46,7 @@ async def test_one_request_sent_many_times_at_once_changes_once(stores: Stores) 
 
 
 async def test_a_request_that_failed_may_be_sent_again(stores: Stores) -> None:
-    request = Request("r1", "d")
+    request = RequestKey("r1", "d")
     with pytest.raises(NotFoundError):
         await stores.archives.update(new_id("archive"), ArchiveChange(), NOW, request)
     made = await stores.archives.create(archive("one"), "", "")
@@ -56,41 +56,41 @@ async def test_a_request_that_failed_may_be_sent_again(stores: Stores) -> None:
 
 async def test_an_upload_answers_for_all_of_it_and_only_once(stores: Stores) -> None:
     agent = new_id("agent")
-    place, template = Place(agent_id=agent), own_archive(agent, MODEL, DIM, NOW)
+    place, template = ArchiveRef(agent_id=agent), own_archive(agent, MODEL, DIM, NOW)
     await stores.archives.prepare(agent)
-    request = Request("u1", "content")
+    request = RequestKey("u1", "content")
 
-    async def finish(text: str) -> Uploaded:
+    async def finish(text: str) -> UploadCounts:
         return await stores.passages.finish_upload(
-            place, [new_passage(text)], template, request, Uploaded(4, 1)
+            place, [new_passage(text)], template, request, UploadCounts(4, 1)
         )
 
     assert await stores.passages.upload_answer(request) is None
     assert not await stores.passages.is_answered("u1")
-    assert await finish("one") == Uploaded(5, 1)
+    assert await finish("one") == UploadCounts(5, 1)
     assert await stores.passages.is_answered("u1")
-    assert await finish("two") == Uploaded(5, 1)
-    assert await stores.passages.upload_answer(request) == Uploaded(5, 1)
+    assert await finish("two") == UploadCounts(5, 1)
+    assert await stores.passages.upload_answer(request) == UploadCounts(5, 1)
     assert (await stores.archives.stats(agent)).passage_count == 1
     with pytest.raises(AlreadyExistsError):
-        await stores.passages.upload_answer(Request("u1", "other"))
+        await stores.passages.upload_answer(RequestKey("u1", "other"))
 
 
 async def test_another_project_may_use_the_same_request_id(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", "")
-    await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, Request("r1", "a"))
+    await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
     with context.use(caller(new_id("project"))):
         assert not await stores.passages.is_answered("r1")
         other = await stores.archives.create(archive("one"), "", "")
         changed = await stores.archives.update(
-            other.id, ArchiveChange(name="b"), NOW, Request("r1", "b")
+            other.id, ArchiveChange(name="b"), NOW, RequestKey("r1", "b")
         )
         assert changed.name == "b"
 
 
 async def test_old_receipts_are_forgotten(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", "")
-    await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, Request("r1", "a"))
+    await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
     assert await ReceiptLog(stores.worker, timedelta(days=1)).forget_old() == 0
     assert await ReceiptLog(stores.worker, timedelta(0)).forget_old() == 1
     assert not await stores.passages.is_answered("r1")

@@ -17,9 +17,9 @@ from contract.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
 from strata.api.common.v1 import reindex_pb2 as pb
 from strata.archival.convert import new_archive
-from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import Place
-from strata.archival.domain.searching import Search
+from strata.archival.domain.history import Author, PassageChange
+from strata.archival.domain.passages import ArchiveRef
+from strata.archival.domain.search import Search
 from strata.archival.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
 from strata.archival.indexes import wire
 from strata.archival.settings import ArchivalSettings
@@ -81,10 +81,10 @@ async def world(
 async def test_the_model_is_changed_while_searches_go_on(world: World) -> None:
     ids = await world.insert(*TEXTS)
     await world.index_all()
-    desk = world.indexes.desk
+    admin = world.indexes.admin
     [old] = await world.generations()
-    begun = await desk.start("passages", WORDS, "request-1")
-    assert (await desk.start("passages", WORDS, "request-1")).id == begun.id
+    begun = await admin.start("passages", WORDS, "request-1")
+    assert (await admin.start("passages", WORDS, "request-1")).id == begun.id
     assert (begun.total, begun.old_model, begun.new_model) == (len(TEXTS), LOCAL_MODEL, WORDS)
     steps = 0
     while await world.step():
@@ -93,13 +93,13 @@ async def test_the_model_is_changed_while_searches_go_on(world: World) -> None:
             # Before the cursor and after it: what changes is written in both places.
             history, author = world.stores.history, Author("key")
             await world.insert("A heron stands in the reeds.")
-            changed = Change(author, text=None, tags=("kept",))
+            changed = PassageChange(author, text=None, tags=("kept",))
             await history.update(ids[0], changed, NOW)
             await history.delete(ids[1], author, NOW)
             await history.delete(ids[7], author, NOW)
             await world.index_all()
         assert TEXTS[2] in await world.find("glacier")
-    state = await desk.state("passages")
+    state = await admin.state("passages")
     assert state.reindex.phase == pb.REINDEX_PHASE_SWITCHED
     assert (state.embedding_model, state.embedding_dim, state.waiting) == (WORDS, 256, 0)
     assert 0 < state.reindex.checked == state.reindex.found_by_new <= 5
@@ -118,7 +118,7 @@ async def test_the_model_is_changed_while_searches_go_on(world: World) -> None:
     await world.insert("Both are written until the end.")
     await world.index_all()
     assert await world.held(old) == await world.held(new) == len(TEXTS)
-    assert (await desk.finish("passages")).phase == pb.REINDEX_PHASE_FINISHED
+    assert (await admin.finish("passages")).phase == pb.REINDEX_PHASE_FINISHED
     await world.reindex()
     assert await world.generations() == [new]
     assert await world.vectors.serving(PASSAGES) == new
@@ -131,8 +131,8 @@ async def test_one_can_go_back_until_the_end(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
     [old] = await world.generations()
-    desk = world.indexes.desk
-    await desk.start("passages", WORDS, "")
+    admin = world.indexes.admin
+    await admin.start("passages", WORDS, "")
     assert (await world.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
     await world.insert("Said while the new one served.")
     await world.index_all()
@@ -141,16 +141,16 @@ async def test_one_can_go_back_until_the_end(world: World) -> None:
     routes = reader.indexes.passages.texts.routes
     assert isinstance(routes, StoredRoutes)
     routes._until = math.inf
-    assert (await desk.roll_back("passages")).phase == pb.REINDEX_PHASE_ROLLED_BACK
-    assert (await desk.roll_back("passages")).phase == pb.REINDEX_PHASE_ROLLED_BACK
+    assert (await admin.roll_back("passages")).phase == pb.REINDEX_PHASE_ROLLED_BACK
+    assert (await admin.roll_back("passages")).phase == pb.REINDEX_PHASE_ROLLED_BACK
     await world.reindex()
     assert await world.generations() == [old]
     # This reader still believes in the new one, which is gone.
     assert (await routes.serving()).generation != old
     assert (await reader.find("Said while the new one served"))[0].startswith("Said while")
-    assert (await desk.state("passages")).embedding_model == LOCAL_MODEL
+    assert (await admin.state("passages")).embedding_model == LOCAL_MODEL
     with pytest.raises(FailedPreconditionError):
-        await desk.finish("passages")
+        await admin.finish("passages")
 
 
 async def test_a_model_that_finds_nothing_does_not_get_to_serve(world: World) -> None:
@@ -160,14 +160,14 @@ async def test_a_model_that_finds_nothing_does_not_get_to_serve(world: World) ->
     # Every text is asked for: of a few, chance may find all.
     asked = 2 * len(TEXTS)
     thorough = await world.again(reindex_sample=asked)
-    await thorough.indexes.desk.start("passages", NOISE, "")
+    await thorough.indexes.admin.start("passages", NOISE, "")
     job = await thorough.reindex()
     assert job.phase == pb.REINDEX_PHASE_FAILED
     assert job.checked == job.found_by_old == asked
     assert job.found_by_new < asked
     assert f"the new index found {job.found_by_new} again, the one that serves {asked}" in job.note
     assert await world.generations() == [old]
-    assert (await world.indexes.desk.state("passages")).embedding_model == LOCAL_MODEL
+    assert (await world.indexes.admin.state("passages")).embedding_model == LOCAL_MODEL
     assert (await world.find("glacier"))[0].startswith(TEXTS[2])
 
 
@@ -175,7 +175,7 @@ async def test_a_model_that_refuses_the_key_is_told_and_left(world: World) -> No
     await world.insert(*TEXTS)
     await world.index_all()
     world.endpoint.script = lambda request: Reply(status=401, body={"error": {"message": "no"}})
-    await world.indexes.desk.start("passages", WORDS, "")
+    await world.indexes.admin.start("passages", WORDS, "")
     job = await world.reindex()
     assert (job.phase, "refuses the key" in job.note) == (pb.REINDEX_PHASE_FAILED, True)
     assert (await world.find("otter"))[0] == TEXTS[0]
@@ -185,7 +185,7 @@ async def test_a_model_that_is_away_is_waited_for(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
     world.endpoint.script = lambda request: Reply(status=503, body={"error": {"message": "no"}})
-    await world.indexes.desk.start("passages", WORDS, "")
+    await world.indexes.admin.start("passages", WORDS, "")
     assert (await world.reindex()).phase == pb.REINDEX_PHASE_BUILDING
     world.endpoint.script = answer
     # Another replica has had no trouble, and does not wait.
@@ -195,10 +195,10 @@ async def test_a_model_that_is_away_is_waited_for(world: World) -> None:
 async def test_another_replica_goes_on_where_one_died(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
-    await world.indexes.desk.start("passages", WORDS, "")
+    await world.indexes.admin.start("passages", WORDS, "")
     for _ in range(2):
         assert await world.step()
-    assert (await world.indexes.desk.state("passages")).reindex.done == 6
+    assert (await world.indexes.admin.state("passages")).reindex.done == 6
     other = await world.again()
     before = len(world.endpoint.requests)
     job = await other.reindex()
@@ -209,8 +209,8 @@ async def test_another_replica_goes_on_where_one_died(world: World) -> None:
 
 async def test_a_claimed_rebuild_is_nobody_elses(world: World) -> None:
     await world.insert(*TEXTS)
-    await world.indexes.desk.start("passages", WORDS, "")
-    ledger = world.indexes.desk._ledger
+    await world.indexes.admin.start("passages", WORDS, "")
+    ledger = world.indexes.admin._ledger
     assert ledger is not None
     async with ledger.claim(["passages"], 0) as job:
         assert job is not None
@@ -221,10 +221,10 @@ async def test_a_claimed_rebuild_is_nobody_elses(world: World) -> None:
 async def test_a_copy_does_not_bring_back_what_was_changed_meanwhile(world: World) -> None:
     [first, second, _] = await world.insert(*TEXTS[:3])
     await world.index_all()
-    await world.indexes.desk.start("passages", WORDS, "")
-    ledger = world.indexes.desk._ledger
+    await world.indexes.admin.start("passages", WORDS, "")
+    ledger = world.indexes.admin._ledger
     assert ledger is not None
-    whole = world.indexes.desk._indexes["passages"].rebuild
+    whole = world.indexes.admin._indexes["passages"].rebuild
     async with ledger.claim(["passages"], 0) as job:
         assert job is not None
         target = whole.place(job.target)
@@ -233,7 +233,7 @@ async def test_a_copy_does_not_bring_back_what_was_changed_meanwhile(world: Worl
         assert batch is not None
         history, author = world.stores.history, Author("key")
         text = new_passage("A walrus sleeps on the ice.").content
-        await history.update(first, Change(author, text=text), NOW)
+        await history.update(first, PassageChange(author, text=text), NOW)
         await history.delete(second, author, NOW)
         await world.index_all()
         # Only now the batch arrives, as of before.
@@ -252,7 +252,7 @@ async def test_a_copy_does_not_bring_back_what_was_changed_meanwhile(world: Worl
 async def test_a_lost_collection_is_filled_from_the_start(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
-    await world.indexes.desk.start("passages", WORDS, "")
+    await world.indexes.admin.start("passages", WORDS, "")
     await world.step()
     await world.step()
     [target] = [name for name in await world.generations() if "words" in name]
@@ -263,13 +263,13 @@ async def test_a_lost_collection_is_filled_from_the_start(world: World) -> None:
 
 async def test_only_one_rebuild_is_open(world: World) -> None:
     await world.insert(*TEXTS)
-    desk = world.indexes.desk
-    await desk.start("passages", WORDS, "")
+    admin = world.indexes.admin
+    await admin.start("passages", WORDS, "")
     with pytest.raises(FailedPreconditionError):
-        await desk.start("passages", NOISE, "")
-    assert (await desk.roll_back("passages")).phase == pb.REINDEX_PHASE_CANCELLED
+        await admin.start("passages", NOISE, "")
+    assert (await admin.roll_back("passages")).phase == pb.REINDEX_PHASE_CANCELLED
     await world.reindex()
-    again = await desk.start("passages", WORDS, "")
+    again = await admin.start("passages", WORDS, "")
     await world.index_all()
     assert (await world.reindex()).id == again.id
 
@@ -278,7 +278,7 @@ async def test_the_grace_ends_it(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
     hasty = await world.again(reindex_grace_s=0.0)
-    await hasty.indexes.desk.start("passages", "", "")
+    await hasty.indexes.admin.start("passages", "", "")
     job = await hasty.reindex()
     # Without a model's name it is the same model, in a collection of its own.
     assert (job.phase, job.new_model) == (pb.REINDEX_PHASE_FINISHED, LOCAL_MODEL)
@@ -287,16 +287,16 @@ async def test_the_grace_ends_it(world: World) -> None:
 
 
 async def test_what_may_not_be_asked(world: World) -> None:
-    desk = world.indexes.desk
+    admin = world.indexes.admin
     with pytest.raises(InvalidArgumentError, match=f"there are .*{LOCAL_MODEL}.*{WORDS}"):
-        await desk.start("passages", "no-such-model", "")
+        await admin.start("passages", "no-such-model", "")
     with pytest.raises(InvalidArgumentError):
-        await desk.state("messages")
+        await admin.state("messages")
     with pytest.raises(NotFoundError):
-        await desk.finish("passages")
+        await admin.finish("passages")
     shut = await world.again(reindex_by_key=False)
     with pytest.raises(PermissionDeniedError):
-        await shut.indexes.desk.start("passages", "", "")
+        await shut.indexes.admin.start("passages", "", "")
 
 
 async def test_chunks_of_files_are_rebuilt(world: World) -> None:
@@ -305,7 +305,7 @@ async def test_chunks_of_files_are_rebuilt(world: World) -> None:
         texts = [f"Page {page} of book {number}: {SUBJECTS[page]}." for page in range(5)]
         await world.stores.index_file(folder, file, *texts)
     await world.index_all()
-    await world.indexes.desk.start("files", WORDS, "")
+    await world.indexes.admin.start("files", WORDS, "")
     await world.step()
     await world.step()
     # One file is cut anew while it is copied.
@@ -313,7 +313,7 @@ async def test_chunks_of_files_are_rebuilt(world: World) -> None:
     await world.index_all()
     job = await world.reindex("files")
     assert (job.phase, job.total) == (pb.REINDEX_PHASE_SWITCHED, 15)
-    state = await world.indexes.desk.state("files")
+    state = await world.indexes.admin.state("files")
     found = await world.file_search.search([folder], "walrus", 3)
     assert found.hits[0].stored.chunk.text == "Only a walrus is left."
     await world.index_all()
@@ -328,7 +328,7 @@ async def test_an_archive_has_a_model_of_its_own(world: World) -> None:
         new_archive("shared", words.id, words.dim, NOW, own_model=words.id), world.agent, ""
     )
     more = [new_passage("A walrus sleeps on the ice."), new_passage("A narwhal dives below it.")]
-    await stores.passages.insert(Place(archive_id=archive.id), more, archive, "")
+    await stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive, "")
     await world.index_all()
     own = world.indexes.passages.generation_of(WORDS).generation
     assert await world.held(own, ARCHIVE_PASSAGES) == 2
@@ -357,7 +357,7 @@ async def test_archives_of_several_models_make_one_ranking(world: World) -> None
         new_archive("shared", words.id, words.dim, NOW, own_model=words.id), world.agent, ""
     )
     more = [new_passage(text) for text in MORE]
-    await world.stores.passages.insert(Place(archive_id=archive.id), more, archive, "")
+    await world.stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive, "")
     await world.index_all()
     for query in ("walrus ice", "who has the telescope", "the aunt's bicycle", "zzz"):
         search = Search(query, 50, agent_id=world.agent)
@@ -413,7 +413,7 @@ async def test_an_archive_moves_to_another_model_and_back(world: World) -> None:
     assert (await world.find("orchid"))[0] == TEXTS[7]
     # The default changes, and it stays.
     hasty = await world.again(reindex_grace_s=0.0)
-    await hasty.indexes.desk.start("passages", NOISE, "")
+    await hasty.indexes.admin.start("passages", NOISE, "")
     await hasty.reindex()
     assert (await world.stores.archives.get(archive.id)).embedding_model == WORDS
 
@@ -435,7 +435,7 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(world: World) 
     await world.insert(*TEXTS)
     await world.index_all()
     hasty = await world.again(reindex_grace_s=0.0)
-    await hasty.indexes.desk.start("passages", WORDS, "")
+    await hasty.indexes.admin.start("passages", WORDS, "")
     await hasty.reindex()
     alone = EmbeddingModels.of(await world.models.get(LOCAL_MODEL))
     stores = world.stores
@@ -443,7 +443,7 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(world: World) 
     later = replace(world, indexes=bare, models=alone)
     found = (await later.search.search(Search("otter", 3, agent_id=world.agent))).hits
     assert [(hit.passage.text, hit.mode) for hit in found] == [(TEXTS[0], "fts")]
-    await bare.desk.start("passages", LOCAL_MODEL, "")
+    await bare.admin.start("passages", LOCAL_MODEL, "")
     await later.insert("Stored while there was no index.")
     await later.index_all()
     assert (await later.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
@@ -453,7 +453,7 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(world: World) 
 async def test_a_limited_model_leaves_the_words(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
-    await world.indexes.desk.start("passages", WORDS, "")
+    await world.indexes.admin.start("passages", WORDS, "")
     assert (await world.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
     for status in (429, 401, 503):
         body = {"error": {"message": "no"}}

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from archival_support import NOW, Finder, caller, new_text
-from strata.archival.domain.history import Author, Change
+from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import Filter, TagMatch
-from strata.archival.domain.searching import Answer, Found, Search
+from strata.archival.domain.search import FoundPassage, Search, SearchResult
 from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
@@ -25,17 +25,17 @@ from strata.shared.vectors.qdrant import connect
 World = tuple[Finder, EmbeddedVectors]
 
 
-async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> Answer:
+async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> SearchResult:
     return await finder.search.search(
         Search(query=query, top_k=fields.pop("top_k", 5), agent_id=agent, **fields)
     )
 
 
-async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[Found]:
+async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[FoundPassage]:
     return list((await ask(finder, agent, query, **fields)).hits)
 
 
-def texts(found: Iterable[Found]) -> list[str]:
+def texts(found: Iterable[FoundPassage]) -> list[str]:
     return [item.passage.text for item in found]
 
 
@@ -265,7 +265,7 @@ async def test_changes_and_deletions_reach_the_index(finder: World) -> None:
     await world.indexer.index_pending()
     later = NOW + timedelta(hours=1)
     await world.stores.history.update(
-        changed.passage.id, Change(text=new_text("moved to Portugal")), later
+        changed.passage.id, PassageChange(text=new_text("moved to Portugal")), later
     )
     await world.stores.history.delete(gone.passage.id, Author(), later)
     # Before the index knows, PostgreSQL already has the last word.

@@ -10,8 +10,8 @@ import pytest
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage, new_text
 from strata.archival.convert import own_archive
-from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, Filter, Place, Request
+from strata.archival.domain.history import Author, PassageChange
+from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter, RequestKey
 from strata.shared import context
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
@@ -65,7 +65,7 @@ async def test_the_same_text_is_stored_once(stores: Stores) -> None:
 
 
 async def test_a_repeated_request_gives_the_first_answer(stores: Stores) -> None:
-    place = Place(agent_id=new_id("agent"))
+    place = ArchiveRef(agent_id=new_id("agent"))
     template = own_archive(place.agent_id, MODEL, DIM, NOW)
     await stores.archives.prepare(place.agent_id)
     first = await stores.passages.insert(place, [new_passage("one")], template, "r1")
@@ -79,7 +79,7 @@ async def test_a_repeated_request_gives_the_first_answer(stores: Stores) -> None
 async def test_nothing_is_kept_for_an_agent_that_is_not_there(stores: Stores) -> None:
     agent = new_id("agent")
     made = await stores.archives.create(archive("shared"), "", "")
-    place = Place(agent_id=agent)
+    place = ArchiveRef(agent_id=agent)
     for refused in (
         stores.passages.insert(place, [new_passage("x")], own_archive(agent, MODEL, DIM, NOW), ""),
         stores.archives.create(archive("new"), agent, ""),
@@ -96,7 +96,7 @@ async def test_a_released_agent_stores_nothing_more(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.insert(agent, "before")
     await stores.archives.release(agent)
-    place = Place(agent_id=agent)
+    place = ArchiveRef(agent_id=agent)
     with pytest.raises(NotFoundError):
         await stores.passages.insert(
             place, [new_passage("after")], own_archive(agent, MODEL, DIM, NOW), ""
@@ -106,7 +106,7 @@ async def test_a_released_agent_stores_nothing_more(stores: Stores) -> None:
 async def test_an_unknown_archive_takes_nothing(stores: Stores) -> None:
     with pytest.raises(NotFoundError) as caught:
         await stores.passages.insert(
-            Place(archive_id=new_id("archive")), [new_passage("x")], archive("x"), ""
+            ArchiveRef(archive_id=new_id("archive")), [new_passage("x")], archive("x"), ""
         )
     assert caught.value.reason is Reason.ARCHIVE_NOT_FOUND
 
@@ -117,14 +117,16 @@ async def test_a_change_moves_the_tag_counts_and_waits_for_the_index(stores: Sto
     later = NOW + timedelta(hours=1)
     changed = await stores.history.update(
         stored.passage.id,
-        Change(expected_revision=1, text=new_text("one more"), tags=("kept", "new")),
+        PassageChange(expected_revision=1, text=new_text("one more"), tags=("kept", "new")),
         later,
     )
     assert (changed.text, changed.tags, changed.revision) == ("one more", ("kept", "new"), 2)
     assert not changed.indexed
     assert await stores.archives.tags("", agent) == {"kept": 1, "new": 1}
     with pytest.raises(AbortedError) as caught:
-        await stores.history.update(stored.passage.id, Change(expected_revision=1, tags=()), later)
+        await stores.history.update(
+            stored.passage.id, PassageChange(expected_revision=1, tags=()), later
+        )
     assert caught.value.metadata == {"expected": "1", "current": "2"}
 
 
@@ -132,7 +134,9 @@ async def test_a_repeated_change_gets_the_first_answer(stores: Stores) -> None:
     (stored,) = await stores.insert(new_id("agent"), "one")
 
     async def change(request: str) -> int:
-        change = Change(request=Request(request), expected_revision=1, text=new_text("two"))
+        change = PassageChange(
+            request=RequestKey(request), expected_revision=1, text=new_text("two")
+        )
         return (await stores.history.update(stored.passage.id, change, NOW)).revision
 
     assert [await change("r1"), await change("r1")] == [2, 2]
@@ -226,7 +230,7 @@ async def test_a_revision_made_while_indexing_stays_pending(stores: Stores) -> N
     (stored,) = await stores.insert(agent, "one")
     ((project, ids),) = (await stores.pending.find(10)).items()
     seen = await stores.pending.load(project, ids)
-    await stores.history.update(stored.passage.id, Change(text=new_text("two")), NOW)
+    await stores.history.update(stored.passage.id, PassageChange(text=new_text("two")), NOW)
     await stores.pending.done(project, seen)
     assert list((await stores.pending.find(10)).values()) == [[stored.passage.id]]
 
@@ -239,9 +243,9 @@ async def test_another_project_sees_nothing(stores: Stores) -> None:
         for missing in (
             stores.passages.get(stored.passage.id),
             stores.history.delete(stored.passage.id, Author(), NOW),
-            stores.history.update(stored.passage.id, Change(), NOW),
-            stores.history.restore(stored.passage.id, 1, Change(), NOW),
-            stores.history.purge(stored.passage.id, Request()),
+            stores.history.update(stored.passage.id, PassageChange(), NOW),
+            stores.history.restore(stored.passage.id, 1, PassageChange(), NOW),
+            stores.history.purge(stored.passage.id, RequestKey()),
             stores.history.versions(stored.passage.id, 5, None),
             stores.archives.get(stored.passage.archive_id),
             stores.archives.attach(new_id("agent"), stored.passage.archive_id),
@@ -257,7 +261,7 @@ async def test_an_insert_costs_two_statements_and_one_commit(stores: Stores) -> 
     for number in range(3):
         new = [new_passage(f"fact {number}", ("a", "b"))]
         before = (counters.statements, counters.commits)
-        await stores.passages.insert(Place(agent_id=agent), new, archive("mine"), "")
+        await stores.passages.insert(ArchiveRef(agent_id=agent), new, archive("mine"), "")
         assert (counters.statements - before[0], counters.commits - before[1]) == (2, 1)
 
 

@@ -22,7 +22,6 @@ from strata.recall.domain.messages import (
     Window,
 )
 from strata.recall.domain.search import SearchQuery
-from strata.recall.expanding import Expansion, expand
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import (
     PostgresForkStore,
@@ -31,6 +30,7 @@ from strata.recall.store import (
     PostgresSearchStore,
     PostgresWindowStore,
 )
+from strata.recall.summary_expansion import Expansion, expand
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

@@ -93,7 +93,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
                 await writer.say(f"The {animal} was seen at pond {number} today.")
         await stays.say("Tools answer in the form of machines.", Role.TOOL)
         await work(indexer)
-        begun = await indexes.desk.start("messages", WORDS, "")
+        begun = await indexes.admin.start("messages", WORDS, "")
         assert begun.total == 10
         for _ in range(3):
             assert await reindexer.index_pending()
@@ -102,7 +102,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
         await goes.windows.delete_agent(goes.agent)
         await work(indexer)
         await work(reindexer)
-        state = await indexes.desk.state("messages")
+        state = await indexes.admin.state("messages")
         assert (state.reindex.phase, state.embedding_model) == (pb.REINDEX_PHASE_SWITCHED, WORDS)
         assert state.waiting == 0
         assert await first(stays, "walrus") == ("A walrus sleeps on the ice.", True)
@@ -110,7 +110,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
         assert await vectors.count(MESSAGES, project, generation=state.generation) == 6
         other = Where(eq={"agent_id": goes.agent})
         assert await vectors.count(MESSAGES, project, other, generation=state.generation) == 0
-        await indexes.desk.finish("messages")
+        await indexes.admin.finish("messages")
         await work(reindexer)
         assert await vectors.generations(MESSAGES) == [state.generation]
 
@@ -127,8 +127,8 @@ async def test_a_copy_does_not_bring_back_a_deleted_agent(
         await writer.say("The otter was seen at the pond.")
         while await indexer.index_pending():
             pass
-        await indexes.desk.start("messages", WORDS, "")
-        whole, ledger = indexes.desk._indexes["messages"].rebuild, indexes.desk._ledger
+        await indexes.admin.start("messages", WORDS, "")
+        whole, ledger = indexes.admin._indexes["messages"].rebuild, indexes.admin._ledger
         assert ledger is not None
         async with ledger.claim(["messages"], 0) as job:
             assert job is not None
@@ -145,7 +145,7 @@ async def test_a_copy_does_not_bring_back_a_deleted_agent(
             assert await count() == 1
             await whole.settle(job, batch)
             assert await count() == 0
-        await indexes.desk.roll_back("messages")
+        await indexes.admin.roll_back("messages")
 
 
 async def test_where_messages_are_not_indexed_there_is_nothing_to_rebuild() -> None:
@@ -154,4 +154,4 @@ async def test_where_messages_are_not_indexed_there_is_nothing_to_rebuild() -> N
     indexes = await open_indexes(settings, unused, AsyncExitStack(), unused, None)
     assert indexes.messages is None
     with pytest.raises(FailedPreconditionError):
-        await indexes.desk.state("messages")
+        await indexes.admin.state("messages")

@@ -36,7 +36,7 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.domain.patching import apply_section, parse_patch
+from strata.core_memory.domain.patches import apply_section, parse_patch
 from strata.core_memory.domain.ports import ReplayedError, RequestKey
 from strata.core_memory.domain.three_way_merge import merge3_text
 from strata.core_memory.store import PostgresBlockStore

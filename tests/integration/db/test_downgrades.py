@@ -26,8 +26,8 @@ from strata.agent_loop.domain.store import Request
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.archival.convert import own_archive
-from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import Filter, Origin, Place
+from strata.archival.domain.history import Author, PassageChange
+from strata.archival.domain.passages import ArchiveRef, Filter, Origin
 from strata.archival.store import (
     PostgresArchiveStore,
     PostgresPassageHistory,
@@ -267,10 +267,10 @@ async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
         await PostgresArchiveStore(database).prepare("agent-a")
         template = own_archive("agent-a", MODEL, DIM, NOW)
         stored = await PostgresPassageStore(database).insert(
-            Place(agent_id="agent-a"), [kept, changed, gone], template, ""
+            ArchiveRef(agent_id="agent-a"), [kept, changed, gone], template, ""
         )
         history = PostgresPassageHistory(database)
-        await history.update(changed.id, Change(text=new_text("newer"), author=author), NOW)
+        await history.update(changed.id, PassageChange(text=new_text("newer"), author=author), NOW)
         await history.delete(gone.id, author, NOW)
 
     await _there_and_back(urls, _SERVICES["archival"])
@@ -281,7 +281,7 @@ async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
         assert {passage.text for passage in page.passages} == {"kept", "newer"}
         tags = await PostgresArchiveStore(database).tags("", "agent-a")
         assert tags == {"a": 1, "b": 1}
-        again = Change(text=new_text("newest"), author=author)
+        again = PassageChange(text=new_text("newest"), author=author)
         history = PostgresPassageHistory(database)
         assert (await history.update(changed.id, again, NOW)).text == "newest"
 

@@ -14,7 +14,13 @@ from archival_support import NOW, new_passage
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert_search import answer_to_proto, to_search
 from strata.archival.domain.passages import Origin, Passage, TagMatch
-from strata.archival.domain.searching import Answer, Exclusion, Found, Search, exclusions
+from strata.archival.domain.search import (
+    Exclusion,
+    FoundPassage,
+    Search,
+    SearchResult,
+    exclusions,
+)
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.reranking import Outcome, Report
@@ -89,8 +95,8 @@ def test_wrong_fields_are_named(fields: dict[str, Any], field: str) -> None:
 
 
 def test_an_answer_goes_onto_the_wire() -> None:
-    found = Found(passage(), "hybrid", 0.75, 2, None, "because")
-    answer = Answer(
+    found = FoundPassage(passage(), "hybrid", 0.75, 2, None, "because")
+    answer = SearchResult(
         (found,),
         (Exclusion("tags", 3, "passage-1"),),
         (TimeRange("since May", NOW, None),),
@@ -115,10 +121,10 @@ def test_an_answer_goes_onto_the_wire() -> None:
 
 
 def test_what_the_reranker_did_goes_onto_the_wire() -> None:
-    assert not answer_to_proto(Answer()).HasField("reranking")
+    assert not answer_to_proto(SearchResult()).HasField("reranking")
     found = (
-        Found(passage(), "hybrid", 0.75, 2, None, rerank_score=-3.5, rerank_rank=1),
-        Found(passage(), "hybrid", 0.7, 1, None),
+        FoundPassage(passage(), "hybrid", 0.75, 2, None, rerank_score=-3.5, rerank_rank=1),
+        FoundPassage(passage(), "hybrid", 0.7, 1, None),
     )
     outcomes = {
         Outcome.DONE: pb.PASSAGE_RERANK_OUTCOME_DONE,
@@ -126,7 +132,7 @@ def test_what_the_reranker_did_goes_onto_the_wire() -> None:
         Outcome.FAILED: pb.PASSAGE_RERANK_OUTCOME_FAILED,
     }
     for outcome in Outcome:
-        answer = Answer(found, reranking=Report("mini@1234", 12, outcome))
+        answer = SearchResult(found, reranking=Report("mini@1234", 12, outcome))
         response = answer_to_proto(answer)
         told = response.reranking
         assert (told.model, told.candidate_count) == ("mini@1234", 12)

@@ -45,10 +45,10 @@ def test_the_estimate_is_the_share_of_common_runs() -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_is_compared_and_equals_itself(text: str) -> None:
-    likeness = signature_of(text)
-    assert likeness == signature_of(text)
-    assert (len(likeness.sketch), len(likeness.bands)) == (BITS, BANDS)
-    for band in likeness.within("archive-1"):
+    signature = signature_of(text)
+    assert signature == signature_of(text)
+    assert (len(signature.sketch), len(signature.bands)) == (BITS, BANDS)
+    for band in signature.within("archive-1"):
         assert -(2**63) <= band < 2**63
 
 
@@ -64,12 +64,12 @@ def test_unlike_texts_share_no_band() -> None:
 
 
 def test_no_band_of_one_archive_is_one_of_another() -> None:
-    likeness = signature_of("the same text")
-    assert not set(likeness.within("archive-1")) & set(likeness.within("archive-2"))
+    signature = signature_of("the same text")
+    assert not set(signature.within("archive-1")) & set(signature.within("archive-2"))
 
 
 def test_what_is_stored_is_understood_by_every_release() -> None:
-    likeness = signature_of("The cat sleeps on the sofa.")
-    assert likeness.sketch.startswith(SKETCH)
-    assert likeness.bands[0] == BAND
+    signature = signature_of("The cat sleeps on the sofa.")
+    assert signature.sketch.startswith(SKETCH)
+    assert signature.bands[0] == BAND
     assert MOST_DIFFERENT_BITS == 38

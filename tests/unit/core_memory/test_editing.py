@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.diffing import unified_diff
+from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.editing import (
     apply_edit,
     check_no_line_numbers,

@@ -13,7 +13,7 @@ from strata.core_memory.convert.responses import compiled_to_proto
 from strata.core_memory.domain.blocks import Authorship, Block, Origin, Version
 from strata.core_memory.domain.compilation import Compiled
 from strata.core_memory.domain.rendering import Form, render_memory
-from strata.core_memory.domain.reverting import UndoConflict, undo
+from strata.core_memory.domain.reverts import UndoConflict, undo
 from strata.core_memory.domain.taint import LABELS, joined, marked
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

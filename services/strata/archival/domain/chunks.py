@@ -1,4 +1,4 @@
-"""Chunks of files: what core memory cuts its files into, to be found by meaning."""
+"""Chunks of files of core memory, which are searched by meaning and words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.shared.vectors.result_merge import Look
 
 @dataclass(frozen=True, slots=True)
 class FileChunk:
-    """A piece of a file; ``ordinal`` counts from 0, lines from 1."""
+    """A chunk of a file; ``ordinal`` counts from 0, lines from 1."""
 
     ordinal: int
     text: str
@@ -23,7 +23,7 @@ class FileChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk of a file of the project, in the set that holds it."""
+    """A stored chunk, with its file and the set that contains it."""
 
     set_id: str
     file_id: str
@@ -31,13 +31,13 @@ class StoredChunk:
 
     @property
     def key(self) -> str:
-        """Names it in the index."""
+        """The id of the chunk in the index."""
         return chunk_key(self.set_id, self.chunk.ordinal)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundChunk:
-    """A chunk that answers a query; higher scores are better."""
+    """A chunk that matches a query; higher scores are better."""
 
     stored: StoredChunk
     score: float
@@ -49,8 +49,8 @@ class FoundChunks:
 
     Attributes:
         hits: The chunks.
-        below_floor: How many of the nearest chunks are left out because they are not related to
-            the query; 0 unless asked for.
+        below_floor: How many of the best chunks were left out because their score is too low;
+            counted only with `explain`.
     """
 
     hits: tuple[FoundChunk, ...] = ()
@@ -59,7 +59,7 @@ class FoundChunks:
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
-    """How far a file is indexed."""
+    """How many chunks of a file are indexed."""
 
     file_id: str
     chunk_count: int
@@ -67,7 +67,7 @@ class FileProgress:
 
 
 class SetState(StrEnum):
-    """In what state a set of chunks is."""
+    """The state of a set of chunks: being uploaded, searched, or to be deleted."""
 
     STAGED = "staged"
     SERVING = "serving"
@@ -76,7 +76,7 @@ class SetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueuedSet:
-    """A set that the indexer has to do something about."""
+    """A set that waits for the indexer."""
 
     project_id: str
     id: str
@@ -96,12 +96,12 @@ class ChunkBatch:
 class FileChunkStore(Protocol):
     """Chunks of the current project's files; each method is one transaction.
 
-    The chunks of a file come as a new set beside the one that serves, and take its place
-    all at once.
+    The chunks of a file are uploaded as a new set beside the serving one, which they then
+    replace atomically.
     """
 
     async def begin(self, folder_id: str, file_id: str) -> str:
-        """Makes an empty set that nobody sees yet, and returns its id."""
+        """Creates an empty, invisible (staged) set; returns its id."""
         ...
 
     async def add(self, set_id: str, chunks: Sequence[FileChunk]) -> None:
@@ -113,9 +113,9 @@ class FileChunkStore(Protocol):
         ...
 
     async def serve(self, set_id: str, chunk_count: int, digest: str) -> None:
-        """Lets a staged set take the place of the file's former one.
+        """Makes a staged set replace the file's previous one.
 
-        A former set of the same digest stays, with all that is indexed of it.
+        If the previous set has the same digest, it stays instead, with its index entries.
 
         Raises:
             AbortedError: ``EDIT_CONFLICT``: the file was dropped meanwhile.
@@ -123,43 +123,43 @@ class FileChunkStore(Protocol):
         ...
 
     async def discard(self, set_id: str) -> None:
-        """Forgets a staged set; no error if it is not there."""
+        """Drops a staged set; does nothing if there is none."""
         ...
 
     async def progress(self, file_ids: Sequence[str]) -> list[FileProgress]:
-        """Returns how far files are indexed; reads counters, no chunks."""
+        """Returns the progress of files from counters, without reading chunks."""
         ...
 
     async def drop(self, file_ids: Sequence[str], folder_ids: Sequence[str]) -> int:
-        """Deletes the chunks of files and of folders, and returns how many there were."""
+        """Deletes the chunks of files and of folders; returns their number."""
         ...
 
     def look(
         self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[StoredChunk]]:
-        """Looks at the folders' chunks as they are when the context is entered; named by key.
+        """Opens a snapshot of the folders' chunks, identified by key.
 
         Args:
-            words: What those that wait for the index are searched for.
+            words: Words to search in the chunks that wait for the index.
             folder_ids: The folders.
-            limit: Most of these.
-            all_words: Search all chunks by words, also those that the index has.
+            limit: Maximum of results by words.
+            all_words: Search all chunks by words, also those that are indexed.
         """
         ...
 
     async def by_words(
         self, words: str, folder_ids: Sequence[str], limit: int
     ) -> list[tuple[StoredChunk, float]]:
-        """Returns, of the folders' chunks, the best by words with their scores."""
+        """Returns the folders' chunks that match the words best, with their scores."""
         ...
 
 
 def chunk_key(set_id: str, ordinal: int) -> str:
-    """Returns the name of a chunk in the index."""
+    """Returns the id of a chunk in the index."""
     return f"{set_id}/{ordinal}"
 
 
 def split_key(key: str) -> tuple[str, int]:
-    """Returns set and ordinal of a name that `chunk_key` made."""
+    """Returns set and ordinal of an id that `chunk_key` made."""
     set_id, _, ordinal = key.rpartition("/")
     return set_id, int(ordinal)

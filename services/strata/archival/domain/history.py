@@ -1,4 +1,4 @@
-"""What becomes of a passage after it was stored: changes, versions, and how far uploads are."""
+"""Changes and versions of passages, and the progress of uploads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from strata.archival.domain.passages import Cursor, Inserted, NewText, Origin, Request
+from strata.archival.domain.passages import Cursor, InsertedPassage, NewText, Origin, RequestKey
 
 
 class Operation(StrEnum):
-    """What a version of a passage was made by."""
+    """The operation that made a version of a passage."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -21,7 +21,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes a passage, on whose behalf and why."""
+    """The author of a change: the principal, the origin and the reason."""
 
     principal: str = ""
     origin: Origin = field(default_factory=Origin)
@@ -29,20 +29,20 @@ class Author:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PassageChange:
     """A change of a passage.
 
     Attributes:
-        author: Whose it is.
-        request: Repeating it must give the first answer.
-        expected_revision: The revision that it is meant for; 0 is any.
+        author: The author.
+        request: The idempotency key of the change.
+        expected_revision: The revision that it applies to; 0 for any.
         text: New text; None keeps the old one.
         tags: New tags, sorted and unique; None keeps the old ones.
         metadata: New metadata; None keeps the old.
     """
 
     author: Author = field(default_factory=Author)
-    request: Request = field(default_factory=Request)
+    request: RequestKey = field(default_factory=RequestKey)
     expected_revision: int = 0
     text: NewText | None = None
     tags: tuple[str, ...] | None = None
@@ -51,7 +51,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class PassageVersion:
-    """What a passage was from one change to the next."""
+    """One entry of a passage's history: the passage after a change."""
 
     passage_id: str
     revision: int
@@ -66,40 +66,40 @@ class PassageVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionPage:
-    """Some versions, and where the next page starts (None at the end)."""
+    """A page of versions, and the cursor of the next page (None at the end)."""
 
     versions: Sequence[PassageVersion]
     next_cursor: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far an upload is.
+class UploadProgress:
+    """The progress of an upload.
 
     Attributes:
-        received: Passages of it that are durable, counted from its start.
-        inserted: Those that were stored.
-        duplicates: Those that were there already.
-        near_duplicates: Those of the stored that are nearly the same as an earlier one.
-        said: Digest of the durable passages; empty if they were not all seen in one stream.
-        complete: Whether nothing more may come.
+        received: Number of its passages that are durable, counted from its start.
+        inserted: How many of them were stored.
+        duplicates: How many of them existed already.
+        near_duplicates: How many of the stored are nearly equal to an earlier passage.
+        digest: Digest of the durable passages; empty if a stream skipped some of them.
+        complete: The upload has ended; no more passages may follow.
     """
 
     received: int = 0
     inserted: int = 0
     duplicates: int = 0
     near_duplicates: int = 0
-    said: str = ""
+    digest: str = ""
     complete: bool = False
 
-    def plus(self, stored: Sequence[Inserted], said: str) -> Progress:
-        """Returns how far it is after some passages more."""
+    def plus(self, stored: Sequence[InsertedPassage], digest: str) -> UploadProgress:
+        """Returns the progress after storing more passages."""
         duplicates = sum(item.duplicate for item in stored)
         near = sum(bool(item.passage.near_duplicate_ids) and not item.duplicate for item in stored)
-        return Progress(
+        return UploadProgress(
             self.received + len(stored),
             self.inserted + len(stored) - duplicates,
             self.duplicates + duplicates,
             self.near_duplicates + near,
-            said,
+            digest,
         )

@@ -1,7 +1,7 @@
-"""Which texts are nearly the same, letter for letter; no model is asked.
+"""Detects texts that are nearly equal, by characters and without a model.
 
-A text is the set of its runs of four characters, and two texts are as alike as these sets
-overlap (Jaccard). MinHash estimates that from signatures of constant size (Broder, "On the
+A text is the set of its 4-grams of characters, and the similarity of two texts is the Jaccard
+index of these sets. MinHash estimates it from signatures of constant size (Broder, "On the
 resemblance and containment of documents", 1997); one bit of each minimum is enough for the
 estimate (Li and König, "b-Bit Minwise Hashing", WWW 2010), and minima joined to bands find
 candidates by an index (Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", 3.4).
@@ -21,13 +21,13 @@ import numpy.typing as npt
 BITS = 256
 BANDS = 8
 ROWS = 4
-"""Texts of likeness .77 share a band with probability .97, such of .3 with .06."""
+"""Texts of similarity .77 share a band with probability .97, those of .3 with .06."""
 THRESHOLD = 0.7
-"""One word changed in twelve gives .77, two give .6."""
+"""Changing one word in twelve gives a similarity of .77, changing two gives .6."""
 MOST_DIFFERENT_BITS = round(BITS * (1 - THRESHOLD) / 2)
-"""Bits that differ at the threshold: a bit of unequal minima is equal half the time."""
+"""Differing bits at the threshold: bits of unequal minima are equal half the time."""
 
-# What is neither a letter nor a digit.
+# Characters that are neither letters nor digits.
 _SIGNS = re.compile(r"[\W_]+")
 _RUN = 4
 _PIECE = 256
@@ -40,30 +40,30 @@ _Runs = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class TextSignature:
-    """What of a text is compared.
+    """The MinHash signature of a text.
 
     Attributes:
-        sketch: `BITS` characters 0 and 1; the share that differs tells how unlike texts are.
-        bands: 64-bit numbers; texts that share none are not compared.
+        sketch: `BITS` characters 0 and 1; the share of differing bits estimates the similarity.
+        bands: 64-bit numbers; only texts that share one are compared.
     """
 
     sketch: str
     bands: tuple[int, ...]
 
     def within(self, archive_id: str) -> tuple[int, ...]:
-        """Returns the bands as only texts of this archive have them, as signed numbers."""
+        """Returns the bands, salted with the archive, as signed 64-bit numbers."""
         salt = int.from_bytes(blake2b(archive_id.encode(), digest_size=8).digest())
         return tuple(_signed(band ^ salt) for band in self.bands)
 
 
 def signature_of(text: str) -> TextSignature:
-    """Returns what of a text is compared; case, punctuation and spacing do not count."""
+    """Returns the signature of a text; case, punctuation and spacing are ignored."""
     minima = _minima(_runs(_plain(text)))
     # The low bits of the minima themselves are not random.
     bits = (_mixed(minima.astype(np.uint64)) & np.uint64(1)).astype(np.uint8)
     sketch = (bits + np.uint8(ord("0"))).tobytes().decode()
     rows = minima[: BANDS * ROWS].reshape(BANDS, ROWS)
-    # The number of the band is part of it: equal minima in another band say nothing.
+    # The number of the band is hashed too: equal minima in different bands do not match.
     return TextSignature(
         sketch, tuple(_band(number, row.tobytes()) for number, row in enumerate(rows))
     )
@@ -71,7 +71,7 @@ def signature_of(text: str) -> TextSignature:
 
 def _plain(text: str) -> str:
     folded = unicodedata.normalize("NFKC", text).casefold()
-    # A text of signs alone is compared as it is.
+    # A text without letters and digits is compared unchanged.
     return _SIGNS.sub(" ", folded).strip() or folded
 
 
@@ -79,8 +79,8 @@ def _runs(text: str) -> _Runs:
     codes = np.frombuffer(f" {text} ".encode("utf-32-le"), dtype="<u4").astype(np.uint64)
     if len(codes) < _RUN:
         codes = np.pad(codes, (0, _RUN - len(codes)))
-    # A character has at most 21 bits: three fit into a number, the fourth is mixed in. A run that
-    # stands twice changes no minimum.
+    # A character has at most 21 bits: three fit into a number, the fourth is mixed in. Duplicate
+    # runs do not change the minima.
     joined = codes[:-3] << np.uint64(42) | codes[1:-2] << np.uint64(21) | codes[2:-1]
     return ((_mixed(joined) ^ codes[3:] * _ODD) >> np.uint64(32)).astype(np.uint32)
 

@@ -1,4 +1,4 @@
-"""Archives, passages and searches over them."""
+"""Archives and passages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Cursor = tuple[str | int | datetime, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request that may be repeated; without an id it may not.
+class RequestKey:
+    """The idempotency key of a request; without an id repetitions are not recognised.
 
     Attributes:
-        digest: Of everything that the request says.
+        digest: Digest of the whole request.
     """
 
     id: str = ""
@@ -31,11 +31,11 @@ class Archive:
     """A collection of passages with one embedding model.
 
     Attributes:
-        own_agent_id: The agent that it was made for and goes with; empty for a shared one.
+        own_agent_id: The agent that it was made for and is deleted with; empty if shared.
         time_to_live: Seconds after which passages are deleted; 0 means never.
-        agent_ids: Agents that have it.
-        unindexed_count: Passages stored but not in the index yet.
-        own_model: Its embedding model, if it does not follow the default.
+        agent_ids: Agents that it is attached to.
+        unindexed_count: Number of passages that are not indexed yet.
+        own_model: Its own embedding model; empty if it follows the default.
     """
 
     id: str
@@ -67,7 +67,7 @@ class Origin:
     """Where a passage came from.
 
     Attributes:
-        taint: Strangers' text that its writer had read: "web", "mcp", in this order.
+        taint: Labels of the untrusted content that its writer had read: "web", "mcp".
     """
 
     agent_id: str = ""
@@ -80,11 +80,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """A text to be stored, with what takes long to find out about it."""
+    """A text to store, with its number of tokens and its signature."""
 
     text: str
     token_count: int
-    likeness: TextSignature
+    signature: TextSignature
 
     @property
     def content_hash(self) -> str:
@@ -93,25 +93,25 @@ class NewText:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenVector:
-    """A vector of a whole text that was made elsewhere.
+class SuppliedVector:
+    """A vector of a whole text that the client supplied.
 
     Attributes:
-        model: Whose it is.
-        packed: 32-bit floats, little-endian: as they come, and as they are stored.
+        model: The model that made it.
+        packed: 32-bit floats, little-endian, as in the request and in the database.
     """
 
     model: str
     packed: bytes
 
     @classmethod
-    def of(cls, model: str, values: Sequence[float]) -> GivenVector:
+    def of(cls, model: str, values: Sequence[float]) -> SuppliedVector:
         """Returns the vector with these numbers."""
         return cls(model, struct.pack(f"<{len(values)}f", *values))
 
     @property
     def dim(self) -> int:
-        """How many numbers it has."""
+        """Its dimension."""
         return len(self.packed) // 4
 
     @property
@@ -122,12 +122,12 @@ class GivenVector:
 
 @dataclass(frozen=True, slots=True)
 class NewPassage:
-    """A passage to be stored; its tags are sorted and unique.
+    """A passage to store; its tags are sorted and unique.
 
     Attributes:
-        create_time: When it was said or written.
-        store_time: Now.
-        principal: Who stores it.
+        create_time: When the text was said or written.
+        store_time: When it is stored.
+        principal: The principal that stores it.
         vector: Used instead of embedding the text.
     """
 
@@ -139,11 +139,11 @@ class NewPassage:
     metadata: Mapping[str, str] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
     principal: str = ""
-    vector: GivenVector | None = None
+    vector: SuppliedVector | None = None
 
     @property
     def content_hash(self) -> str:
-        """What makes two passages of an archive the same."""
+        """The hash that is equal for duplicates in an archive."""
         return self.content.content_hash
 
 
@@ -152,10 +152,10 @@ class Passage:
     """A stored passage.
 
     Attributes:
-        indexed: True if its present revision is in the index.
-        deleted: True if it is hidden; since its last change then.
-        near_duplicate_ids: Those that said nearly the same when its text was stored.
-        vector: Used instead of embedding the text; only the indexer is given it.
+        indexed: True if its current revision is in the index.
+        deleted: True if it is hidden, since `update_time`.
+        near_duplicate_ids: Passages that were nearly equal when its text was stored.
+        vector: Used instead of embedding the text; set only for the indexer.
     """
 
     id: str
@@ -171,16 +171,16 @@ class Passage:
     update_time: datetime
     deleted: bool = False
     near_duplicate_ids: tuple[str, ...] = ()
-    vector: GivenVector | None = None
+    vector: SuppliedVector | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
-    """A stored passage, and whether it was there before.
+class InsertedPassage:
+    """A stored passage, and whether it existed before.
 
     Attributes:
-        near_texts: How the near-duplicates of a new one begin, in their order.
-        near_taints: What they were written under, in the same order.
+        near_texts: The beginnings of the near-duplicates' texts, in their order.
+        near_taints: Their taint labels, in the same order.
     """
 
     passage: Passage
@@ -190,28 +190,28 @@ class Inserted:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
-    """What an upload has stored, and what was there before."""
+class UploadCounts:
+    """How many passages an upload has stored, and how many existed before."""
 
     inserted: int = 0
     duplicates: int = 0
 
-    def plus(self, stored: Sequence[Inserted]) -> Uploaded:
-        """Returns the counts after some passages more."""
+    def plus(self, stored: Sequence[InsertedPassage]) -> UploadCounts:
+        """Returns the counts after storing more passages."""
         duplicates = sum(item.duplicate for item in stored)
-        return Uploaded(self.inserted + len(stored) - duplicates, self.duplicates + duplicates)
+        return UploadCounts(self.inserted + len(stored) - duplicates, self.duplicates + duplicates)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where to store: an archive, or an agent's own archive. One of the two is set."""
+class ArchiveRef:
+    """Refers to an archive by its id, or to an agent's archives. One of the two is set."""
 
     archive_id: str = ""
     agent_id: str = ""
 
 
 class TagMatch(StrEnum):
-    """Whether one of the tags is enough."""
+    """Whether a passage needs any or all of the tags."""
 
     ANY = "any"
     ALL = "all"
@@ -219,12 +219,12 @@ class TagMatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which passages are meant; ``end_time`` is exclusive.
+    """Conditions on passages; ``end_time`` is exclusive.
 
     Attributes:
-        run_id: The run that they came from.
-        message_id: The message that they came from.
-        show_deleted: Deleted ones, too.
+        run_id: Only passages of this run; empty for all.
+        message_id: Only passages of this message; empty for all.
+        show_deleted: Include deleted passages.
     """
 
     archive_ids: tuple[str, ...]
@@ -243,12 +243,12 @@ MOST_TAGS_COUNTED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class AgentStats:
-    """What an agent's archival memory holds.
+    """Counts of an agent's archival memory.
 
     Attributes:
-        passage_count: Passages in all its archives.
-        tags: The tags that are used most, most used first, at most `MOST_TAGS`.
-        more_tags: How many others there are, counted up to `MOST_TAGS_COUNTED`.
+        passage_count: Number of passages in all its archives.
+        tags: The most frequent tags, at most `MOST_TAGS`, most frequent first.
+        more_tags: Number of other tags, counted up to `MOST_TAGS_COUNTED`.
     """
 
     passage_count: int
@@ -257,8 +257,8 @@ class AgentStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Some passages, and where the next page starts (None at the end)."""
+class PassagePage:
+    """A page of passages, and the cursor of the next page (None at the end)."""
 
     passages: Sequence[Passage]
     next_cursor: Cursor | None = None
@@ -266,12 +266,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ArchivePage:
-    """Some archives, and where the next page starts (None at the end)."""
+    """A page of archives, and the cursor of the next page (None at the end)."""
 
     archives: Sequence[Archive]
     next_cursor: Cursor | None = None
 
 
 def hash_of(text: str) -> str:
-    """Returns the SHA-256 of a text as it stands, hex: what makes two passages the same."""
+    """Returns the SHA-256 of a text, in hex; it is equal for duplicates."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What archival memory needs of its stores and its index."""
+"""The interfaces of the stores of archival memory."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
-from strata.archival.domain.history import Author, Change, Progress, VersionPage
+from strata.archival.domain.history import Author, PassageChange, UploadProgress, VersionPage
 from strata.archival.domain.passages import (
     AgentStats,
     Archive,
     ArchiveChange,
     ArchivePage,
+    ArchiveRef,
     Cursor,
     Filter,
-    Inserted,
+    InsertedPassage,
     NewPassage,
-    Page,
     Passage,
-    Place,
-    Request,
-    Uploaded,
+    PassagePage,
+    RequestKey,
+    UploadCounts,
 )
 from strata.shared.vectors.result_merge import Look
 
-NOT_REPEATABLE = Request()
+NOT_REPEATABLE = RequestKey()
 
 
 class ArchiveStore(Protocol):
     """Archives of the current project; each method is one transaction."""
 
     async def create(self, archive: Archive, agent_id: str, request_id: str) -> Archive:
-        """Stores an archive; MUST return the first one for a repeated request id.
+        """Stores an archive; MUST return the existing one for a repeated request id.
 
         Raises:
             AlreadyExistsError: The name is taken.
@@ -57,9 +57,9 @@ class ArchiveStore(Protocol):
         archive_id: str,
         change: ArchiveChange,
         now: datetime,
-        request: Request = NOT_REPEATABLE,
+        request: RequestKey = NOT_REPEATABLE,
     ) -> Archive:
-        """Changes an archive; a repeated request MUST give the first answer.
+        """Changes an archive; a repeated request MUST return the first response.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``.
@@ -69,7 +69,7 @@ class ArchiveStore(Protocol):
         ...
 
     async def delete(self, archive_id: str) -> int:
-        """Deletes an archive with its passages, and returns how many these were.
+        """Deletes an archive with its passages; returns the number of passages.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``.
@@ -77,7 +77,7 @@ class ArchiveStore(Protocol):
         ...
 
     async def attach(self, agent_id: str, archive_id: str) -> Archive:
-        """Gives an archive to an agent; repeating it is success.
+        """Attaches an archive to an agent; idempotent.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
@@ -85,7 +85,7 @@ class ArchiveStore(Protocol):
         ...
 
     async def detach(self, agent_id: str, archive_id: str) -> None:
-        """Takes an archive from an agent; repeating it is success.
+        """Detaches an archive from an agent; idempotent.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
@@ -93,11 +93,11 @@ class ArchiveStore(Protocol):
         ...
 
     async def prepare(self, agent_id: str) -> None:
-        """Makes an agent known; without that nothing is stored or attached for it."""
+        """Registers an agent, which is required to store or attach anything for it."""
         ...
 
     async def stats(self, agent_id: str) -> AgentStats:
-        """Returns counts without reading passages."""
+        """Returns counts of an agent's archives without reading passages."""
         ...
 
     async def tags(self, archive_id: str, agent_id: str) -> Mapping[str, int]:
@@ -105,30 +105,30 @@ class ArchiveStore(Protocol):
         ...
 
     async def release(self, agent_id: str) -> int:
-        """Forgets an agent, deletes its own archive, and returns the passages deleted."""
+        """Deletes an agent's record and its own archive; returns the number of deleted passages."""
         ...
 
 
 class PassageStore(Protocol):
     """Passages of the current project; each method is one transaction.
 
-    What is deleted or older than its archive keeps is found by none of them.
+    Deleted and expired passages are not returned.
     """
 
     async def insert(
-        self, place: Place, passages: Sequence[NewPassage], template: Archive, request_id: str
-    ) -> list[Inserted]:
-        """Stores passages; the same text in one archive MUST be stored once.
+        self, place: ArchiveRef, passages: Sequence[NewPassage], template: Archive, request_id: str
+    ) -> list[InsertedPassage]:
+        """Stores passages; the same text MUST be stored only once in an archive.
 
         Args:
-            place: The archive, or the agent whose own archive is made at its first passage.
-            passages: What to store.
-            template: The agent's own archive, if it must be made.
-            request_id: A repeated one of a single passage MUST give the first answer.
+            place: The archive, or the agent whose own archive is created with its first passage.
+            passages: The passages.
+            template: The agent's own archive, if it must be created.
+            request_id: For a single passage: a repeated id MUST return the first response.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
-            AlreadyExistsError: ``REQUEST_ID_REUSED``: it was used for another text.
+            AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for another text.
             InvalidArgumentError: A vector is not of the archive's model, or a passage is too
                 old for its time-to-live.
         """
@@ -136,20 +136,20 @@ class PassageStore(Protocol):
 
     async def finish_upload(
         self,
-        place: Place,
+        place: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
-        request: Request,
-        before: Uploaded,
-    ) -> Uploaded:
-        """Stores the last passages of an upload together with its answer.
+        request: RequestKey,
+        before: UploadCounts,
+    ) -> UploadCounts:
+        """Stores the last passages of an upload together with its response.
 
         Args:
             place: As for `insert`.
             passages: As for `insert`.
             template: As for `insert`.
-            request: The whole upload. A repeated one MUST give the first answer.
-            before: What the upload has stored until now.
+            request: The key of the whole upload; a repetition MUST return the first response.
+            before: The counts of the upload so far.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
@@ -157,8 +157,8 @@ class PassageStore(Protocol):
         """
         ...
 
-    async def upload_answer(self, request: Request) -> Uploaded | None:
-        """Returns what a finished upload was answered; None if there is none.
+    async def upload_answer(self, request: RequestKey) -> UploadCounts | None:
+        """Returns the stored response of an upload; None if it has not finished.
 
         Raises:
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
@@ -166,14 +166,14 @@ class PassageStore(Protocol):
         ...
 
     async def is_answered(self, request_id: str) -> bool:
-        """Says whether a request of this id was answered."""
+        """Says whether a request with this id has a stored response."""
         ...
 
-    async def progress(self, request: Request) -> Progress:
-        """Returns how far an upload is; nowhere without an id.
+    async def progress(self, request: RequestKey) -> UploadProgress:
+        """Returns the stored progress of an upload; zero without a request id.
 
         Args:
-            request: The upload; its digest tells the place from others.
+            request: The key of the upload, with a digest of its archive or agent.
 
         Raises:
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
@@ -182,33 +182,33 @@ class PassageStore(Protocol):
 
     async def upload(
         self,
-        place: Place,
+        place: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
-        request: Request,
-        seen: Progress,
-        said: str,
-    ) -> Progress:
-        """Stores the next passages of an upload together with how far it is then.
+        request: RequestKey,
+        seen: UploadProgress,
+        digest: str,
+    ) -> UploadProgress:
+        """Stores the next passages of an upload together with its progress.
 
         Args:
             place: As for `insert`.
             passages: As for `insert`.
             template: As for `insert`.
-            request: The upload. Of what another stream of it has stored meanwhile, nothing is
-                stored again.
-            seen: How far it was before these passages.
-            said: Digest of the passages up to the last of these; see `Progress`.
+            request: The key of the upload. Passages that a concurrent stream of it has stored are
+                skipped.
+            seen: The progress before these passages.
+            digest: Digest of the passages up to the last of these; see `UploadProgress`.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
-            UnavailableError: What was known of the upload is forgotten; it must be sent again.
+            UnavailableError: The progress of the upload has expired; it must be sent again.
         """
         ...
 
-    async def complete(self, request: Request, seen: Progress) -> Progress:
-        """Notes that nothing more comes of an upload, and returns how far it is.
+    async def complete(self, request: RequestKey, seen: UploadProgress) -> UploadProgress:
+        """Records the end of an upload; returns its progress.
 
         Raises:
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
@@ -224,52 +224,51 @@ class PassageStore(Protocol):
         """
         ...
 
-    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> Page:
+    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> PassagePage:
         """Returns a page, oldest first."""
         ...
 
     async def archive_ids(self, agent_id: str) -> list[str]:
-        """Returns the archives of an agent."""
+        """Returns the ids of an agent's archives."""
         ...
 
     def look(
         self, words: str, within: Filter, limit: int, *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[Passage]]:
-        """Looks at the conditions' passages as they are when the context is entered.
+        """Opens a snapshot of the passages that meet the conditions.
 
         Args:
-            words: What those that wait for the index are searched for.
+            words: Words to search in the passages that wait for the index.
             within: The conditions.
-            limit: Most of these.
-            all_words: Search all passages by words, also those that the index has.
+            limit: Maximum of results by words.
+            all_words: Search all passages by words, also those that are indexed.
         """
         ...
 
     async def by_words(self, words: str, within: Filter, limit: int) -> list[tuple[Passage, float]]:
-        """Returns, of the conditions' passages, the best by words with their scores."""
+        """Returns the passages that match the words best, with their scores."""
         ...
 
 
 class PassageHistory(Protocol):
     """Changes of passages of the current project; each method is one transaction.
 
-    Each change moves what was before to the versions. What is older than its archive keeps
-    is not there.
+    Each change stores the previous state as a version. Expired passages count as deleted.
     """
 
-    async def update(self, passage_id: str, change: Change, now: datetime) -> Passage:
-        """Changes a passage; a repeated request changes nothing and gets the first answer.
+    async def update(self, passage_id: str, change: PassageChange, now: datetime) -> Passage:
+        """Changes a passage; a repeated request changes nothing and returns the first response.
 
         Raises:
             NotFoundError: ``PASSAGE_NOT_FOUND``.
             AbortedError: ``REVISION_MISMATCH``.
-            AlreadyExistsError: ``NAME_TAKEN``: the archive holds that text;
+            AlreadyExistsError: ``NAME_TAKEN``: the archive has a passage with that text;
                 ``REQUEST_ID_REUSED``.
         """
         ...
 
     async def delete(self, passage_id: str, author: Author, now: datetime) -> None:
-        """Hides a passage; repeating it is success.
+        """Hides a passage; idempotent.
 
         Raises:
             NotFoundError: ``PASSAGE_NOT_FOUND``.
@@ -277,12 +276,12 @@ class PassageHistory(Protocol):
         ...
 
     async def restore(
-        self, passage_id: str, revision: int, change: Change, now: datetime
+        self, passage_id: str, revision: int, change: PassageChange, now: datetime
     ) -> Passage:
-        """Brings back a deleted passage (revision 0) or a version; otherwise as `update`.
+        """Restores a deleted passage (revision 0) or a version; otherwise as `update`.
 
-        Of the change only author, request and expected revision count. A passage that is
-        not deleted stays as it is at revision 0.
+        Of the change only author, request and expected revision are used. With revision 0, a
+        passage that is not deleted does not change.
 
         Raises:
             NotFoundError: ``PASSAGE_NOT_FOUND``, ``VERSION_NOT_FOUND``.
@@ -291,8 +290,8 @@ class PassageHistory(Protocol):
         """
         ...
 
-    async def purge(self, passage_id: str, request: Request) -> int:
-        """Destroys a passage with its versions, and returns how many these were.
+    async def purge(self, passage_id: str, request: RequestKey) -> int:
+        """Destroys a passage with its versions; returns the number of versions.
 
         Raises:
             NotFoundError: ``PASSAGE_NOT_FOUND``.
@@ -301,7 +300,7 @@ class PassageHistory(Protocol):
         ...
 
     async def versions(self, passage_id: str, limit: int, cursor: Cursor | None) -> VersionPage:
-        """Returns a page of versions, newest first; those of deleted passages, too.
+        """Returns a page of versions, newest first, also of deleted passages.
 
         Raises:
             NotFoundError: ``PASSAGE_NOT_FOUND``.

@@ -1,4 +1,4 @@
-"""The services of archival memory: convert, act, convert back."""
+"""The gRPC servicers of archival memory: convert requests, call the domain, convert results."""
 
 from strata.archival.servicers.archives import AgentArchiveServicer, ArchiveServicer
 from strata.archival.servicers.files import FileIndexServicer

@@ -1,4 +1,4 @@
-"""Archives, and archival memory in the life of an agent."""
+"""Serves archives, and the archival memory of agents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_PAGE_SIZE = 500
 
 
 class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
-    """Keeps archives."""
+    """Serves archives."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
     async def AttachArchive(
         self, request: pb.AttachArchiveRequest, context: Context
     ) -> pb.AttachArchiveResponse:
-        """Gives an archive to an agent."""
+        """Attaches an archive to an agent."""
         check_id(request.agent_id, "agent", field="agent_id")
         check_id(request.archive_id, "archive", field="archive_id")
         archive = await self._store.attach(request.agent_id, request.archive_id)
@@ -103,7 +103,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
     async def DetachArchive(
         self, request: pb.DetachArchiveRequest, context: Context
     ) -> pb.DetachArchiveResponse:
-        """Takes an archive from an agent."""
+        """Detaches an archive from an agent."""
         check_id(request.agent_id, "agent", field="agent_id")
         check_id(request.archive_id, "archive", field="archive_id")
         await self._store.detach(request.agent_id, request.archive_id)
@@ -134,7 +134,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
 
 
 class AgentArchiveServicer(agent_grpc.AgentArchiveServiceServicer):
-    """What the agent loop needs of archival memory."""
+    """Serves the archival memory of agents to the agent loop."""
 
     def __init__(self, store: ArchiveStore, wake: Callable[[], None]) -> None:
         self._store = store
@@ -143,7 +143,7 @@ class AgentArchiveServicer(agent_grpc.AgentArchiveServiceServicer):
     async def PrepareAgent(
         self, request: agent_pb.PrepareAgentRequest, context: Context
     ) -> agent_pb.PrepareAgentResponse:
-        """Makes an agent known."""
+        """Registers an agent."""
         check_id(request.agent_id, "agent", field="agent_id")
         await self._store.prepare(request.agent_id)
         return agent_pb.PrepareAgentResponse()
@@ -161,7 +161,7 @@ class AgentArchiveServicer(agent_grpc.AgentArchiveServiceServicer):
     async def ReleaseAgent(
         self, request: agent_pb.ReleaseAgentRequest, context: Context
     ) -> agent_pb.ReleaseAgentResponse:
-        """Releases an agent's archival memory."""
+        """Deletes an agent's archival memory; shared archives are only detached."""
         check_id(request.agent_id, "agent", field="agent_id")
         deleted = await self._store.release(request.agent_id)
         self._wake()

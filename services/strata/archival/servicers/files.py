@@ -1,4 +1,4 @@
-"""Chunks of files: what core memory asks of archival memory."""
+"""Serves the index of files to core memory."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from strata.shared.embedding import Embedder
 from strata.shared.errors import FieldViolation, StrataError
 
 Context = Any
-# What is held of a file before it is stored: so many chunks, or so many characters.
+# Chunks, or characters, of a file that are buffered before they are stored.
 _HELD_CHUNKS = 500
 _HELD_CHARS = 1_000_000
 
 
 class FileIndexServicer(pb_grpc.FileIndexServiceServicer):
-    """Keeps and finds chunks of files.
+    """Stores and searches chunks of files.
 
     Args:
-        store: The chunks.
-        search: Finds them.
+        store: Stores the chunks.
+        search: Searches them.
         embedder: Counts tokens.
-        token_limit: Most tokens of one chunk.
-        wake: Tells the indexer that something was committed.
+        token_limit: Maximum of tokens in one chunk.
+        wake: Wakes the indexer after a commit.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class FileIndexServicer(pb_grpc.FileIndexServiceServicer):
     async def IndexFile(
         self, request_iterator: AsyncIterator[pb.IndexFileRequest], context: Context
     ) -> pb.IndexFileResponse:
-        """Stores the chunks of a file; they replace those it had, all at once."""
+        """Stores the chunks of a file, which replace its old ones atomically."""
         upload = _FileUpload(self._store, self._embedder, self._token_limit)
         count = await upload.receive(request_iterator)
         self._wake()
@@ -61,16 +61,16 @@ class FileIndexServicer(pb_grpc.FileIndexServiceServicer):
     async def GetFileProgress(
         self, request: pb.GetFileProgressRequest, context: Context
     ) -> pb.GetFileProgressResponse:
-        """Says how far files are indexed."""
+        """Returns how many chunks of files are indexed."""
         progress = await self._store.progress(convert.check_ids(request.file_ids, "file"))
         return pb.GetFileProgressResponse(
-            files=[convert.progress_to_proto(each) for each in progress]
+            files=[convert.progress_to_proto(file_progress) for file_progress in progress]
         )
 
     async def DropFiles(
         self, request: pb.DropFilesRequest, context: Context
     ) -> pb.DropFilesResponse:
-        """Forgets files and folders."""
+        """Removes files and folders from the index."""
         deleted = await self._store.drop(
             convert.check_ids(request.file_ids, "file", maximum=None),
             convert.check_ids(request.folder_ids, "folder", maximum=None),
@@ -91,7 +91,7 @@ class FileIndexServicer(pb_grpc.FileIndexServiceServicer):
 
 
 class _FileUpload:
-    """Takes the chunks of one file; nobody sees them before all are there."""
+    """Receives the chunks of one file; they are invisible until all are stored."""
 
     def __init__(self, store: FileChunkStore, embedder: Embedder, token_limit: int) -> None:
         self._store = store
@@ -100,15 +100,15 @@ class _FileUpload:
         self._source = ("", "")
         self._set_id = ""
         self._count = 0
-        self._said = sha256()
+        self._digest = sha256()
         self._held: list[FileChunk] = []
         self._held_chars = 0
 
     async def receive(self, messages: AsyncIterator[pb.IndexFileRequest]) -> int:
-        """Stores what the stream brings, and returns the number of chunks.
+        """Stores the chunks of the stream; returns their number.
 
         Raises:
-            InvalidArgumentError: Nothing came, or something wrong.
+            InvalidArgumentError: The stream is empty, or a message is invalid.
             FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
             AbortedError: ``EDIT_CONFLICT``: the file was dropped meanwhile.
         """
@@ -118,9 +118,9 @@ class _FileUpload:
             if not self._set_id:
                 refuse([FieldViolation("file_id", "must be sent in the first message")])
             await self._store_held()
-            await self._store.serve(self._set_id, self._count, self._said.hexdigest())
+            await self._store.serve(self._set_id, self._count, self._digest.hexdigest())
         except BaseException:
-            # If this fails, too, the indexer gives the set up after a while.
+            # If this fails too, the indexer drops the set after a while.
             if self._set_id:
                 with contextlib.suppress(StrataError):
                     await self._store.discard(self._set_id)
@@ -132,7 +132,7 @@ class _FileUpload:
             self._source = convert.check_source(message.folder_id, message.file_id)
             self._set_id = await self._store.begin(*self._source)
         self._check_source(message)
-        # Counting the tokens of long chunks would hold up the event loop.
+        # In a thread, since counting the tokens of long chunks would block the event loop.
         chunks = await asyncio.to_thread(
             convert.to_chunks,
             message.chunks,
@@ -153,7 +153,7 @@ class _FileUpload:
 
     def _note(self, chunk: FileChunk) -> None:
         head = f"{chunk.start_line},{chunk.end_line},{len(chunk.text)}\0"
-        self._said.update((head + chunk.text).encode())
+        self._digest.update((head + chunk.text).encode())
         self._held.append(chunk)
         self._held_chars += len(chunk.text)
 

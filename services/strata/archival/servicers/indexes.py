@@ -1,4 +1,4 @@
-"""The indexes of passages and files, for operators."""
+"""Serves the state and rebuilds of the indexes to operators."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Context = Any
 class PassageIndexServicer(pb_grpc.PassageIndexServiceServicer):
     """Shows and rebuilds indexes."""
 
-    def __init__(self, desk: IndexAdmin) -> None:
-        self._desk = desk
+    def __init__(self, admin: IndexAdmin) -> None:
+        self._admin = admin
 
     async def GetIndex(self, request: pb.GetIndexRequest, context: Context) -> pb.GetIndexResponse:
-        """Returns what serves and what waits."""
-        return pb.GetIndexResponse(index=await self._desk.state(request.collection))
+        """Returns the serving generation, its lag and a running rebuild."""
+        return pb.GetIndexResponse(index=await self._admin.state(request.collection))
 
     async def StartReindex(
         self, request: pb.StartReindexRequest, context: Context
     ) -> pb.StartReindexResponse:
-        """Begins to rebuild an index."""
-        job = await self._desk.start(
+        """Starts the rebuild of an index."""
+        job = await self._admin.start(
             request.collection, request.embedding_model, request.request_id
         )
         return pb.StartReindexResponse(reindex=job)
@@ -33,11 +33,11 @@ class PassageIndexServicer(pb_grpc.PassageIndexServiceServicer):
     async def FinishReindex(
         self, request: pb.FinishReindexRequest, context: Context
     ) -> pb.FinishReindexResponse:
-        """Drops what was replaced."""
-        return pb.FinishReindexResponse(reindex=await self._desk.finish(request.collection))
+        """Deletes the replaced generation."""
+        return pb.FinishReindexResponse(reindex=await self._admin.finish(request.collection))
 
     async def RollBackReindex(
         self, request: pb.RollBackReindexRequest, context: Context
     ) -> pb.RollBackReindexResponse:
-        """Goes back to what was replaced."""
-        return pb.RollBackReindexResponse(reindex=await self._desk.roll_back(request.collection))
+        """Switches back to the replaced generation."""
+        return pb.RollBackReindexResponse(reindex=await self._admin.roll_back(request.collection))

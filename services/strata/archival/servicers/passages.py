@@ -1,4 +1,4 @@
-"""Passages: storing, changing, listing and searching them."""
+"""Serves passages: stores, changes, lists and searches them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
 from strata.archival import convert, convert_passages, convert_search
 from strata.archival.convert_passages import PassageReader
-from strata.archival.domain.passages import Archive, NewPassage, Place
+from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
 from strata.archival.domain.store import ArchiveStore, PassageHistory, PassageStore
 from strata.archival.search import PassageSearch
 from strata.archival.servicers.resumable_uploads import ResumableUpload
@@ -29,17 +29,17 @@ _TIME_AND_ID = (datetime, str)
 
 
 class PassageServicer(pb_grpc.PassageServiceServicer):
-    """Keeps and finds passages.
+    """Stores and searches passages.
 
     Args:
-        passages: The passages.
-        history: Their changes.
-        archives: The archives, for their tags.
-        search: Finds passages.
-        embedder: Counts tokens and names the model of new archives.
-        clock: Stamps what is stored.
-        token_limit: Most tokens of one passage.
-        wake: Tells the indexer that something was committed.
+        passages: Stores the passages.
+        history: Changes them.
+        archives: Reads the tags of archives.
+        search: Searches passages.
+        embedder: Counts tokens; the model of agents' own archives.
+        clock: The time of changes.
+        token_limit: Maximum of tokens in one passage.
+        wake: Wakes the indexer after a commit.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.InsertPassagesResponse:
         """Stores many passages, a transaction per message.
 
-        The same text is stored once, so that a broken upload may be sent again whole.
+        The same text is stored once, so an interrupted upload can be sent again as a whole.
         """
         upload = PassageUpload(self._passages, self._to_passages, self._template, self._wake)
         stored = await upload.receive(request_iterator)
@@ -92,7 +92,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     async def UploadPassages(
         self, request_iterator: AsyncIterator[pb.UploadPassagesRequest], context: Context
     ) -> AsyncIterator[pb.UploadPassagesResponse]:
-        """Stores many passages, and tells after each message how far it is."""
+        """Stores many passages, and sends the progress after each message."""
         upload = ResumableUpload(self._passages, self._to_passages, self._template, self._wake)
         async for progress in upload.receive(request_iterator):
             yield convert_passages.progress_to_proto(progress)
@@ -130,7 +130,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     async def RestorePassage(
         self, request: pb.RestorePassageRequest, context: Context
     ) -> pb.RestorePassageResponse:
-        """Brings back a passage or a version."""
+        """Restores a deleted passage or a version."""
         change = convert_passages.to_restoration(request)
         passage = await self._history.restore(
             request.passage_id, request.revision, change, self._clock.now()
@@ -199,12 +199,12 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         )
 
     async def _to_passages(self, wires: Sequence[pb.NewPassage], field: str) -> list[NewPassage]:
-        # Counting the tokens of a whole batch would hold up the event loop.
+        # In a thread, since counting the tokens of a batch would block the event loop.
         return await asyncio.to_thread(
             self._reader.passages, wires, field, self._clock.now(), require_caller().principal
         )
 
-    def _template(self, place: Place) -> Archive:
+    def _template(self, place: ArchiveRef) -> Archive:
         return convert.own_archive(
             place.agent_id, self._embedder.model_id, self._embedder.dim, self._clock.now()
         )

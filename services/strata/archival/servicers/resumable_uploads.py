@@ -1,4 +1,4 @@
-"""An upload of passages that tells how far it is, and goes on after a break."""
+"""An upload of passages that reports its progress and can be resumed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival import convert
-from strata.archival.domain.history import Progress
-from strata.archival.domain.passages import Archive, NewPassage, Place, Request
+from strata.archival.domain.history import UploadProgress
+from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, RequestKey
 from strata.archival.domain.store import PassageStore
 from strata.archival.servicers.uploads import check_size
 from strata.shared.errors import AlreadyExistsError, FieldViolation, Reason
@@ -19,65 +19,66 @@ _START = sha256(b"UploadPassages").hexdigest()
 class ResumableUpload:
     """Stores the passages of one stream, a transaction per message.
 
-    How far the upload is, is stored with its passages under the request id. A stream of the
-    same id may leave out what is durable, or send it again; then it is compared, not stored.
+    The progress of the upload is stored with its passages, under the request id. A later stream
+    with the same id may skip the durable passages or send them again. Repeated passages are
+    compared by digest and not stored again.
 
     Args:
-        store: Where to.
-        read: Checks passages and counts their tokens.
-        template: The archive to make for an agent that has none of its own.
-        wake: Tells the indexer that something was committed.
+        store: Stores the passages.
+        read: Validates passages and counts their tokens.
+        template: Makes the archive for an agent that has none of its own.
+        wake: Wakes the indexer after a commit.
     """
 
     def __init__(
         self,
         store: PassageStore,
         read: Callable[[Sequence[pb.NewPassage], str], Awaitable[list[NewPassage]]],
-        template: Callable[[Place], Archive],
+        template: Callable[[ArchiveRef], Archive],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._read = read
         self._template = template
         self._wake = wake
-        self._request = Request()
-        self._state = Progress()
+        self._request = RequestKey()
+        self._state = UploadProgress()
         self._position = 0
-        # Of all passages up to the position; empty if some were left out.
-        self._said = _START
+        # Digest of all passages up to the position; empty if some were skipped.
+        self._digest = _START
 
     async def receive(
         self, messages: AsyncIterator[pb.UploadPassagesRequest]
-    ) -> AsyncIterator[Progress]:
-        """Stores what the stream brings; yields how far it is after each message and at the end.
+    ) -> AsyncIterator[UploadProgress]:
+        """Stores the passages of the stream; yields the progress after each message and at the end.
 
         Raises:
-            InvalidArgumentError: No passage came, or a wrong one.
+            InvalidArgumentError: The stream has no passage, or an invalid one.
             FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
         """
-        place: Place | None = None
+        place: ArchiveRef | None = None
         async for message in messages:
             if place is None:
                 place = await self._begin(message)
             check_size(message)
             self._skip(message.skip_count)
-            fresh = self._pass_over(message.passages)
+            fresh = self._compare_repeated(message.passages)
             if fresh:
                 await self._store_next(place, fresh)
             yield self._state
         if place is None or not self._state.received:
             convert.refuse([FieldViolation("passages", "at least one must be sent")])
-        # Who has sent less than is durable only wanted to know.
+        # A stream that ends before the durable position only asks for the progress.
         if self._position >= self._state.received and not self._state.complete:
             self._state = await self._store.complete(self._request, self._state)
         yield self._state
 
-    async def _begin(self, message: pb.UploadPassagesRequest) -> Place:
+    async def _begin(self, message: pb.UploadPassagesRequest) -> ArchiveRef:
         place = convert.to_place(message.archive_id, message.agent_id)
-        said = sha256(f"UploadPassages\0{place.archive_id}\0{place.agent_id}".encode())
-        self._request = Request(convert.check_request_id(message.request_id), said.hexdigest())
+        digest = sha256(f"UploadPassages\0{place.archive_id}\0{place.agent_id}".encode())
+        self._request = RequestKey(convert.check_request_id(message.request_id), digest.hexdigest())
         self._state = await self._store.progress(self._request)
         return place
 
@@ -86,36 +87,36 @@ class ResumableUpload:
             return
         durable = self._state.received
         if not 0 <= count <= durable - self._position:
-            told = f"must not pass over more than the {durable} passages that are durable"
-            convert.refuse([FieldViolation("skip_count", told)])
+            problem = f"must not exceed the {durable} passages that are durable"
+            convert.refuse([FieldViolation("skip_count", problem)])
         self._position += count
-        self._said = self._state.said if self._position == durable else ""
+        self._digest = self._state.digest if self._position == durable else ""
 
-    def _pass_over(self, passages: Sequence[pb.NewPassage]) -> Sequence[pb.NewPassage]:
+    def _compare_repeated(self, passages: Sequence[pb.NewPassage]) -> Sequence[pb.NewPassage]:
         durable = self._state.received - self._position
         for passage in passages[: max(0, durable)]:
             self._note(passage)
         if durable > 0 and self._position == self._state.received:
-            if self._said not in {"", self._state.said}:
+            if self._digest not in {"", self._state.digest}:
                 raise self._reused()
-            self._said = self._state.said
+            self._digest = self._state.digest
         return passages[max(0, durable) :]
 
-    async def _store_next(self, place: Place, passages: Sequence[pb.NewPassage]) -> None:
+    async def _store_next(self, place: ArchiveRef, passages: Sequence[pb.NewPassage]) -> None:
         if self._state.complete:
             raise self._reused()
         read = await self._read(passages, "passages")
         for passage in passages:
             self._note(passage)
         self._state = await self._store.upload(
-            place, read, self._template(place), self._request, self._state, self._said
+            place, read, self._template(place), self._request, self._state, self._digest
         )
         self._wake()
 
     def _note(self, passage: pb.NewPassage) -> None:
-        if self._said:
-            said = passage.SerializeToString(deterministic=True)
-            self._said = sha256(self._said.encode() + said).hexdigest()
+        if self._digest:
+            data = passage.SerializeToString(deterministic=True)
+            self._digest = sha256(self._digest.encode() + data).hexdigest()
         self._position += 1
 
     def _reused(self) -> AlreadyExistsError:

@@ -1,4 +1,4 @@
-"""An upload of passages: many messages, one answer."""
+"""An upload of passages: a stream of messages with one response."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival import convert
-from strata.archival.domain.passages import Archive, NewPassage, Place, Request, Uploaded
+from strata.archival.domain.passages import (
+    Archive,
+    ArchiveRef,
+    NewPassage,
+    RequestKey,
+    UploadCounts,
+)
 from strata.archival.domain.store import PassageStore
 from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
 
@@ -19,38 +25,38 @@ class PassageUpload:
     """Stores the passages of one stream.
 
     A message is stored while the next one is read, so that the last one can be stored in
-    one transaction with the answer of the whole. When the request was answered before,
-    nothing is stored again: the stream is only read, to see whether it says the same.
+    one transaction with the response. If the request has a stored response already, the
+    stream is only read and compared with the first one by digest.
 
     Args:
-        store: Where to.
-        read: Checks passages and counts their tokens.
-        template: The archive to make for an agent that has none of its own.
-        wake: Tells the indexer that something was committed.
+        store: Stores the passages.
+        read: Validates passages and counts their tokens.
+        template: Makes the archive for an agent that has none of its own.
+        wake: Wakes the indexer after a commit.
     """
 
     def __init__(
         self,
         store: PassageStore,
         read: Callable[[Sequence[pb.NewPassage], str], Awaitable[list[NewPassage]]],
-        template: Callable[[Place], Archive],
+        template: Callable[[ArchiveRef], Archive],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._read = read
         self._template = template
         self._wake = wake
-        self._said = sha256(b"InsertPassages")
+        self._digest = sha256(b"InsertPassages")
         self._request_id = ""
-        self._place: Place | None = None
+        self._place: ArchiveRef | None = None
         self._repeated = False
-        self._counts = Uploaded()
+        self._counts = UploadCounts()
 
-    async def receive(self, messages: AsyncIterator[pb.InsertPassagesRequest]) -> Uploaded:
-        """Stores what the stream brings, and returns the counts.
+    async def receive(self, messages: AsyncIterator[pb.InsertPassagesRequest]) -> UploadCounts:
+        """Stores the passages of the stream; returns the counts.
 
         Raises:
-            InvalidArgumentError: No passage came, or a wrong one.
+            InvalidArgumentError: The stream has no passage, or an invalid one.
             FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
@@ -76,31 +82,31 @@ class PassageUpload:
         assert self._place is not None
         return await self._finish(self._place, held)
 
-    async def _begin(self, message: pb.InsertPassagesRequest) -> Place:
+    async def _begin(self, message: pb.InsertPassagesRequest) -> ArchiveRef:
         place = convert.to_place(message.archive_id, message.agent_id)
         self._request_id = convert.check_request_id(message.request_id)
         self._repeated = await self._store.is_answered(self._request_id)
-        self._said.update(f"{place.archive_id}\0{place.agent_id}\0".encode())
+        self._digest.update(f"{place.archive_id}\0{place.agent_id}\0".encode())
         return place
 
     def _note(self, message: pb.InsertPassagesRequest) -> None:
-        # How the passages are dealt out to messages says nothing.
+        # The digest does not depend on how the passages are split into messages.
         for passage in message.passages:
-            said = passage.SerializeToString(deterministic=True)
-            self._said.update(len(said).to_bytes(8) + said)
+            data = passage.SerializeToString(deterministic=True)
+            self._digest.update(len(data).to_bytes(8) + data)
 
-    async def _store_held(self, place: Place, held: list[NewPassage]) -> None:
+    async def _store_held(self, place: ArchiveRef, held: list[NewPassage]) -> None:
         if held:
             stored = await self._store.insert(place, held, self._template(place), "")
             self._counts = self._counts.plus(stored)
             self._wake()
 
-    async def _finish(self, place: Place, held: list[NewPassage]) -> Uploaded:
-        request = Request(self._request_id, self._said.hexdigest())
+    async def _finish(self, place: ArchiveRef, held: list[NewPassage]) -> UploadCounts:
+        request = RequestKey(self._request_id, self._digest.hexdigest())
         if self._repeated:
             known = await self._store.upload_answer(request)
             if known is None:
-                # Forgotten since the stream began, and nothing of it was kept.
+                # The stored response has expired since the stream began; nothing was stored.
                 raise UnavailableError("Send the upload again.", retry_after=0.0)
             return known
         counts = await self._store.finish_upload(
@@ -111,7 +117,7 @@ class PassageUpload:
 
 
 def check_size(message: pb.InsertPassagesRequest | pb.UploadPassagesRequest) -> None:
-    """Refuses a message with too many passages.
+    """Raises if a message has too many passages.
 
     Raises:
         InvalidArgumentError: There are more than `MAX_UPLOAD_BATCH`.

@@ -1,12 +1,12 @@
-"""Archives, passages and chunks of files in PostgreSQL."""
+"""Stores archives, passages and chunks of files in PostgreSQL."""
 
 from strata.archival.store.archives import PostgresArchiveStore
 from strata.archival.store.chunk_queue import ChunkQueue
 from strata.archival.store.chunks import PostgresFileChunkStore
-from strata.archival.store.destroying import Expiry
+from strata.archival.store.destruction import Expiry
 from strata.archival.store.history import PostgresPassageHistory
 from strata.archival.store.passages import PostgresPassageStore
-from strata.archival.store.pending import PendingPassages
+from strata.archival.store.pending_passages import PendingPassages
 from strata.archival.store.receipts import ReceiptLog
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Archives in PostgreSQL."""
+"""Stores archives in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strata.archival.domain.passages import (
     ArchiveChange,
     ArchivePage,
     Cursor,
-    Request,
+    RequestKey,
 )
 from strata.archival.domain.store import NOT_REPEATABLE
 from strata.archival.store import receipts
@@ -40,8 +40,8 @@ INSERT_ARCHIVE = """
     VALUES (:project, :id, :name, :description, :model, :dim, :ttl, :own, :request, 0, :now, :now,
             :own_model)
 """
-# What has expired and is not destroyed yet does not count. The cutoff is computed beforehand:
-# row security does not let an expression with a column in it be looked up in an index.
+# Expired passages that are not destroyed yet do not count. The cutoff is computed beforehand,
+# because with row security an expression with a column cannot use the index.
 _EXPIRED = """
     homes AS MATERIALIZED (
         SELECT a.id, now() - a.time_to_live * interval '1 second' AS cutoff
@@ -101,9 +101,9 @@ _PREPARE = text(
     " ON CONFLICT DO NOTHING"
 )
 _KNOWN = text("SELECT 1 FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
-# What it had is taken from it by the key.
+# The foreign key deletes its attachments.
 _FORGET = text("DELETE FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
-# The words go at once; the tombstones stay until the index has forgotten the passages.
+# Texts are deleted at once; tombstones stay until the passages are removed from the index.
 _DELETE = text(
     """
     WITH gone AS (
@@ -134,7 +134,7 @@ _DELETE = text(
              WHERE a.project_id = :project AND a.id = gone.id) AS passages
     """
 )
-# Tags are read from an index, most used first and only so many: there may be any number.
+# Reads only the most frequent tags, in index order: there may be any number of tags.
 _STATS = text(
     f"""
     WITH {_EXPIRED.format(which=_MINE)}, mine AS (
@@ -189,10 +189,10 @@ class PostgresArchiveStore:
         async with self._database.transaction() as connection:
             created = await _guarded(connection, _CREATE, values, name=archive.name)
             if not created.rowcount:
-                found = await connection.execute(
+                result = await connection.execute(
                     _BY_REQUEST, {"project": project, "request": request_id}
                 )
-                return to_archive(found.one())
+                return to_archive(result.one())
             if agent_id:
                 await _guarded(
                     connection,
@@ -233,9 +233,9 @@ class PostgresArchiveStore:
         archive_id: str,
         change: ArchiveChange,
         now: datetime,
-        request: Request = NOT_REPEATABLE,
+        request: RequestKey = NOT_REPEATABLE,
     ) -> Archive:
-        """Changes an archive, or returns what the same request has changed it to."""
+        """Changes an archive, or returns the stored response of a repeated request."""
         async with self._database.transaction() as connection:
             known = await receipts.take(connection, request)
             if known is not None:
@@ -262,7 +262,7 @@ class PostgresArchiveStore:
             return int(row.passages)
 
     async def attach(self, agent_id: str, archive_id: str) -> Archive:
-        """Gives an archive to an agent."""
+        """Attaches an archive to an agent."""
         async with self._database.transaction() as connection:
             await self._read(connection, archive_id)
             values = {"project": current_project(), "agent": agent_id, "id": archive_id}
@@ -270,7 +270,7 @@ class PostgresArchiveStore:
             return await self._read(connection, archive_id)
 
     async def detach(self, agent_id: str, archive_id: str) -> None:
-        """Takes an archive from an agent."""
+        """Detaches an archive from an agent."""
         async with self._database.transaction() as connection:
             await self._read(connection, archive_id)
             values = {"project": current_project(), "agent": agent_id, "id": archive_id}
@@ -279,14 +279,14 @@ class PostgresArchiveStore:
             await connection.execute(_DETACH, values)
 
     async def prepare(self, agent_id: str) -> None:
-        """Makes an agent known; repeating it is success."""
+        """Registers an agent; idempotent."""
         async with self._database.transaction() as connection:
             await connection.execute(_PREPARE, {"project": current_project(), "agent": agent_id})
 
     async def stats(self, agent_id: str) -> AgentStats:
-        """Returns counts from counters; no passage is read."""
+        """Returns counts of an agent's archives without reading passages."""
         async with self._database.transaction(read_only=True) as connection:
-            found = await connection.execute(
+            result = await connection.execute(
                 _STATS,
                 {
                     "project": current_project(),
@@ -295,7 +295,7 @@ class PostgresArchiveStore:
                     "counted": MOST_TAGS + MOST_TAGS_COUNTED,
                 },
             )
-            row = found.one()
+            row = result.one()
         more = max(0, int(row.tag_count) - len(row.tags))
         return AgentStats(int(row.passages), tuple(row.tags), min(more, MOST_TAGS_COUNTED))
 
@@ -310,7 +310,7 @@ class PostgresArchiveStore:
             return {row.tag: row.used for row in rows}
 
     async def release(self, agent_id: str) -> int:
-        """Takes all archives from an agent and deletes its own."""
+        """Detaches all archives from an agent and deletes its own."""
         async with self._database.transaction() as connection:
             await connection.execute(_FORGET, {"project": current_project(), "agent": agent_id})
             row = await self._delete(connection, "", own=agent_id)
@@ -319,14 +319,14 @@ class PostgresArchiveStore:
     async def _delete(self, connection: AsyncConnection, archive_id: str, own: str) -> Any:
         deleted = await connection.execute(
             _DELETE,
-            # An id that no archive has stands for "none": the empty text is every shared archive's.
+            # "-" matches no archive; the empty text would match every shared archive.
             {"project": current_project(), "id": archive_id, "own": own or "-"},
         )
         return deleted.one()
 
     async def _read(self, connection: AsyncConnection, archive_id: str) -> Archive:
-        found = await connection.execute(_GET, {"project": current_project(), "id": archive_id})
-        row = found.one_or_none()
+        result = await connection.execute(_GET, {"project": current_project(), "id": archive_id})
+        row = result.one_or_none()
         if row is None:
             raise missing_archive(archive_id)
         return to_archive(row)
@@ -358,7 +358,7 @@ async def _guarded(
     name: str = "",
     agent_id: str = "",
 ) -> CursorResult[Any]:
-    """Executes a statement and tells what a refusal by a key means."""
+    """Executes a statement; raises the domain error for a violated constraint."""
     try:
         return await connection.execute(statement, values)
     except IntegrityError as error:
@@ -368,7 +368,7 @@ async def _guarded(
 
 
 def is_unknown_agent(error: IntegrityError) -> bool:
-    """Says whether a row was refused because its agent is not known."""
+    """Says whether the error is the violated foreign key to the agent."""
     return getattr(driver_error(error), "constraint_name", None) == "agent_archives_agent"
 
 

@@ -1,4 +1,4 @@
-"""The sets of chunks that the index has not caught up with, over all projects."""
+"""The queue of sets of chunks that wait for the indexer, over all projects."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from strata.shared.db import Database
 from strata.shared.turns import Turns, projects_in_turn
 from strata.shared.vectors.indexing import MOST_COUNTED, Lag
 
-# Of each project the longest waiting first. Whoever has a set holds its lock until his transaction
-# ends, with his process at the latest; others pass on to the next set. The list is made before the
-# first lock is tried, so that no more than one is taken.
+# In each project the longest waiting set first. A claim holds an advisory lock until its
+# transaction ends, at the latest with its process; other replicas skip the set. Candidates are
+# chosen before the first lock is tried, so that only one lock is taken.
 _WAITING = (
     "(state <> 'serving' OR indexed_count < chunk_count)"
     " AND (state <> 'staged' OR queue_time < now() - CAST(:abandoned AS interval))"
@@ -44,7 +44,7 @@ _NEXT = text(
     ORDER BY c.ordinal LIMIT :limit
     """
 )
-# A set that was reset for a new index meanwhile stays as it was reset.
+# Does not overwrite a reset for a new index that happened meanwhile.
 _INDEXED = text(
     """
     UPDATE archival.chunk_sets SET indexed_count = :after, queue_time = now()
@@ -58,7 +58,7 @@ _ABANDON = text(
     "UPDATE archival.chunk_sets SET state = 'dropped' WHERE project_id = :project AND id = :set"
     " AND state = 'staged' AND queue_time < now() - CAST(:abandoned AS interval)"
 )
-# What is left of its chunks goes with it.
+# The foreign key deletes its remaining chunks.
 _FORGET = text(
     "DELETE FROM archival.chunk_sets"
     " WHERE project_id = :project AND id = :set AND state = 'dropped'"
@@ -82,12 +82,12 @@ _TRIES = 16
 
 
 class ChunkQueue:
-    """The indexer's view of the chunks.
+    """The queue of sets of chunks, for the indexer.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role, which sees ids and counts of every project.
-        abandoned_after: Without a new chunk for so long, an upload is given up.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role, which sees ids and counts of all projects.
+        abandoned_after: Age without a new chunk after which an upload is dropped.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class ChunkQueue:
 
     @asynccontextmanager
     async def claim(self) -> AsyncIterator[QueuedSet | None]:
-        """Gives the longest waiting set of the project whose turn it is.
+        """Claims the longest waiting set of the project in turn; None if there is none.
 
-        No one else gets it while the block runs.
+        No other replica gets it while the context is open.
         """
         async with self._worker.system_transaction(read_only=True) as connection:
 
@@ -124,7 +124,7 @@ class ChunkQueue:
             yield await self._turns.take(look)
 
     async def next(self, queued: QueuedSet, limit: int) -> ChunkBatch | None:
-        """Returns the next chunks to index; None if there are none any more."""
+        """Returns the next chunks to index; None if there are no more."""
         values = {"project": queued.project_id, "set": queued.id, "limit": limit}
         async with self._database.transaction(
             project_id=queued.project_id, read_only=True
@@ -136,7 +136,7 @@ class ChunkQueue:
         return ChunkBatch(queued.id, rows[0].folder_id, rows[0].file_id, chunks)
 
     async def indexed(self, queued: QueuedSet, batch: ChunkBatch) -> None:
-        """Notes that the index holds these chunks; the set goes to the end of the queue."""
+        """Records that these chunks are indexed; the set goes to the end of the queue."""
         values = {
             "project": queued.project_id,
             "set": queued.id,
@@ -147,29 +147,29 @@ class ChunkQueue:
             await connection.execute(_INDEXED, values)
 
     async def put_back(self, queued: QueuedSet) -> None:
-        """Moves a set to the end of the queue, so that its trouble does not stop the others."""
+        """Moves a set to the end of the queue, so that its error does not block others."""
         async with self._database.transaction(project_id=queued.project_id) as connection:
             await connection.execute(_PUT_BACK, {"project": queued.project_id, "set": queued.id})
 
     async def abandon(self, queued: QueuedSet) -> None:
-        """Drops a staged set whose upload has ended without a word."""
+        """Drops a staged set whose upload was abandoned."""
         values = {"project": queued.project_id, "set": queued.id, "abandoned": self._abandoned}
         async with self._database.transaction(project_id=queued.project_id) as connection:
             await connection.execute(_ABANDON, values)
 
     async def forgotten(self, queued: QueuedSet) -> None:
-        """Deletes a dropped set for good, after the index has forgotten it."""
+        """Deletes a dropped set, after its chunks were removed from the index."""
         async with self._database.transaction(project_id=queued.project_id) as connection:
             await connection.execute(_FORGET, {"project": queued.project_id, "set": queued.id})
 
     async def lag(self) -> Lag:
-        """Returns how far the index is behind: chunks, and seconds since a file last got on."""
+        """Returns the lag of the index: chunks, and seconds since the oldest file's last step."""
         bound = {"after": "", "projects": MOST_COUNTED, "most": MOST_COUNTED}
         async with self._worker.system_transaction(read_only=True) as connection:
             row = (await connection.execute(_LAG, bound)).one()
         return Lag(min(row.waiting, MOST_COUNTED), max(0.0, float(row.seconds)))
 
     async def index_all_again(self) -> int:
-        """Marks every chunk of every project as not indexed, and returns how many sets."""
+        """Marks all chunks of all projects as not indexed; returns the number of sets."""
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ALL_AGAIN)).rowcount)

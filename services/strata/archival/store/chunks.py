@@ -1,4 +1,4 @@
-"""Chunks of files in PostgreSQL, which is the truth; the index is derived from it."""
+"""Stores chunks of files in PostgreSQL, from which the index is derived."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strata.shared.ids import new_id
 from strata.shared.vectors.result_merge import Look
 
 _CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
-# A chunk belongs to a set that serves; every search says so.
+# Only chunks of serving sets are searched.
 _SERVING = """
     archival.chunk_sets s JOIN archival.file_chunks c
         ON c.project_id = s.project_id AND c.set_id = s.id
@@ -28,14 +28,14 @@ _IN_FOLDERS = """
     s.project_id = :project AND s.state = 'serving'
     AND s.folder_id = ANY(CAST(:folders AS text[]))
 """
-# With very many matches only some are ranked: ranking costs more than finding.
+# Maximum of matches that are ranked: ranking costs more than matching.
 _MOST_RANKED = 20_000
 
 _BEGIN = text(
     "INSERT INTO archival.chunk_sets (project_id, id, folder_id, file_id, state)"
     " VALUES (:project, :set, :folder, :file, 'staged')"
 )
-# The lock on the set lets a deletion of the file come before or after, not in between.
+# The lock on the set excludes a concurrent deletion of the file.
 _ADD = text(
     """
     WITH target AS (
@@ -48,7 +48,7 @@ _ADD = text(
         CAST(:starts AS integer[]), CAST(:ends AS integer[])) r(ordinal, text, start_line, end_line)
     """
 )
-# Two sets of one file take turns to serve.
+# Serialises the replacements of one file's set.
 _LOCK_FILE = text(
     """
     SELECT pg_advisory_xact_lock(hashtextextended(:project || '/' || file_id, 0))
@@ -83,7 +83,7 @@ _DISCARD = text(
     "UPDATE archival.chunk_sets SET state = 'dropped', queue_time = now()"
     " WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id"
 )
-# Locked in the order of their making, as they are when one takes another's place.
+# Locked in order of id, which is that of creation, as in a replacement.
 _DROP = text(
     """
     WITH meant AS (
@@ -96,7 +96,7 @@ _DROP = text(
     FROM meant WHERE s.project_id = :project AND s.id = meant.id RETURNING s.id
     """
 )
-# The words go at once; the set stays until the index has forgotten it.
+# Texts are deleted at once; the set stays until it is removed from the index.
 _DELETE_CHUNKS = text(
     "DELETE FROM archival.file_chunks"
     " WHERE project_id = :project AND set_id = ANY(CAST(:sets AS text[]))"
@@ -147,7 +147,7 @@ class PostgresFileChunkStore:
         self._database = database
 
     async def begin(self, folder_id: str, file_id: str) -> str:
-        """Makes a staged set."""
+        """Creates a staged set."""
         set_id = new_id("chunks")
         async with self._database.transaction() as connection:
             await connection.execute(_BEGIN, {**_of(set_id), "folder": folder_id, "file": file_id})
@@ -170,7 +170,7 @@ class PostgresFileChunkStore:
                 raise _dropped()
 
     async def serve(self, set_id: str, chunk_count: int, digest: str) -> None:
-        """Lets a staged set take the place of the former one."""
+        """Makes a staged set replace the file's previous one."""
         values = {**_of(set_id), "count": chunk_count, "digest": digest}
         async with self._database.transaction() as connection:
             await connection.execute(_LOCK_FILE, values)
@@ -184,12 +184,12 @@ class PostgresFileChunkStore:
                 raise _dropped()
 
     async def discard(self, set_id: str) -> None:
-        """Forgets a staged set."""
+        """Drops a staged set."""
         async with self._database.transaction() as connection:
             await self._discard(connection, set_id)
 
     async def progress(self, file_ids: Sequence[str]) -> list[FileProgress]:
-        """Returns how far files are indexed."""
+        """Returns the progress of files."""
         values = {"project": current_project(), "files": list(file_ids)}
         async with self._database.transaction(read_only=True) as connection:
             rows = await connection.execute(_PROGRESS, values)
@@ -210,7 +210,7 @@ class PostgresFileChunkStore:
     async def look(
         self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
     ) -> AsyncIterator[Look[StoredChunk]]:
-        """Looks at the folders' chunks at one moment."""
+        """Opens a snapshot of the folders' chunks."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
             statement = _BY_ALL_WORDS if all_words else _BY_WAITING_WORDS
             yield _Look(connection, statement, words, folder_ids, limit)
@@ -239,7 +239,7 @@ class _Look:
     limit: int
 
     async def waiting(self) -> list[tuple[StoredChunk, float]]:
-        """Returns what waits for the index, or all if the index cannot read the words."""
+        """Searches pending chunks by words, or all chunks if the index lacks a word."""
         return await _find(self.connection, self.statement, self.words, self.folder_ids, self.limit)
 
     async def by_ids(self, ids: Sequence[str]) -> dict[str, StoredChunk]:
@@ -251,8 +251,8 @@ class _Look:
             "sets": [set_id for set_id, _ in pairs],
             "ordinals": [ordinal for _, ordinal in pairs],
         }
-        found = [_to_chunk(row) for row in await self.connection.execute(_BY_KEYS, values)]
-        return {stored.key: stored for stored in found}
+        chunks = [_to_chunk(row) for row in await self.connection.execute(_BY_KEYS, values)]
+        return {stored.key: stored for stored in chunks}
 
 
 async def _find(
@@ -289,4 +289,6 @@ def _to_chunk(row: Row[Any]) -> StoredChunk:
 
 
 def _dropped() -> AbortedError:
-    return AbortedError("The file was dropped while its chunks came.", reason=Reason.EDIT_CONFLICT)
+    return AbortedError(
+        "The file was deleted while its chunks were uploaded.", reason=Reason.EDIT_CONFLICT
+    )

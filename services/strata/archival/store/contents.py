@@ -1,4 +1,4 @@
-"""What a rebuilt collection is filled from, batch by batch in the order of keys."""
+"""Reads the contents of a collection for a rebuild, batch by batch in the order of keys."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _OF_ARCHIVE_FIRST = text(
     ORDER BY create_time, id LIMIT :limit
     """
 )
-# What was changed after it was read waits for the index again, also if the indexer has been
-# there already: the batch may have overwritten what it wrote.
+# Passages that changed after they were read become pending again, even if the indexer has
+# written them: the batch may have overwritten that.
 _CHANGED = text(
     """
     WITH written AS (
@@ -81,11 +81,11 @@ Key = tuple[str, str]
 
 
 class PassageContents:
-    """Passages in the order in which a rebuild takes them.
+    """Reads passages in the order of a rebuild.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role.
     """
 
     def __init__(self, database: Database, worker: Database) -> None:
@@ -93,7 +93,7 @@ class PassageContents:
         self._worker = worker
 
     async def count(self) -> int:
-        """Returns how many passages all projects have."""
+        """Returns the number of passages of all projects."""
         async with self._worker.system_transaction(read_only=True) as connection:
             return int((await connection.execute(_COUNT)).scalar_one())
 
@@ -118,7 +118,7 @@ class PassageContents:
             return [(row.create_time.isoformat(), row.id) for row in rows]
 
     async def changed(self, project_id: str, written: Mapping[str, int]) -> list[str]:
-        """Lets what was changed since a revision wait for the index; returns what is deleted."""
+        """Marks passages that changed since a revision as pending; returns the deleted ones."""
         values = {
             "project": project_id,
             "ids": list(written),
@@ -129,11 +129,11 @@ class PassageContents:
 
 
 class ChunkContents:
-    """Chunks of files in the order in which a rebuild takes them.
+    """Reads chunks of files in the order of a rebuild.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role.
     """
 
     def __init__(self, database: Database, worker: Database) -> None:
@@ -141,12 +141,12 @@ class ChunkContents:
         self._worker = worker
 
     async def count(self) -> int:
-        """Returns how many chunks all projects have."""
+        """Returns the number of chunks of all projects."""
         async with self._worker.system_transaction(read_only=True) as connection:
             return int((await connection.execute(_COUNT_CHUNKS)).scalar_one())
 
     async def set_after(self, key: Key) -> Key | None:
-        """Returns project and id of the next file as it was cut; None at the end."""
+        """Returns project and id of the next set of chunks; None at the end."""
         values = {"project": key[0], "id": key[1]}
         async with self._worker.system_transaction(read_only=True) as connection:
             row = (await connection.execute(_SET_AFTER, values)).one_or_none()
@@ -160,11 +160,11 @@ class ChunkContents:
             rows = (await connection.execute(_CHUNKS, values)).all()
         if not rows:
             return None
-        found = [FileChunk(row.ordinal, row.text, row.start_line, row.end_line) for row in rows]
-        return ChunkBatch(set_id, rows[0].folder_id, rows[0].file_id, found)
+        chunks = [FileChunk(row.ordinal, row.text, row.start_line, row.end_line) for row in rows]
+        return ChunkBatch(set_id, rows[0].folder_id, rows[0].file_id, chunks)
 
     async def text(self, key: Key, ordinal: int) -> str | None:
-        """Returns a chunk; None if it is not served any more."""
+        """Returns the text of a chunk; None if its set does not serve any more."""
         values = {"project": key[0], "set": key[1], "ordinal": ordinal}
         async with self._database.transaction(project_id=key[0], read_only=True) as connection:
             row = (await connection.execute(_ONE_CHUNK, values)).one_or_none()
@@ -173,5 +173,5 @@ class ChunkContents:
     async def serves(self, key: Key) -> bool:
         """Says whether a set still serves."""
         async with self._database.transaction(project_id=key[0], read_only=True) as connection:
-            found = await connection.execute(_SERVES, {"project": key[0], "set": key[1]})
-            return found.one_or_none() is not None
+            result = await connection.execute(_SERVES, {"project": key[0], "set": key[1]})
+            return result.one_or_none() is not None

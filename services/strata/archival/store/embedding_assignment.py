@@ -1,7 +1,7 @@
-"""Which embedding model each archive has, and its move from one to another.
+"""Stores the embedding model of each archive, and moves archives from one model to another.
 
-An archive either follows the default of the server, written as the empty name, or has a model
-of its own. While it moves, and until the move is finished, both are written.
+An archive either follows the default of the server, stored as the empty name, or has a model
+of its own. From the start of a move until it is finished, passages are written under both models.
 """
 
 from __future__ import annotations
@@ -51,39 +51,41 @@ _SETTLE = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """The models under which the passages of an archive are indexed; empty is the default.
+class EmbeddingAssignment:
+    """The embedding models of an archive; an empty name stands for the default.
 
     Attributes:
-        asked: The one that is searched.
-        other: The one that is written beside it; None if there is none.
+        searched: The model that searches use.
+        other: Another model that is also written; None if there is none.
     """
 
-    asked: str = ""
+    searched: str = ""
     other: str | None = None
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Both, the one that is searched first."""
-        return (self.asked,) if self.other is None else (self.asked, self.other)
+        """The models that are written, the searched one first."""
+        return (self.searched,) if self.other is None else (self.searched, self.other)
 
 
 class EmbeddingAssignments:
-    """See the module.
+    """Reads and changes the embedding models of archives.
 
     Args:
-        database: Connects as the service's service role.
+        database: Connects with the database role of the service.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def of(self, project_id: str, archive_ids: Collection[str]) -> Mapping[str, Home]:
-        """Returns the homes of those of some archives that there are."""
+    async def of(
+        self, project_id: str, archive_ids: Collection[str]
+    ) -> Mapping[str, EmbeddingAssignment]:
+        """Returns the assignments of archives by id; missing archives are left out."""
         values = {"project": project_id, "ids": list(archive_ids)}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = await connection.execute(_WRITTEN, values)
-            return {row.id: Home(row.own_model, row.other_model) for row in rows}
+            return {row.id: EmbeddingAssignment(row.own_model, row.other_model) for row in rows}
 
     async def start(
         self,
@@ -93,24 +95,24 @@ class EmbeddingAssignments:
         generation_of: Callable[[str], Serving],
         default: Serving,
     ) -> Reindex:
-        """Begins to rebuild an archive of the current project.
+        """Starts the rebuild of an archive of the current project.
 
         Args:
             archive_id: The archive.
-            model: Its new model; empty keeps the one it has, and writes its vectors anew.
-            request_id: A repeated one gives the first answer.
-            generation_of: The generation of archives with a model of their own.
-            default: The generation of those without.
+            model: Its new model; empty keeps its model and makes new vectors.
+            request_id: A repeated id returns the first response.
+            generation_of: Returns the generation of archives with a model of their own.
+            default: The generation of archives that follow the default.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``.
-            FailedPreconditionError: ``IN_USE``: it is rebuilt already.
+            FailedPreconditionError: ``IN_USE``: a rebuild is running already.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
         """
         project = current_project()
         async with self._database.transaction() as connection:
-            found = await connection.execute(_LOCK, {"project": project, "id": archive_id})
-            row = found.one_or_none()
+            result = await connection.execute(_LOCK, {"project": project, "id": archive_id})
+            row = result.one_or_none()
             if row is None:
                 raise missing_archive(archive_id)
             if request_id:
@@ -141,8 +143,8 @@ class EmbeddingAssignments:
         """
         project = current_project()
         async with self._database.transaction(read_only=True) as connection:
-            found = await connection.execute(_WRITTEN, {"project": project, "ids": [archive_id]})
-            if found.one_or_none() is None:
+            result = await connection.execute(_WRITTEN, {"project": project, "ids": [archive_id]})
+            if result.one_or_none() is None:
                 raise missing_archive(archive_id)
             job = await read_reindex(connection, SCHEMA, project, SLOT, archive_id)
         if job is None:
@@ -150,10 +152,10 @@ class EmbeddingAssignments:
         return job
 
     async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
-        """Brings a rebuild into another phase, and its archive to the model that serves then.
+        """Moves a rebuild to another phase, and its archive to the model of that phase.
 
         Raises:
-            FailedPreconditionError: It is in another phase by now.
+            FailedPreconditionError: The rebuild is in another phase by now.
         """
         archive = {"project": job.project_id, "id": job.archive_id}
         async with self._database.transaction(project_id=job.project_id) as connection:
@@ -174,7 +176,7 @@ class EmbeddingAssignments:
 
 
 def own_model(generation: Serving) -> str:
-    """Returns the model of an archive whose vectors are there; empty for the default."""
+    """Returns the own model of the archives of a generation; empty for the default."""
     return generation.slot.partition(":")[2]
 
 

@@ -1,4 +1,4 @@
-"""Changes of passages in PostgreSQL, and what they were before."""
+"""Changes passages in PostgreSQL, and keeps their versions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.history import (
     Author,
-    Change,
     Operation,
+    PassageChange,
     PassageVersion,
     VersionPage,
 )
@@ -25,12 +25,12 @@ from strata.archival.domain.passages import (
     NewPassage,
     NewText,
     Passage,
-    Request,
+    RequestKey,
     hash_of,
 )
 from strata.archival.store import receipts
-from strata.archival.store.destroying import destroy_expired_same, destroy_sql
-from strata.archival.store.inserting import same_texts
+from strata.archival.store.destruction import destroy_expired_same, destroy_sql
+from strata.archival.store.insertion import same_texts
 from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.passages import missing_passage
 from strata.archival.store.rows import (
@@ -74,7 +74,7 @@ _VERSION = text(
     WHERE project_id = :project AND passage_id = :id AND revision = :revision
     """
 )
-# What was is moved to the versions, and the counters follow; the index is told by the revision.
+# Copies the old state to the versions and updates counters; the new revision is pending.
 _CHANGE = text(
     f"""
     WITH kept AS (
@@ -108,7 +108,7 @@ _CHANGE = text(
     SELECT * FROM changed
     """
 )
-# Another text is compared anew, and a vector that came with the old one says nothing of it.
+# A new text gets new near-duplicates, and loses the supplied vector of the old text.
 _NEW_TEXT = text(
     f"""
     WITH record AS MATERIALIZED (
@@ -151,8 +151,8 @@ class PostgresPassageHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def update(self, passage_id: str, change: Change, now: datetime) -> Passage:
-        """Changes a passage under its row's lock."""
+    async def update(self, passage_id: str, change: PassageChange, now: datetime) -> Passage:
+        """Changes a passage, with its row locked."""
         async with self._database.transaction() as connection:
             row = await _lock(connection, passage_id)
             known = await _answered(connection, row, change.request)
@@ -167,22 +167,22 @@ class PostgresPassageHistory:
                 token_count=old.token_count if change.text is None else change.text.token_count,
                 tags=old.tags if change.tags is None else change.tags,
                 metadata=old.metadata if change.metadata is None else change.metadata,
-                origin=replace(old.origin, taint=_mark(old, change)),
+                origin=replace(old.origin, taint=_taint_after(old, change)),
             )
             return await _apply(connection, row, new, change, Operation.UPDATE, now)
 
     async def delete(self, passage_id: str, author: Author, now: datetime) -> None:
-        """Hides a passage under its row's lock."""
+        """Hides a passage, with its row locked."""
         async with self._database.transaction() as connection:
             row = await _lock(connection, passage_id)
             if not row.deleted:
                 new = replace(to_passage(row), deleted=True)
-                await _apply(connection, row, new, Change(author), Operation.DELETE, now)
+                await _apply(connection, row, new, PassageChange(author), Operation.DELETE, now)
 
     async def restore(
-        self, passage_id: str, revision: int, change: Change, now: datetime
+        self, passage_id: str, revision: int, change: PassageChange, now: datetime
     ) -> Passage:
-        """Brings back a passage or a version under its row's lock."""
+        """Restores a deleted passage or a version, with its row locked."""
         async with self._database.transaction() as connection:
             row = await _lock(connection, passage_id)
             known = await _answered(connection, row, change.request)
@@ -196,8 +196,8 @@ class PostgresPassageHistory:
                 new = await _as_it_was(connection, new, revision)
             return await _apply(connection, row, new, change, Operation.RESTORE, now)
 
-    async def purge(self, passage_id: str, request: Request) -> int:
-        """Destroys a passage with all that is kept of it."""
+    async def purge(self, passage_id: str, request: RequestKey) -> int:
+        """Destroys a passage with its versions."""
         async with self._database.transaction() as connection:
             known = await receipts.take(connection, request)
             if known is not None:
@@ -211,7 +211,7 @@ class PostgresPassageHistory:
             return versions
 
     async def versions(self, passage_id: str, limit: int, cursor: Cursor | None) -> VersionPage:
-        """Returns a page of versions, the present one included."""
+        """Returns a page of versions, including the current one."""
         values = {
             "project": current_project(),
             "id": passage_id,
@@ -229,15 +229,17 @@ class PostgresPassageHistory:
 
 
 async def _lock(connection: AsyncConnection, passage_id: str) -> Row[Any]:
-    found = await connection.execute(_LOCK, {"project": current_project(), "id": passage_id})
-    row = found.one_or_none()
+    result = await connection.execute(_LOCK, {"project": current_project(), "id": passage_id})
+    row = result.one_or_none()
     if row is None:
         raise missing_passage(passage_id)
     return row
 
 
-async def _answered(connection: AsyncConnection, row: Row[Any], request: Request) -> Passage | None:
-    """Returns the passage as the same request has left it; None if there was none."""
+async def _answered(
+    connection: AsyncConnection, row: Row[Any], request: RequestKey
+) -> Passage | None:
+    """Returns the passage after the first run of a repeated request; None if it is new."""
     if not request.id:
         return None
     passage = to_passage(row)
@@ -245,15 +247,15 @@ async def _answered(connection: AsyncConnection, row: Row[Any], request: Request
         digest = row.change_digest
     else:
         values = {"project": current_project(), "id": passage.id, "request": request.id}
-        found = (await connection.execute(_ANSWERED, values)).one_or_none()
-        if found is None:
+        version = (await connection.execute(_ANSWERED, values)).one_or_none()
+        if version is None:
             return None
-        digest = found.request_digest
+        digest = version.request_digest
         passage = replace(
-            _with_version(passage, found),
-            revision=found.revision,
-            deleted=found.deleted,
-            update_time=found.create_time,
+            _with_version(passage, version),
+            revision=version.revision,
+            deleted=version.deleted,
+            update_time=version.create_time,
         )
     if digest != request.digest:
         raise receipts.reused(request.id)
@@ -274,17 +276,17 @@ async def _as_it_was(connection: AsyncConnection, passage: Passage, revision: in
     return replace(was, origin=replace(passage.origin, taint=taint))
 
 
-def _mark(old: Passage, change: Change) -> tuple[str, ...]:
-    """Returns the mark of a passage after an update.
+def _taint_after(old: Passage, change: PassageChange) -> tuple[str, ...]:
+    """Returns the taint labels of a passage after an update.
 
-    With its text a person sets the mark, too; what a run changes stays marked.
+    A new text of a person replaces the labels; a new text of a run only adds labels.
     """
-    had, given = old.origin.taint, change.author.origin
+    had, origin = old.origin.taint, change.author.origin
     if change.text is None:
         return had
-    if not given.run_id:
-        return given.taint
-    return had + tuple(label for label in given.taint if label not in had)
+    if not origin.run_id:
+        return origin.taint
+    return had + tuple(label for label in origin.taint if label not in had)
 
 
 def _with_version(passage: Passage, row: Row[Any]) -> Passage:
@@ -301,7 +303,7 @@ async def _apply(
     connection: AsyncConnection,
     row: Row[Any],
     new: Passage,
-    change: Change,
+    change: PassageChange,
     operation: Operation,
     now: datetime,
 ) -> Passage:
@@ -356,8 +358,8 @@ async def _compare(
     connection: AsyncConnection, new: Passage, content: NewText | None, now: datetime
 ) -> None:
     if content is None:
-        likeness = await asyncio.to_thread(signature_of, new.text)
-        content = NewText(new.text, new.token_count, likeness)
+        signature = await asyncio.to_thread(signature_of, new.text)
+        content = NewText(new.text, new.token_count, signature)
     record = NewPassage(new.id, content, new.create_time, now)
     values = {
         "project": current_project(),
@@ -368,7 +370,7 @@ async def _compare(
 
 
 def _same_text() -> AlreadyExistsError:
-    return AlreadyExistsError("The archive holds this very text already.")
+    return AlreadyExistsError("The archive has a passage with this text already.")
 
 
 def _to_version(passage_id: str, row: Row[Any]) -> PassageVersion:

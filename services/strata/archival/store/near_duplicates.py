@@ -11,10 +11,10 @@ _BANDS = ", ".join(f"band_{number}" for number in range(BANDS))
 
 
 def put_signature_sql(source: str) -> str:
-    """Returns SQL that stores the likeness of records ``r``, or replaces it.
+    """Returns SQL that inserts or updates the signatures of records ``r``.
 
     Args:
-        source: Where the records come from.
+        source: The FROM clause of the records.
     """
     bands = ", ".join(f"r.bands[{number + 1}]" for number in range(BANDS))
     anew = ", ".join(f"band_{number} = excluded.band_{number}" for number in range(BANDS))
@@ -26,13 +26,13 @@ def put_signature_sql(source: str) -> str:
 
 
 def near_sql(record: str) -> str:
-    """Returns SQL for the ids of living passages that are nearly the same, most alike first.
+    """Returns SQL for the ids of existing near-duplicates, most similar first.
 
-    Each band is an index lookup of a few rows, whatever the size of the archive. ``OFFSET 0``
-    keeps the planner from beginning with all passages of the project.
+    Each band takes an index lookup of a few rows for any size of the archive. ``OFFSET 0``
+    keeps the planner from scanning all passages of the project first.
 
     Args:
-        record: What the record of the text is called in the statement.
+        record: The alias of the new text's record in the statement.
     """
     looked_up = " UNION ".join(
         f"""(SELECT l.passage_id, l.sketch FROM archival.passage_likeness l

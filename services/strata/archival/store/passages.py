@@ -1,4 +1,4 @@
-"""Passages in PostgreSQL, which is the truth; the index is derived from it."""
+"""Stores passages in PostgreSQL, from which the index is derived."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.archival.domain.history import Progress
+from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import (
     Archive,
+    ArchiveRef,
     Cursor,
     Filter,
-    Inserted,
+    InsertedPassage,
     NewPassage,
-    Page,
     Passage,
-    Place,
-    Request,
+    PassagePage,
+    RequestKey,
     TagMatch,
-    Uploaded,
+    UploadCounts,
 )
 from strata.archival.store import receipts
-from strata.archival.store.inserting import insert_passages
+from strata.archival.store.insertion import insert_passages
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
     PASSAGES,
@@ -66,61 +66,61 @@ class PostgresPassageStore:
         self._database = database
 
     async def insert(
-        self, place: Place, passages: Sequence[NewPassage], template: Archive, request_id: str
-    ) -> list[Inserted]:
-        """Stores passages, making the agent's own archive at the first."""
+        self, place: ArchiveRef, passages: Sequence[NewPassage], template: Archive, request_id: str
+    ) -> list[InsertedPassage]:
+        """Stores passages; creates the agent's own archive if needed."""
         async with self._database.transaction() as connection:
             return await insert_passages(connection, place, passages, template, request_id)
 
     async def finish_upload(
         self,
-        place: Place,
+        place: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
-        request: Request,
-        before: Uploaded,
-    ) -> Uploaded:
-        """Stores the last passages of an upload together with its answer."""
+        request: RequestKey,
+        before: UploadCounts,
+    ) -> UploadCounts:
+        """Stores the last passages of an upload together with its response."""
         async with self._database.transaction() as connection:
             known = await receipts.take(connection, request)
             if known is not None:
-                return Uploaded(**known)
+                return UploadCounts(**known)
             stored = await insert_passages(connection, place, passages, template, "")
             counts = before.plus(stored)
             await receipts.answer(connection, request, asdict(counts))
             return counts
 
-    async def upload_answer(self, request: Request) -> Uploaded | None:
-        """Returns what a finished upload was answered."""
+    async def upload_answer(self, request: RequestKey) -> UploadCounts | None:
+        """Returns the stored response of an upload; None if it has not finished."""
         async with self._database.transaction(read_only=True) as connection:
             known = await receipts.answered(connection, request)
-        return None if known is None else Uploaded(**known)
+        return None if known is None else UploadCounts(**known)
 
     async def is_answered(self, request_id: str) -> bool:
-        """Says whether a request of this id was answered."""
+        """Says whether a request with this id has a stored response."""
         if not request_id:
             return False
         async with self._database.transaction(read_only=True) as connection:
             return await receipts.is_answered(connection, request_id)
 
-    async def progress(self, request: Request) -> Progress:
-        """Returns how far an upload is."""
+    async def progress(self, request: RequestKey) -> UploadProgress:
+        """Returns the stored progress of an upload."""
         if not request.id:
-            return Progress()
+            return UploadProgress()
         async with self._database.transaction(read_only=True) as connection:
             known = await receipts.answered(connection, request)
-        return Progress() if known is None else Progress(**known)
+        return UploadProgress() if known is None else _progress_from_json(known)
 
     async def upload(
         self,
-        place: Place,
+        place: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
-        request: Request,
-        seen: Progress,
-        said: str,
-    ) -> Progress:
-        """Stores the next passages of an upload together with how far it is then."""
+        request: RequestKey,
+        seen: UploadProgress,
+        digest: str,
+    ) -> UploadProgress:
+        """Stores the next passages of an upload together with its progress."""
         async with self._database.transaction() as connection:
             state = await self._state(connection, request, seen)
             fresh = passages[state.received - seen.received :]
@@ -129,41 +129,43 @@ class PostgresPassageStore:
             if not fresh:
                 return state
             stored = await insert_passages(connection, place, fresh, template, "")
-            state = state.plus(stored, said)
-            await receipts.answer(connection, request, asdict(state))
+            state = state.plus(stored, digest)
+            await receipts.answer(connection, request, _progress_to_json(state))
             return state
 
-    async def complete(self, request: Request, seen: Progress) -> Progress:
-        """Notes that nothing more comes of an upload."""
+    async def complete(self, request: RequestKey, seen: UploadProgress) -> UploadProgress:
+        """Records the end of an upload."""
         async with self._database.transaction() as connection:
             state = await self._state(connection, request, seen)
             done = replace(state, complete=True)
-            await receipts.answer(connection, request, asdict(done))
+            await receipts.answer(connection, request, _progress_to_json(done))
             return done
 
     async def _state(
-        self, connection: AsyncConnection, request: Request, seen: Progress
-    ) -> Progress:
+        self, connection: AsyncConnection, request: RequestKey, seen: UploadProgress
+    ) -> UploadProgress:
         if not request.id:
             return seen
         known = await receipts.take(connection, request, lock=True)
-        state = Progress() if known is None else Progress(**known)
+        state = UploadProgress() if known is None else _progress_from_json(known)
         if state.received < seen.received:
             raise UnavailableError(
-                "What was known of this upload is forgotten: send it again.", retry_after=0.0
+                "The progress of this upload has expired: send it again.", retry_after=0.0
             )
         return state
 
     async def get(self, passage_id: str, *, show_deleted: bool = False) -> Passage:
         """Returns a passage."""
         async with self._database.transaction(read_only=True) as connection:
-            found = await connection.execute(_GET, {"project": current_project(), "id": passage_id})
-            row = found.one_or_none()
+            result = await connection.execute(
+                _GET, {"project": current_project(), "id": passage_id}
+            )
+            row = result.one_or_none()
         if row is None or (row.deleted and not show_deleted):
             raise missing_passage(passage_id)
         return to_passage(row)
 
-    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> Page:
+    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> PassagePage:
         """Returns a page by time."""
         conditions = _conditions(within)
         values: dict[str, Any] = {**_filter_values(within), "limit": limit + 1}
@@ -176,15 +178,15 @@ class PostgresPassageStore:
         )
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(statement, values)).all()
-        # A page of five hundred would hold up the event loop.
+        # In a thread, since converting a page of 500 passages would block the event loop.
         passages = await asyncio.to_thread(lambda: [to_passage(row) for row in rows[:limit]])
         passages = passages[: rows_that_fit(passages)]
         if len(passages) == len(rows):
-            return Page(passages)
-        return Page(passages, (passages[-1].create_time, passages[-1].id))
+            return PassagePage(passages)
+        return PassagePage(passages, (passages[-1].create_time, passages[-1].id))
 
     async def archive_ids(self, agent_id: str) -> list[str]:
-        """Returns the archives of an agent."""
+        """Returns the ids of an agent's archives."""
         async with self._database.transaction(read_only=True) as connection:
             rows = await connection.execute(
                 _ARCHIVES, {"project": current_project(), "agent": agent_id}
@@ -195,12 +197,12 @@ class PostgresPassageStore:
     async def look(
         self, words: str, within: Filter, limit: int, *, all_words: bool = False
     ) -> AsyncIterator[Look[Passage]]:
-        """Looks at the conditions' passages at one moment."""
+        """Opens a snapshot of the passages that meet the conditions."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
             yield _Look(connection, words, within, limit, () if all_words else (_WAITING,))
 
     async def by_words(self, words: str, within: Filter, limit: int) -> list[tuple[Passage, float]]:
-        """Returns passages by words, all under the conditions."""
+        """Searches passages by words, under the conditions."""
         async with self._database.transaction(read_only=True) as connection:
             return await _find(connection, words, within, limit)
 
@@ -216,7 +218,7 @@ class _Look:
     searched: tuple[str, ...]
 
     async def waiting(self) -> list[tuple[Passage, float]]:
-        """Returns what waits for the index, or all if the index cannot read the words."""
+        """Searches pending passages by words, or all passages if the index lacks a word."""
         return await _find(self.connection, self.words, self.within, self.limit, *self.searched)
 
     async def by_ids(self, ids: Sequence[str]) -> dict[str, Passage]:
@@ -242,10 +244,10 @@ async def _find(
     return [(to_passage(row), row.rank) for row in rows]
 
 
-# There are as many statements as kinds of conditions, not of values.
+# The cache has one statement for each combination of conditions; values are bound.
 @cache
 def _by_ids(conditions: tuple[str, ...]) -> TextClause:
-    # Taken by id first, whatever the planner thinks of a table that has just grown.
+    # Forces a lookup by id first, even if statistics of a growing table are outdated.
     return text(
         f"""
         WITH named AS MATERIALIZED (
@@ -314,8 +316,20 @@ def _filter_values(within: Filter) -> dict[str, Any]:
     return values
 
 
+def _progress_to_json(progress: UploadProgress) -> dict[str, Any]:
+    values = asdict(progress)
+    # The key in the database is older than the name of the field.
+    values["said"] = values.pop("digest")
+    return values
+
+
+def _progress_from_json(stored: dict[str, Any]) -> UploadProgress:
+    values = dict(stored)
+    return UploadProgress(digest=values.pop("said"), **values)
+
+
 def missing_passage(passage_id: str) -> NotFoundError:
-    """Returns the error for a passage that the project does not have, or not any more."""
+    """Returns the error for a passage that the project does not have."""
     return NotFoundError(
         f"Passage {passage_id} does not exist.",
         reason=Reason.PASSAGE_NOT_FOUND,

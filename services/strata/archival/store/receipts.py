@@ -1,4 +1,4 @@
-"""Answers of requests that may be repeated, kept with what they did."""
+"""Stores responses of requests in the same transaction as their changes, for repetitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.archival.domain.passages import Request
+from strata.archival.domain.passages import RequestKey
 from strata.archival.store.rows import from_json
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -42,16 +42,16 @@ _BATCH = 1_000
 _PAUSE = timedelta(hours=1)
 
 
-async def answered(connection: AsyncConnection, request: Request, *, lock: bool = False) -> Any:
-    """Returns the answer that a request has got, None if it has not.
+async def answered(connection: AsyncConnection, request: RequestKey, *, lock: bool = False) -> Any:
+    """Returns the stored response of a request; None if there is none.
 
     Args:
         connection: In a transaction.
         request: The request.
-        lock: Keep others of the same request waiting until the end of the transaction.
+        lock: Lock the row, so that repetitions wait for the end of the transaction.
 
     Raises:
-        AlreadyExistsError: ``REQUEST_ID_REUSED``: its id was used for something else.
+        AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for something else.
     """
     values = {"project": current_project(), "request": request.id}
     row = (await connection.execute(_HOLD if lock else _FIND, values)).one_or_none()
@@ -63,17 +63,17 @@ async def answered(connection: AsyncConnection, request: Request, *, lock: bool 
 
 
 async def is_answered(connection: AsyncConnection, request_id: str) -> bool:
-    """Says whether a request of this id, whatever it said, has got its answer."""
-    found = await connection.execute(_FIND, {"project": current_project(), "request": request_id})
-    return found.one_or_none() is not None
+    """Says whether a request with this id, of any content, has a stored response."""
+    result = await connection.execute(_FIND, {"project": current_project(), "request": request_id})
+    return result.one_or_none() is not None
 
 
-async def take(connection: AsyncConnection, request: Request, *, lock: bool = False) -> Any:
-    """Takes the id of a request for the transaction, or returns the answer it has got.
+async def take(connection: AsyncConnection, request: RequestKey, *, lock: bool = False) -> Any:
+    """Reserves the id of a request in the transaction, or returns the stored response.
 
     Args:
         connection: In a transaction.
-        request: The request; nothing is taken without an id.
+        request: The request; without an id nothing is reserved.
         lock: As for `answered`.
 
     Raises:
@@ -87,8 +87,8 @@ async def take(connection: AsyncConnection, request: Request, *, lock: bool = Fa
     return await answered(connection, request, lock=lock)
 
 
-async def answer(connection: AsyncConnection, request: Request, response: Any) -> None:
-    """Stores the answer of a request that was taken."""
+async def answer(connection: AsyncConnection, request: RequestKey, response: Any) -> None:
+    """Stores the response of a request whose id was reserved with `take`."""
     if request.id:
         await connection.execute(
             _ANSWER,
@@ -110,11 +110,11 @@ def reused(request_id: str) -> AlreadyExistsError:
 
 
 class ReceiptLog:
-    """The receipts of all projects, as the worker role may reach them.
+    """Deletes old receipts of all projects.
 
     Args:
-        worker: Connects as the worker role.
-        keep: For how long a repetition is recognised.
+        worker: Connects with the worker role.
+        keep: How long repetitions are recognised.
     """
 
     def __init__(self, worker: Database, keep: timedelta) -> None:
@@ -122,7 +122,7 @@ class ReceiptLog:
         self._keep = keep
 
     async def forget_old(self) -> int:
-        """Deletes receipts that are older than they are kept; returns how many."""
+        """Deletes receipts that are older than `keep`; returns their number."""
         total = 0
         while True:
             async with self._worker.system_transaction() as connection:
@@ -132,7 +132,7 @@ class ReceiptLog:
                 return total
 
     async def keep_forgetting(self) -> None:
-        """Forgets once an hour, for ever."""
+        """Deletes old receipts once an hour, until cancelled."""
         while True:
             await self.forget_old()
             await asyncio.sleep(_PAUSE.total_seconds())

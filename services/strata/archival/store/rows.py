@@ -1,4 +1,4 @@
-"""Archives and passages between the domain and rows."""
+"""Converts archives and passages to rows and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def joined_archive(passages: str) -> str:
     """Returns SQL for passages ``p`` with their archives ``home``.
 
     Args:
-        passages: The table, or what stands for it.
+        passages: The table or subquery of passages.
     """
     return f"""
         {passages} p
@@ -30,15 +30,15 @@ def joined_archive(passages: str) -> str:
 
 _ORIGIN = tuple(field.name for field in fields(Origin) if field.name != "taint")
 PASSAGES = joined_archive("archival.passages")
-"""Passages ``p`` with their archives ``home``, which `UNEXPIRED` asks."""
+"""Passages ``p`` with their archives ``home``, which `UNEXPIRED` needs."""
 
 
 def unexpired(passage: str, archive: str) -> str:
-    """Returns SQL for whether a passage is not older than its archive keeps.
+    """Returns SQL for the condition that a passage has not expired.
 
     Args:
-        passage: What the passage is called in the statement.
-        archive: What its archive is called.
+        passage: The alias of the passage in the statement.
+        archive: The alias of its archive.
     """
     return (
         f"({archive}.time_to_live = 0 OR {passage}.create_time >"
@@ -60,13 +60,13 @@ PASSAGE_COLUMNS = f"""
           WHERE NOT n.deleted AND NOT n.purge AND {unexpired("n", "a")}
           ORDER BY near.place) AS near_ids
 """
-"""Of passages that are called ``p``."""
+"""The columns of passages ``p`` for `to_passage`."""
 RECORD = f"""
     id text, text text, tags text[], metadata jsonb, origin jsonb, content_hash text,
     token_count integer, create_time timestamptz, store_time timestamptz, change jsonb,
     sketch bit({BITS}), bands bigint[], model text, vector text
 """
-"""What `to_records` writes."""
+"""The columns of the records of `to_records`."""
 
 
 def to_archive(row: Row[Any]) -> Archive:
@@ -89,7 +89,7 @@ def to_archive(row: Row[Any]) -> Archive:
 
 
 def archive_values(archive: Archive) -> dict[str, Any]:
-    """Returns what a new archive is stored from."""
+    """Returns the parameters that store a new archive."""
     return {
         "id": archive.id,
         "name": archive.name,
@@ -104,7 +104,7 @@ def archive_values(archive: Archive) -> dict[str, Any]:
 
 
 def archive_to_json(archive: Archive) -> dict[str, Any]:
-    """Returns an archive as a receipt keeps it."""
+    """Returns an archive as JSON for a receipt."""
     return {
         **asdict(archive),
         "create_time": archive.create_time.isoformat(),
@@ -162,8 +162,8 @@ def _record(passage: NewPassage, archive_id: str) -> dict[str, Any]:
         "create_time": passage.create_time.isoformat(),
         "store_time": passage.store_time.isoformat(),
         "change": change_to_json(Operation.INSERT, author),
-        "sketch": content.likeness.sketch,
-        "bands": content.likeness.within(archive_id),
+        "sketch": content.signature.sketch,
+        "bands": content.signature.within(archive_id),
         "model": vector.model if vector else None,
         "vector": b64encode(vector.packed).decode() if vector else None,
     }
@@ -172,12 +172,12 @@ def _record(passage: NewPassage, archive_id: str) -> dict[str, Any]:
 def change_to_json(
     operation: Operation, author: Author, taint: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Returns how a change is kept: what was done, by whom and why.
+    """Returns the JSON of a change: operation, author and reason.
 
     Args:
-        operation: What was done.
-        author: By whom and why.
-        taint: The mark of the passage after it, if that is not what its author had read.
+        operation: The operation.
+        author: The author.
+        taint: The taint labels of the passage after it, if they differ from the author's.
     """
     kept = {"taint": taint} if taint else {}
     return kept | {
@@ -189,48 +189,48 @@ def change_to_json(
 
 
 def origin_to_json(origin: Origin) -> dict[str, Any]:
-    """Returns how an origin is kept; what has no taint reads as it did before there was one."""
-    # `asdict` copies each text, ten times as slowly.
+    """Returns the JSON of an origin; ``taint`` is present only if it is not empty."""
+    # `asdict` is ten times as slow, since it copies each text.
     kept: dict[str, Any] = {name: getattr(origin, name) for name in _ORIGIN}
     return kept | {"taint": origin.taint} if origin.taint else kept
 
 
 def origin_from_json(kept: Any) -> Origin:
     """Returns the origin of a stored form."""
-    found = dict(from_json(kept))
-    return Origin(**{**found, "taint": tuple(found.get("taint", ()))})
+    values = dict(from_json(kept))
+    return Origin(**{**values, "taint": tuple(values.get("taint", ()))})
 
 
 def taint_of_change(kept: Any, origin: Origin) -> tuple[str, ...]:
-    """Returns the mark that a version had.
+    """Returns the taint labels of a version.
 
     Args:
-        kept: What `change_to_json` gave, or less from before changes were kept.
-        origin: Of the passage.
+        kept: The JSON of `change_to_json`; empty for versions older than that column.
+        origin: The origin of the passage.
     """
-    found = from_json(kept)
-    if not found:
+    change = from_json(kept)
+    if not change:
         return origin.taint
-    return tuple(found.get("taint", found["origin"].get("taint", ())))
+    return tuple(change.get("taint", change["origin"].get("taint", ())))
 
 
 def change_from_json(kept: Any, revision: int, origin: Origin) -> tuple[Operation, Author]:
     """Returns operation and author of a version.
 
     Args:
-        kept: What `change_to_json` gave, or less from before changes were kept.
-        revision: Of the version.
-        origin: Of the passage, which is the author's if nothing was kept of the first version.
+        kept: The JSON of `change_to_json`; empty for versions older than that column.
+        revision: The revision of the version.
+        origin: The origin of the passage, used for a first version without JSON.
     """
-    found = from_json(kept)
-    if not found:
+    change = from_json(kept)
+    if not change:
         first = revision == 1
         operation = Operation.INSERT if first else Operation.UPDATE
         return operation, Author(origin=origin if first else Origin())
-    author = Author(found["principal"], origin_from_json(found["origin"]), found["reason"])
-    return Operation(found["operation"]), author
+    author = Author(change["principal"], origin_from_json(change["origin"]), change["reason"])
+    return Operation(change["operation"]), author
 
 
 def from_json(value: Any) -> Any:
-    """Returns the value of a jsonb column; a driver without a codec gives the text."""
+    """Returns the value of a jsonb column, which some drivers return as text."""
     return json.loads(value) if isinstance(value, str) else value

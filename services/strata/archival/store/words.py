@@ -1,22 +1,22 @@
-"""Searching by words, the same for every table that has a ``search_vector``."""
+"""SQL for the search by words in tables with a ``search_vector``."""
 
 from __future__ import annotations
 
 from strata.shared.vectors.sparse import unspaced_pairs
 
 MOST_RANKED = 1_000
-"""Ranking reads the text of all that match; older matches than these are not ranked."""
+"""Maximum of matches that are ranked, newest first: ranking reads the text of every match."""
 _MOST_PAIRS = 40
 
 
 def wanted_sql(*configurations: str) -> str:
-    """Returns SQL that gives the ``query`` of ``:words``; no row if it has no word.
+    """Returns SQL for the ``query`` of ``:words``; it returns no row without words.
 
-    One of the words is enough, and the ranking puts those with more of them first; only a
-    query that excludes words is taken as it is.
+    A text matches if it has any of the words, and ranking prefers texts with more of them. A
+    query that excludes words is used unchanged.
 
     Args:
-        configurations: Text search configurations, as the search vector was made with.
+        configurations: The text search configurations of the search vector.
     """
     parts = " || ".join(f"websearch_to_tsquery('{name}', :words)" for name in configurations)
     return f"""
@@ -27,20 +27,20 @@ def wanted_sql(*configurations: str) -> str:
 
 
 def storable(words: str) -> str:
-    """Returns a query without the character that PostgreSQL refuses."""
+    """Returns a query without NUL, which PostgreSQL cannot store."""
     return words.replace("\x00", " ")
 
 
 def pairs_of(words: str) -> list[str]:
-    """Returns what to look for of a query in a script without spaces: see `pairs_sql`.
+    """Returns the pairs of characters of a query in a script without spaces; see `pairs_sql`.
 
-    PostgreSQL's parser makes one word of each run of such a script, which no query equals.
+    PostgreSQL's parser makes a whole run of such a script one word, which a query rarely equals.
     """
     return unspaced_pairs(storable(words))[:_MOST_PAIRS]
 
 
 def pairs_sql(column: str) -> str:
-    """Returns SQL for how many of ``:pairs`` stand in a text, as a share of all; 0 without any."""
+    """Returns SQL for the share of ``:pairs`` that a text contains; 0 without pairs."""
     return f"""
         coalesce((SELECT CAST(count(*) AS float8) / nullif(cardinality(CAST(:pairs AS text[])), 0)
                   FROM unnest(CAST(:pairs AS text[])) AS pair

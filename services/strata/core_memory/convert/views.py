@@ -9,7 +9,7 @@ from strata.core_memory.checks import Checks
 from strata.core_memory.convert.requests import optional_time
 from strata.core_memory.convert.responses import block_to_proto, stamp
 from strata.core_memory.domain.compilation import Compiled, CompileQuery
-from strata.core_memory.domain.linting import Finding, LintRule
+from strata.core_memory.domain.lint import Finding, LintRule
 from strata.core_memory.domain.rendering import Form
 
 _RULES = {rule: pb.LintRule.Value(f"LINT_RULE_{rule.name}") for rule in LintRule}

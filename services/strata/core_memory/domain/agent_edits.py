@@ -20,7 +20,7 @@ from strata.core_memory.domain.blocks import (
     next_revision,
 )
 from strata.core_memory.domain.commands import Change, EditBlock, Edited
-from strata.core_memory.domain.diffing import unified_diff
+from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.editing import (
     TextMissingError,
     apply_edit,

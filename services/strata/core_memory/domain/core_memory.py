@@ -42,7 +42,7 @@ from strata.core_memory.domain.commands import (
 from strata.core_memory.domain.editing import label_taken, merge_value, unknown_label
 from strata.core_memory.domain.ports import BlockStore, RequestKey, Unit
 from strata.core_memory.domain.prompt_limits import PromptLimit, check_change
-from strata.core_memory.domain.reverting import revert
+from strata.core_memory.domain.reverts import revert
 from strata.shared.clock import Clock
 
 ResultT = TypeVar("ResultT")

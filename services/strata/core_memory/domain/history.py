@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from strata.core_memory.domain.blame import Blame, LineOrigin
 from strata.core_memory.domain.blocks import block_not_found, version_not_found
-from strata.core_memory.domain.diffing import unified_diff
+from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.ports import BlockStore
 
 # The versions of one page are in memory together, each with up to a million characters.

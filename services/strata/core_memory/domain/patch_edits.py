@@ -20,7 +20,7 @@ from strata.core_memory.domain.blocks import (
     next_revision,
 )
 from strata.core_memory.domain.commands import Change, EditBlock, Edited
-from strata.core_memory.domain.diffing import unified_diff
+from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.editing import (
     REVIEW,
     TextMissingError,
@@ -34,7 +34,7 @@ from strata.core_memory.domain.editing import (
     unknown_label,
 )
 from strata.core_memory.domain.edits import Create, Delete, Patch, Rename
-from strata.core_memory.domain.patching import Action, Section, apply_section, parse_patch
+from strata.core_memory.domain.patches import Action, Section, apply_section, parse_patch
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.taint import marked
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError

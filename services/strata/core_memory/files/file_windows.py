@@ -24,7 +24,7 @@ from strata.core_memory.files.domain.file_windows import (
     WindowRequest,
     WindowStore,
 )
-from strata.core_memory.files.domain.window_planning import (
+from strata.core_memory.files.domain.window_plans import (
     NoSpaceError,
     check_requests,
     check_space,

@@ -1,4 +1,4 @@
-"""What the index has not caught up with, over all projects."""
+"""The passages that wait for the indexer, over all projects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Row, text
 
-from strata.archival.domain.passages import GivenVector, Passage
+from strata.archival.domain.passages import Passage, SuppliedVector
 from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
 from strata.shared.db import Database
 from strata.shared.turns import PendingInTurn
@@ -39,11 +39,11 @@ _ALL_AGAIN = text("UPDATE archival.passages SET indexed_revision = 0 WHERE index
 
 
 class PendingPassages:
-    """The indexer's view of the passages.
+    """Reads and completes pending passages, for the indexer.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role, which sees ids and revisions of every project.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role, which sees ids and revisions of all projects.
     """
 
     def __init__(self, database: Database, worker: Database) -> None:
@@ -54,17 +54,17 @@ class PendingPassages:
         )
 
     async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns passages that wait, by project; the projects take turns."""
+        """Returns ids of pending passages by project; projects take turns."""
         return await self._in_turn.find(limit)
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Passage]:
-        """Returns passages of a project, deleted ones too, with the vectors they came with."""
+        """Returns passages of a project, including deleted ones, with supplied vectors."""
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = await connection.execute(_LOAD, {"project": project_id, "ids": list(ids)})
             return [_to_passage(row) for row in rows]
 
     async def done(self, project_id: str, passages: Sequence[Passage]) -> None:
-        """Notes that the index holds these revisions; purged passages go for good."""
+        """Records that these revisions are indexed; deletes the rows of purged passages."""
         async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(
                 _DONE,
@@ -76,11 +76,11 @@ class PendingPassages:
             )
 
     async def lag(self) -> Lag:
-        """Returns how far the index is behind."""
+        """Returns the lag of the index."""
         return Lag(*await self._in_turn.lag(MOST_COUNTED))
 
     async def index_all_again(self) -> int:
-        """Marks every passage of every project as not indexed, and returns how many."""
+        """Marks all passages of all projects as not indexed; returns their number."""
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ALL_AGAIN)).rowcount)
 
@@ -88,4 +88,4 @@ class PendingPassages:
 def _to_passage(row: Row[Any]) -> Passage:
     if row.vector is None:
         return to_passage(row)
-    return replace(to_passage(row), vector=GivenVector(row.model, row.vector))
+    return replace(to_passage(row), vector=SuppliedVector(row.model, row.vector))

@@ -1,4 +1,4 @@
-"""Storing passages in PostgreSQL: where they go, what is there already, and what is near them."""
+"""Inserts passages into PostgreSQL, with detection of duplicates and near-duplicates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.archival.domain.passages import Archive, Inserted, NewPassage, Passage, Place
+from strata.archival.domain.passages import (
+    Archive,
+    ArchiveRef,
+    InsertedPassage,
+    NewPassage,
+    Passage,
+)
 from strata.archival.store import receipts
 from strata.archival.store.archives import (
     INSERT_ARCHIVE,
@@ -19,7 +25,7 @@ from strata.archival.store.archives import (
     missing_agent,
     missing_archive,
 )
-from strata.archival.store.destroying import destroy_expired_same
+from strata.archival.store.destruction import destroy_expired_same
 from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
@@ -49,7 +55,7 @@ _RESOLVE = text(
         WHERE p.project_id = :project AND p.request_id = :request AND p.request_id <> '') p ON true
     """
 )
-# Of two at the same time one makes it; which of its keys the other one meets is left open.
+# Concurrent transactions may violate any of the archive's keys, so no constraint is named.
 _OWN_ARCHIVE = text(
     f"""
     WITH made AS ({INSERT_ARCHIVE} ON CONFLICT DO NOTHING RETURNING id)
@@ -110,28 +116,28 @@ _SAME = text(
 
 async def insert_passages(
     connection: AsyncConnection,
-    place: Place,
+    place: ArchiveRef,
     passages: Sequence[NewPassage],
     template: Archive,
     request_id: str,
-) -> list[Inserted]:
-    """Stores passages in the caller's transaction, making the agent's own archive at the first.
+) -> list[InsertedPassage]:
+    """Stores passages in the caller's transaction; creates the agent's own archive if needed.
 
     Args:
         connection: The transaction.
-        place: The archive, or the agent whose own it is.
+        place: The archive, or the agent whose own archive is used.
         passages: The passages.
-        template: What an archive of the agent's own is made from.
-        request_id: Names the request of one passage, if it may be repeated; otherwise empty.
+        template: The agent's own archive, if it must be created.
+        request_id: The request id, for a single passage; empty for none.
 
     Returns:
-        Of each passage what is stored, in order: itself, or the one that said the same already.
+        For each passage, in order: the passage, or the existing one with the same text.
 
     Raises:
         NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
         InvalidArgumentError: The archive cannot hold a passage.
         AlreadyExistsError: ``REQUEST_ID_REUSED``: the request id was used for another passage.
-        UnavailableError: Others were at the same passages; sending them again helps.
+        UnavailableError: Concurrent changes of the same passages; send them again.
     """
     project = current_project()
     values = {
@@ -145,7 +151,7 @@ async def insert_passages(
         return [_repeated(row, passages, request_id)]
     if row.home is None:
         row = await _own_archive(connection, values, template)
-    _check_home(row, passages)
+    _check_passages(row, passages)
     values["archive"] = row.home
     if row.time_to_live:
         hashes = [item.content_hash for item in passages]
@@ -155,9 +161,9 @@ async def insert_passages(
 
 async def _store(
     connection: AsyncConnection, values: dict[str, Any], passages: Sequence[NewPassage]
-) -> list[Inserted]:
+) -> list[InsertedPassage]:
     home = values["archive"]
-    # The records of a large batch would hold up the event loop.
+    # In a thread, since encoding a large batch would block the event loop.
     records = await asyncio.to_thread(to_records, passages, home)
     rows = await connection.execute(_INSERT, {**values, "records": records})
     added = {row.id: row for row in rows}
@@ -170,11 +176,11 @@ async def _store(
             row = added[item.id]
             passage = _as_stored(item, home, tuple(row.near_ids))
             taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
-            stored.append(Inserted(passage, False, tuple(row.near_texts), taints))
+            stored.append(InsertedPassage(passage, False, tuple(row.near_texts), taints))
         elif item.content_hash in known:
-            stored.append(Inserted(known[item.content_hash], duplicate=True))
+            stored.append(InsertedPassage(known[item.content_hash], duplicate=True))
         else:
-            # What stood in the way has gone in this moment.
+            # The conflicting passage was deleted concurrently.
             raise UnavailableError("Send the passages again.", retry_after=0.0)
     return stored
 
@@ -185,7 +191,7 @@ async def _own_archive(
     if values["archive"]:
         raise missing_archive(values["archive"])
     made = {**archive_values(template), "project": values["project"], "request": ""}
-    # Somebody may have given the name to another archive.
+    # Another archive may have the name.
     for name in (template.name, f"{template.name} ({template.id})"):
         try:
             await connection.execute(_OWN_ARCHIVE, {**made, "name": name})
@@ -193,7 +199,7 @@ async def _own_archive(
             if is_unknown_agent(error):
                 raise missing_agent(values["agent"]) from error
             raise
-        # Another transaction may have made it at the same time: ask, do not assume.
+        # A concurrent transaction may have created it, so read it again.
         row = (await connection.execute(_RESOLVE, values)).one()
         if row.home is not None:
             return row
@@ -203,7 +209,7 @@ async def _own_archive(
 async def same_texts(
     connection: AsyncConnection, archive_id: str, hashes: Sequence[str]
 ) -> dict[str, Passage]:
-    """Returns the passages of an archive with the very same texts, by their hash."""
+    """Returns the passages of an archive with the same texts, by hash."""
     if not hashes:
         return {}
     values = {"project": current_project(), "archive": archive_id, "hashes": list(hashes)}
@@ -211,27 +217,29 @@ async def same_texts(
     return {row.content_hash: to_passage(row) for row in rows}
 
 
-def _check_home(home: Row[Any], passages: Sequence[NewPassage]) -> None:
-    """Refuses passages that the archive cannot hold.
+def _check_passages(archive: Row[Any], passages: Sequence[NewPassage]) -> None:
+    """Raises if the archive cannot hold one of the passages.
 
     Raises:
-        InvalidArgumentError: A vector is not of its model, or a passage is too old for it.
+        InvalidArgumentError: A vector is of another model, or a passage has expired already.
     """
     violations = []
     for index, item in enumerate(passages):
         place = f"passages[{index}]" if len(passages) > 1 else "passage"
-        age = (home.now - item.create_time).total_seconds()
-        if home.time_to_live and age >= home.time_to_live:
-            told = f"is older than the {home.time_to_live} seconds that the archive keeps passages"
-            violations.append(FieldViolation(f"{place}.create_time", told))
+        age = (archive.now - item.create_time).total_seconds()
+        if archive.time_to_live and age >= archive.time_to_live:
+            problem = (
+                f"is older than the {archive.time_to_live} seconds that the archive keeps passages"
+            )
+            violations.append(FieldViolation(f"{place}.create_time", problem))
         if item.vector is None:
             continue
-        if item.vector.model != home.model:
-            told = f"must be {home.model!r}, the model of the archive"
-            violations.append(FieldViolation(f"{place}.embedding_model", told))
-        elif item.vector.dim != home.dim:
-            told = f"must have {home.dim} numbers, the dimension of the archive"
-            violations.append(FieldViolation(f"{place}.embedding", told))
+        if item.vector.model != archive.model:
+            problem = f"must be {archive.model!r}, the model of the archive"
+            violations.append(FieldViolation(f"{place}.embedding_model", problem))
+        elif item.vector.dim != archive.dim:
+            problem = f"must have {archive.dim} numbers, the dimension of the archive"
+            violations.append(FieldViolation(f"{place}.embedding", problem))
     if violations:
         raise InvalidArgumentError(
             "The archive cannot hold these passages.", violations=violations[:_MOST_VIOLATIONS]
@@ -255,8 +263,8 @@ def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passa
     )
 
 
-def _repeated(row: Any, passages: Sequence[NewPassage], request_id: str) -> Inserted:
-    # A passage that was changed since no longer tells what the request had said.
+def _repeated(row: Any, passages: Sequence[NewPassage], request_id: str) -> InsertedPassage:
+    # After a change the passage no longer has the text of the request to compare.
     if row.revision == 1 and [row.content_hash] != [item.content_hash for item in passages]:
         raise receipts.reused(request_id)
-    return Inserted(to_passage(row), duplicate=False)
+    return InsertedPassage(to_passage(row), duplicate=False)

@@ -12,7 +12,7 @@ from strata.core_memory.files.domain.file_windows import (
     WindowRequest,
 )
 from strata.core_memory.files.domain.files import ContentState
-from strata.core_memory.files.domain.window_planning import (
+from strata.core_memory.files.domain.window_plans import (
     check_requests,
     nearest,
     not_attached,

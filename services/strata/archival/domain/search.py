@@ -1,4 +1,4 @@
-"""Searching passages: what is asked, and what is answered."""
+"""Searches of passages, and their results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from strata.shared.vectors.result_merge import BELOW_FLOOR, Place
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to look for; either an agent or archives say where. ``end_time`` is exclusive.
+    """A search in the archives of an agent, or in given archives. ``end_time`` is exclusive.
 
     Attributes:
-        explain: Tell why each hit was found, and what the conditions leave out.
-        timezone: IANA name, of the person who asks.
-        reference_time: What words like "yesterday" count from; None is now.
+        explain: Explain each hit, and count what the conditions leave out.
+        timezone: IANA name of the user's time zone.
+        reference_time: The time that words like "yesterday" refer to; None for now.
     """
 
     query: str
@@ -36,15 +36,15 @@ class Search:
 
     @property
     def has_conditions(self) -> bool:
-        """Whether it leaves out any of the archives' passages."""
+        """Whether it has conditions beside the archives."""
         return bool(self.tags or self.start_time or self.end_time)
 
     def within(self, archive_ids: Sequence[str]) -> Filter:
-        """Returns the conditions of the search over known archives."""
+        """Returns the conditions of the search as a filter on some archives."""
         return Filter(tuple(archive_ids), self.tags, self.tag_match, self.start_time, self.end_time)
 
     def left_out_by(self, passage: Passage) -> tuple[str, ...]:
-        """Returns the conditions, as fields of the request, that a passage does not meet."""
+        """Returns the names of the request's fields whose conditions a passage does not meet."""
         held = set(self.tags) & set(passage.tags)
         enough = held if self.tag_match is TagMatch.ANY else held == set(self.tags)
         failed = {
@@ -56,17 +56,17 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPassage:
     """A found passage.
 
     Attributes:
-        mode: ``hybrid``, ``vector`` or ``fts``: which arms found it.
-        score: What the results are ordered by.
-        vector_rank: Place by meaning, from 1; None if not found so.
-        fts_rank: Place by words, from 1; None if not found so.
-        why: The same in words, when asked for.
-        rerank_score: What the reranker gave it; None if it was not asked.
-        rerank_rank: Place by that, from 1; None likewise.
+        mode: ``hybrid``, ``vector`` or ``fts``: how it was found.
+        score: The fused score, by which results are ordered.
+        vector_rank: Rank by meaning, from 1; None if not found by meaning.
+        fts_rank: Rank by words, from 1; None if not found by words.
+        why: An explanation in words, with `explain`.
+        rerank_score: The score of the reranker; None if it did not run.
+        rerank_rank: Rank by that score, from 1; None if it did not run.
     """
 
     passage: Passage
@@ -81,7 +81,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A condition, and what of the best matches it leaves out."""
+    """A condition, and how many of the best matches it leaves out."""
 
     condition: str
     count: int
@@ -89,20 +89,20 @@ class Exclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a search gives, best first."""
+class SearchResult:
+    """The result of a search, best hits first."""
 
-    hits: tuple[Found, ...] = ()
+    hits: tuple[FoundPassage, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
     spoken_times: tuple[TimeRange, ...] = ()
     reranking: Report | None = None
 
 
 def exclusions(search: Search, matches: Iterable[tuple[Passage, Place]]) -> tuple[Exclusion, ...]:
-    """Returns what the conditions of a search, and the floor, leave out of matches, best first."""
-    found: dict[str, Exclusion] = {}
+    """Returns how many matches each condition of a search, and the score floor, leave out."""
+    by_condition: dict[str, Exclusion] = {}
     for passage, place in matches:
         for name in (*search.left_out_by(passage), *((BELOW_FLOOR,) if place.weak else ())):
-            known = found.get(name, Exclusion(name, 0, passage.id))
-            found[name] = replace(known, count=known.count + 1)
-    return tuple(found.values())
+            known = by_condition.get(name, Exclusion(name, 0, passage.id))
+            by_condition[name] = replace(known, count=known.count + 1)
+    return tuple(by_condition.values())

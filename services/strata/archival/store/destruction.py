@@ -1,4 +1,4 @@
-"""Destroying passages: nothing of them stays but a tombstone until the index has forgotten them."""
+"""Destroys passages; a tombstone stays until they are removed from the index."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ARCHIVE_BATCH = 50
 
 
 def destroy_sql(which: str, *, limit: str = "") -> TextClause:
-    """Returns a statement that destroys passages, and gives their and their versions' number.
+    """Returns a statement that destroys passages, and returns the numbers of them and versions.
 
     Args:
         which: A condition on passages ``p`` in archives ``home``.
-        limit: What follows the condition, such as an order and a limit.
+        limit: SQL after the condition, such as an order and a limit.
     """
     return text(
         f"""
@@ -62,8 +62,8 @@ def destroy_sql(which: str, *, limit: str = "") -> TextClause:
     )
 
 
-# A cutoff that is computed beforehand can be looked up in the index: row security does not
-# let an expression with a column in it be.
+# The cutoff is computed beforehand, because with row security an expression with a column
+# cannot use the index.
 _FIND = text(
     """
     WITH homes AS MATERIALIZED (
@@ -94,20 +94,20 @@ _EXPIRED_SAME = destroy_sql(
 async def destroy_expired_same(
     connection: AsyncConnection, project_id: str, archive_id: str, hashes: Sequence[str]
 ) -> None:
-    """Destroys expired passages that would stand in the way of the same texts."""
+    """Destroys expired passages that have the same texts as new ones."""
     values: dict[str, Any] = {"project": project_id, "archive": archive_id, "hashes": list(hashes)}
     await connection.execute(_EXPIRED_SAME, values)
 
 
 class Expiry:
-    """Destroys what is older than its archive keeps; replicas may do it at the same time.
+    """Destroys expired passages; replicas may do so concurrently.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role, which sees which archives have a time-to-live.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role, which sees the archives with a time-to-live.
         batch: Passages destroyed in one transaction.
-        poll: Seconds between two looks.
-        wake: Tells the indexer that something was committed.
+        poll: Seconds between two runs.
+        wake: Wakes the indexer after a commit.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class Expiry:
         self._wake = wake
 
     async def destroy_expired(self) -> int:
-        """Destroys a batch of each of some archives; returns how many passages, 0 at the end."""
+        """Destroys a batch of expired passages in some archives; returns their number."""
         async with self._worker.system_transaction(read_only=True) as connection:
-            found = (await connection.execute(_FIND, {"count": _ARCHIVE_BATCH})).all()
+            archives = (await connection.execute(_FIND, {"count": _ARCHIVE_BATCH})).all()
         total = 0
-        for row in found:
+        for row in archives:
             values = {"project": row.project_id, "archive": row.id, "count": self._batch}
             async with self._database.transaction(project_id=row.project_id) as connection:
                 total += int((await connection.execute(_EXPIRED, values)).one().passages)
@@ -138,7 +138,7 @@ class Expiry:
         return total
 
     async def keep_destroying(self) -> None:
-        """Looks again and again, for ever."""
+        """Destroys expired passages periodically, until cancelled."""
         while True:
             while await self.destroy_expired():
                 pass

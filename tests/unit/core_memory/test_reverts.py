@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import DELETE, Authorship, Block, Origin, Version
-from strata.core_memory.domain.reverting import UndoConflict, undo
+from strata.core_memory.domain.reverts import UndoConflict, undo
 from strata.core_memory.domain.revision_ranges import (
     RevisionRange,
     already_undone,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.linting import MOST_FINDINGS, Finding, LintRule, lint
+from strata.core_memory.domain.lint import MOST_FINDINGS, Finding, LintRule, lint
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

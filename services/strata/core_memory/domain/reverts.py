@@ -24,7 +24,7 @@ from strata.core_memory.domain.blocks import (
     version_not_found,
 )
 from strata.core_memory.domain.commands import Change, RevertBlock
-from strata.core_memory.domain.diffing import unified_diff
+from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.revision_ranges import (
     RevisionRange,
