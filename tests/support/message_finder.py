@@ -9,7 +9,7 @@ from typing import Any
 
 from recall_support import Writer
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.domain.search import Answer, SearchQuery
+from strata.recall.domain.search import SearchQuery, SearchResult
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import MessageBacklog
 from strata.recall.search import MessageSearch
@@ -49,7 +49,7 @@ class Finder:
         while await self.indexer.index_pending():
             pass
 
-    async def ask(self, text: str, limit: int = 5, **fields: Any) -> Answer:
+    async def ask(self, text: str, limit: int = 5, **fields: Any) -> SearchResult:
         return await self.search.search(SearchQuery(self.agent, text, limit, **fields))
 
     async def ids(self, text: str, limit: int = 5, **fields: Any) -> list[str]:

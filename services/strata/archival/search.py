@@ -97,7 +97,7 @@ class PassageSearch:
             current_project(), search.query, within.archive_ids
         )
         matches = await find(
-            partial(self._store.look, search.query, within, limit, all_words=unknown),
+            partial(self._store.open_snapshot, search.query, within, limit, all_words=unknown),
             lambda after: self._index.search(
                 current_project(), search.query, within, limit, spoken, weak=weak, after=after
             ),
@@ -135,7 +135,7 @@ class FileChunkSearch:
             return FoundChunks()
         unknown = await self._index.has_unknown_words(query)
         matches = await find(
-            partial(self._store.look, query, folder_ids, limit, all_words=unknown),
+            partial(self._store.open_snapshot, query, folder_ids, limit, all_words=unknown),
             lambda after: self._index.search(
                 current_project(),
                 query,

@@ -1,4 +1,4 @@
-"""Between the messages of the wire and the domain; the one place that checks requests."""
+"""Converts messages and windows between protos and the domain, and validates requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ROLES_BACK = {role: value for value, role in _ROLES.items()}
 
 
 def message_to_proto(message: Message) -> common.Message:
-    """Returns the wire form of a stored message."""
+    """Returns a stored message as a proto."""
     wire = common.Message(
         id=message.id,
         conversation_id=message.conversation_id,
@@ -77,12 +77,12 @@ def message_to_proto(message: Message) -> common.Message:
 
 
 def messages_to_proto(messages: Iterable[Message]) -> list[common.Message]:
-    """Returns the wire form of messages."""
+    """Returns messages as protos."""
     return [message_to_proto(message) for message in messages]
 
 
 def window_to_proto(window: Window) -> window_pb.Window:
-    """Returns the wire form of a window."""
+    """Returns a window as a proto."""
     return window_pb.Window(
         conversation_id=window.conversation_id,
         agent_id=window.agent_id,
@@ -94,10 +94,10 @@ def window_to_proto(window: Window) -> window_pb.Window:
 
 
 def time_or_none(value: Timestamp, present: bool, field: str) -> datetime | None:
-    """Returns an aware UTC time, or None if the field is not set.
+    """Returns a time in UTC; None if the field is not set.
 
     Raises:
-        InvalidArgumentError: No time between the years 1 and 9999.
+        InvalidArgumentError: The time is not between the years 1 and 9999.
     """
     if not present:
         return None
@@ -109,10 +109,10 @@ def time_or_none(value: Timestamp, present: bool, field: str) -> datetime | None
 
 
 def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
-    """Returns the domain form of a message to be stored; NUL characters are replaced.
+    """Returns a message to store; NUL characters are replaced.
 
     Raises:
-        ImageError: The bytes of an image are not an image that is accepted.
+        ImageError: The bytes of an image are not an accepted image.
     """
     parts, images = parts_to_json(wire.parts)
     usage: dict[str, Any] | None = None
@@ -141,7 +141,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
 def to_messages(
     wires: Iterable[common.Message], field: str, now: datetime, *, step: int = 0, run_id: str = ""
 ) -> tuple[Message, ...]:
-    """Returns the domain form of messages to be stored.
+    """Returns messages to store.
 
     Raises:
         InvalidArgumentError: An id or a role is wrong, a message is of another run, or an image
@@ -187,7 +187,7 @@ def to_step(request: window_pb.CommitStepRequest, now: datetime) -> Step:
     """Returns the step to commit.
 
     Raises:
-        InvalidArgumentError: Ids or numbers are wrong, or a call and its return are parted.
+        InvalidArgumentError: Ids or numbers are wrong, or a call and its return are separated.
     """
     check_id(request.conversation_id, "conversation", field="conversation_id")
     check_id(request.agent_id, "agent", field="agent_id")
@@ -218,7 +218,7 @@ def to_step(request: window_pb.CommitStepRequest, now: datetime) -> Step:
 
 
 def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Compaction:
-    """Returns the compaction to make.
+    """Returns the compaction of a request.
 
     Raises:
         InvalidArgumentError: An id is wrong or there is no summary.
@@ -240,7 +240,7 @@ def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Com
 
 
 def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
-    """Returns which messages to list.
+    """Returns the filter of a ListMessages request.
 
     Raises:
         InvalidArgumentError: An id is wrong, or not exactly one of agent and conversation is set.
@@ -294,7 +294,7 @@ def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
 
 
 def to_image_id(request: message_pb.GetImageRequest) -> str:
-    """Returns which image is asked for.
+    """Returns the image id of a request.
 
     Raises:
         InvalidArgumentError: The id is malformed.
@@ -307,7 +307,7 @@ def to_image_id(request: message_pb.GetImageRequest) -> str:
 def to_roles(
     values: Iterable[common.Role.ValueType], violations: list[FieldViolation]
 ) -> tuple[Role, ...]:
-    """Returns roles; what is none goes to the violations."""
+    """Returns roles; adds a violation for each unknown one."""
     roles = []
     for index, value in enumerate(values):
         if value in _ROLES:
@@ -318,7 +318,7 @@ def to_roles(
 
 
 def _without_nul(value: Any) -> Any:
-    # PostgreSQL takes no NUL in text or jsonb; a tool that prints one must not lose the step.
+    # PostgreSQL cannot store NUL in text or jsonb, and output of tools may contain it.
     if isinstance(value, str):
         return value.replace("\x00", "\ufffd")
     if isinstance(value, dict):
@@ -329,10 +329,10 @@ def _without_nul(value: Any) -> Any:
 
 
 def refuse(violations: list[FieldViolation]) -> None:
-    """Refuses a request that has violations.
+    """Raises an error with all violations, if there are any.
 
     Raises:
-        InvalidArgumentError: There are some.
+        InvalidArgumentError: There are violations.
     """
     if violations:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Requests that read the log whole or in part, fork it, or say how long it is kept."""
+"""Converts requests that expand summaries, export, fork, and set the retention of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.recall.convert import messages_to_proto, refuse, time_or_none
 from strata.recall.domain.messages import MessageFilter
 from strata.recall.domain.retention import MAX_DAYS, Retention
-from strata.recall.summary_expansion import Expanded, Expansion
+from strata.recall.summary_expansion import ExpandedSummary, SummaryExpansion
 from strata.shared.db import page_limit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
@@ -15,8 +15,8 @@ from strata.shared.ids import check_id
 MAX_PAGE_SIZE = 500
 
 
-def to_expansion(request: message_pb.ExpandSummaryRequest) -> Expansion:
-    """Returns what to expand.
+def to_expansion(request: message_pb.ExpandSummaryRequest) -> SummaryExpansion:
+    """Returns the expansion of a request.
 
     Raises:
         InvalidArgumentError: An id or a number is wrong, or not exactly one summary is named.
@@ -35,7 +35,7 @@ def to_expansion(request: message_pb.ExpandSummaryRequest) -> Expansion:
         check_id(request.conversation_id, "conversation", field="conversation_id")
     else:
         check_id(request.summary_message_id, "message", field="summary_message_id")
-    return Expansion(
+    return SummaryExpansion(
         limit=page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
         conversation_id=request.conversation_id,
         summary_id=request.summary_message_id,
@@ -44,8 +44,8 @@ def to_expansion(request: message_pb.ExpandSummaryRequest) -> Expansion:
     )
 
 
-def expanded_to_proto(expanded: Expanded) -> message_pb.ExpandSummaryResponse:
-    """Returns what a summary stands for."""
+def expanded_to_proto(expanded: ExpandedSummary) -> message_pb.ExpandSummaryResponse:
+    """Returns the messages of a summary as a response."""
     response = message_pb.ExpandSummaryResponse(
         messages=messages_to_proto(expanded.messages), next_sequence=expanded.next_sequence
     )
@@ -55,14 +55,14 @@ def expanded_to_proto(expanded: Expanded) -> message_pb.ExpandSummaryResponse:
 
 
 def to_whole(request: message_pb.ExportMessagesRequest) -> MessageFilter:
-    """Returns what to export.
+    """Returns the filter of an ExportMessages request.
 
     Raises:
         InvalidArgumentError: An id is wrong, or not exactly one of agent and conversation is set.
     """
     if bool(request.conversation_id) == bool(request.agent_id):
-        told = "set exactly one of conversation_id and agent_id"
-        refuse([FieldViolation("conversation_id", told)])
+        problem = "set exactly one of conversation_id and agent_id"
+        refuse([FieldViolation("conversation_id", problem)])
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
     else:
@@ -71,7 +71,7 @@ def to_whole(request: message_pb.ExportMessagesRequest) -> MessageFilter:
 
 
 def check_fork(request: window_pb.ForkWindowRequest) -> None:
-    """Checks a request to fork.
+    """Validates a ForkWindow request.
 
     Raises:
         InvalidArgumentError: An id is wrong.
@@ -83,10 +83,10 @@ def check_fork(request: window_pb.ForkWindowRequest) -> None:
 
 
 def to_days(request: message_pb.SetRetentionRequest) -> int:
-    """Returns for how many days messages are to be kept.
+    """Returns for how many days messages are to be kept; 0 for ever.
 
     Raises:
-        InvalidArgumentError: It is no such number.
+        InvalidArgumentError: The number is not set or out of range.
     """
     if not request.HasField("days"):
         refuse([FieldViolation("days", "must be set; 0 keeps all messages for ever")])
@@ -96,7 +96,7 @@ def to_days(request: message_pb.SetRetentionRequest) -> int:
 
 
 def retention_to_proto(retention: Retention) -> message_pb.Retention:
-    """Returns for how long messages are kept."""
+    """Returns a retention as a proto."""
     wire = message_pb.Retention(days=retention.days)
     if retention.update_time is not None:
         wire.update_time.FromDatetime(retention.update_time)

@@ -1,4 +1,4 @@
-"""Between the messages of the wire and the domain, for searching."""
+"""Converts searches of messages and their results, and validates requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from strata.recall.convert import (
 )
 from strata.recall.domain.search import (
     DEFAULT_ROLES,
-    Answer,
     Exclusion,
     Mode,
     SearchHit,
     SearchQuery,
+    SearchResult,
 )
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.db import rows_that_fit
@@ -44,7 +44,7 @@ _OUTCOMES = {
 
 
 def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
-    """Returns what to search for.
+    """Returns the query of a SearchMessages request.
 
     Raises:
         InvalidArgumentError: The agent is not an id, the query is blank or too long, a
@@ -92,8 +92,8 @@ def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
     )
 
 
-def answer_to_proto(answer: Answer) -> pb.SearchMessagesResponse:
-    """Returns the wire form of what a search gave: of the hits as many as fit into a message."""
+def answer_to_proto(answer: SearchResult) -> pb.SearchMessagesResponse:
+    """Returns the result of a search as a response, with as many hits as fit into a message."""
     hits = answer.hits[: rows_that_fit(answer.hits)]
     return pb.SearchMessagesResponse(
         hits=[_hit(hit) for hit in hits],

@@ -1,4 +1,4 @@
-"""What waits for the index in this service."""
+"""The backlog of the index of messages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _log = get_logger(__name__)
 
 
 class MessageBacklog:
-    """Messages to index, and deleted agents to forget.
+    """Messages to index, and deleted agents to remove.
 
-    Writing twice does no harm, so replicas need not agree who does it.
+    Writes are idempotent, so replicas do not coordinate.
 
     Args:
-        pending: What waits.
-        index: Where it goes.
-        telemetry: Is told how much waits.
-        batch: How many messages at a time.
+        pending: Reads the messages that wait.
+        index: The index.
+        telemetry: Gets the lag as metrics.
+        batch: Messages per step.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class MessageBacklog:
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
-        # First what waits, then the collection: an empty one must not stand for a full one.
+        # Marks messages as pending before the collection exists: an empty one must not count
+        # as complete.
         if await self._index.is_missing():
             count = await self._pending.index_all_again()
             _log.info("the index of messages is built anew", messages=count)
@@ -48,14 +49,14 @@ class MessageBacklog:
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
         forgotten = await self._forget()
-        found = await self._pending.find(self._batch)
-        for project_id, ids in found.items():
+        waiting = await self._pending.find(self._batch)
+        for project_id, ids in waiting.items():
             messages = await self._pending.load(project_id, ids)
             await self._index.write(project_id, messages)
-            # What was deleted while it was embedded must not come back.
+            # Remove messages that were deleted while they were embedded.
             if gone := await self._pending.done(project_id, ids):
                 await self._index.remove(project_id, gone)
-        return forgotten or bool(found)
+        return forgotten or bool(waiting)
 
     async def _forget(self) -> bool:
         agents = await self._pending.forgotten()

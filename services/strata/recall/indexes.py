@@ -1,4 +1,4 @@
-"""Wires the index of the service: what searches it, keeps it up and rebuilds it."""
+"""Wires the parts that search, update and rebuild the index of the service."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import MessageBacklog
 from strata.recall.reindexing import MessageTexts
-from strata.recall.retention_worker import ForgottenPoints
+from strata.recall.retention_worker import DeletedMessageBacklog
 from strata.recall.settings import RecallSettings
-from strata.recall.store import ForgottenMessages, PendingMessages
+from strata.recall.store import DeletedMessages, PendingMessages
 from strata.recall.store.contents import MessageContents
 from strata.shared.db import Database
 from strata.shared.embedding import EmbeddingModels
@@ -33,13 +33,13 @@ SCHEMA = "recall"
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """What the services of the service need of its index.
+    """The parts of the index that the service uses.
 
     Attributes:
-        messages: The messages; None where they are not indexed.
-        admin: What operators may ask.
-        background: Keeps the index up, and rebuilds it.
-        indexers: What runs in it: first the indexer, then the reindexer.
+        messages: The index of messages; None if they are not indexed.
+        admin: The operations for operators.
+        background: The tasks that update and rebuild the index.
+        indexers: The indexers of these tasks: first the indexer, then the reindexer.
     """
 
     messages: MessageIndex | None
@@ -55,12 +55,12 @@ async def open_indexes(
     database: Database,
     worker: Database | None,
 ) -> Indexes:
-    """Opens models and engine; nothing where messages are not to be indexed.
+    """Opens models and engine, and wires the index; opens nothing if it is disabled.
 
     Raises:
         FailedPreconditionError: The weights of the model are missing.
-        DataLossError: They are not those of this release.
-        ValueError: Messages are to be indexed and there is no worker role.
+        DataLossError: The weights are not those of this release.
+        ValueError: Indexing is enabled without a worker role.
     """
     if not settings.index_messages:
         return Indexes(None, IndexAdmin(None, None, {}, allowed=settings.reindex_by_key))
@@ -79,7 +79,7 @@ def wire(
     worker: Database,
     telemetry: Telemetry,
 ) -> Indexes:
-    """Returns what works on models and engine that are open."""
+    """Wires the index on open models and an open engine."""
     ledger = Ledger(worker, SCHEMA)
     routes = StoredRoutes(ledger, MESSAGES, models)
     index = MessageIndex(vectors, models, SparseEncoder(), routes=routes)
@@ -87,7 +87,7 @@ def wire(
     texts = MessageTexts(MessageContents(database, worker), pending)
     whole = WholeCollection(index.texts, texts, ledger)
     backlog = MessageBacklog(pending, index, telemetry, batch=settings.index_batch)
-    forgotten = ForgottenPoints(ForgottenMessages(worker), index)
+    forgotten = DeletedMessageBacklog(DeletedMessages(worker), index)
     indexer = Indexer([forgotten, backlog], poll=settings.index_poll_s)
     driver = Reindexer(ledger, {slot_of(MESSAGES): whole}, settings.reindex_config, indexer.quiet)
     reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)

@@ -33,7 +33,7 @@ from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 
 NAME = "recall"
-# The reindexer holds a claim, and writes beside it; so do indexer and retention.
+# The reindexer holds a connection with a claim; it, the indexer and retention write on others.
 _WORKER_POOL = 5
 
 
@@ -42,14 +42,14 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
 
     Args:
         settings: Its settings.
-        wiring: The process that it is built in.
-        stack: Closes what the service opens.
+        wiring: The shared parts of the process.
+        stack: Closes the resources of the service.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``), or the
             folder of the reranker cannot be used (``MODEL_NOT_CONFIGURED``).
         UnavailableError: The database cannot be reached.
-        ValueError: Messages are to be indexed and there is no worker role.
+        ValueError: Indexing is enabled without a worker role.
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(

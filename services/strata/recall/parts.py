@@ -1,4 +1,4 @@
-"""Message parts between the wire and the JSON form that recall stores."""
+"""Converts message parts between protos and the JSON that recall stores."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def provenance_from_text(value: str) -> common.Provenance.ValueType:
 
 
 def parts_to_json(parts: Iterable[common.Part]) -> tuple[tuple[Part, ...], tuple[Image, ...]]:
-    """Returns the stored form of parts, and the images in them that came with their bytes.
+    """Returns parts as JSON, and the images in them that have bytes.
 
     A part without content is left out.
 
     Raises:
-        ImageError: The bytes of an image are not an image that is accepted.
+        ImageError: The bytes of an image are not an accepted image.
     """
     images: list[Image] = []
     stored = [_part_to_json(part, images) for part in parts]
@@ -69,13 +69,13 @@ def _part_to_json(part: common.Part, images: list[Image]) -> Part | None:
 
 
 def part_from_json(part: Part) -> common.Part:
-    """Returns the wire form of a stored part."""
+    """Returns a stored part as a proto."""
     kind = part["type"]
     return common.Part(**{kind: _FROM_JSON[kind](part)})
 
 
 def _image_to_json(image: common.ImagePart, images: list[Image]) -> Part:
-    # The URL is there even if it is empty: the release before reads it.
+    # The URL is stored even if it is empty, since the previous release reads it.
     stored: dict[str, Any] = {
         "media_type": image.media_type,
         "url": image.url or image.source_url,
@@ -102,7 +102,7 @@ def _image_to_json(image: common.ImagePart, images: list[Image]) -> Part:
 
 
 def _image_from_json(part: Part) -> common.ImagePart:
-    # An earlier release kept an image as its URL or its bytes, and described it no further.
+    # An earlier release stored only the URL or the bytes of an image.
     url, fetched = part.get("url", ""), bool(part.get("image_id"))
     image = common.ImagePart(
         media_type=part["media_type"],
@@ -228,8 +228,8 @@ def _source_to_json(value: common.TaintSource) -> Part:
         "tool_call_id": value.tool_call_id,
         "block_label": value.block_label,
     }
-    given = {name: text for name, text in places.items() if text}
-    return {"label": provenance_to_text(value.label), **given}
+    filled = {name: text for name, text in places.items() if text}
+    return {"label": provenance_to_text(value.label), **filled}
 
 
 def _source_from_json(part: Part) -> common.TaintSource:

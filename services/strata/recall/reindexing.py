@@ -1,4 +1,4 @@
-"""The messages as something to rebuild an index from."""
+"""Reads the messages for rebuilds of the index."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from strata.shared.vectors.reindex.check import Stored
 from strata.shared.vectors.reindex.driver import Batch
 
 _NONE_YET = ("", "")
-# Of the messages of an agent that works with tools, few are indexed.
-_LOOK_AT = 8
+# Factor for the number of rows to read: few messages of agents with many tools are indexed.
+_READ_FACTOR = 8
 
 
 class MessageTexts:
-    """Messages that are indexed, as `Contents`.
+    """The indexed messages, as `Contents`.
 
     Args:
-        contents: Their keys.
-        pending: Reads them.
+        contents: Reads their keys.
+        pending: Reads messages by id.
     """
 
     def __init__(self, contents: MessageContents, pending: PendingMessages) -> None:
@@ -28,29 +28,29 @@ class MessageTexts:
         self._pending = pending
 
     async def count(self) -> int:
-        """Returns how many there are."""
+        """Returns the number of indexed messages."""
         return await self._contents.count()
 
     async def batch(self, cursor: tuple[str, ...], limit: int) -> Batch | None:
         """See `Rebuildable.batch`."""
         project, message_id = cursor or _NONE_YET
-        found = await self._contents.after((project, message_id), limit * _LOOK_AT)
-        if found is None:
+        keys_and_last = await self._contents.after((project, message_id), limit * _READ_FACTOR)
+        if keys_and_last is None:
             return None
-        keys, last = found
+        keys, last = keys_and_last
         if len(keys) > limit:
             keys, last = keys[:limit], keys[limit - 1]
         messages = await self._pending.load(last[0], [key[1] for key in keys]) if keys else []
         return Batch(last[0], entries_of(messages), {}, last, len(keys))
 
     async def changed(self, batch: Batch) -> list[str]:
-        """See `Contents.changed`: messages never change, but they can be deleted."""
+        """See `Contents.changed`; messages never change, but they can be deleted."""
         return await self._contents.gone(batch.project_id, [entry.id for entry in batch.entries])
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
         """See `Rebuildable.texts`."""
-        found = []
+        stored = []
         for project, message_id in keys:
             alive = await self._pending.load(project, [message_id])
-            found += [Stored(project, entry.id, entry.text) for entry in entries_of(alive)]
-        return found
+            stored += [Stored(project, entry.id, entry.text) for entry in entries_of(alive)]
+        return stored

@@ -1,4 +1,4 @@
-"""Keeps messages no longer than their project wants."""
+"""The worker that deletes messages older than the retention of their project."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from strata.recall.domain.messages import Cursor
-from strata.recall.domain.retention import TURN_DAYS, OldMessages, Swept
+from strata.recall.domain.retention import TURN_DAYS, OldMessages, SweepResult
 from strata.recall.index import MessageIndex
-from strata.recall.store.retention import ForgottenMessages
+from strata.recall.store.retention import DeletedMessages
 from strata.shared.clock import Clock
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 
 _PROJECTS = 100
 _AGENTS = 100
-_POINTS = 500
-_Sweep = Callable[[str, str, datetime, Cursor | None, int], Awaitable[Swept]]
+_DELETED_AT_ONCE = 500
+_Sweep = Callable[[str, str, datetime, Cursor | None, int], Awaitable[SweepResult]]
 
 _log = get_logger(__name__)
 
 
 class RetentionWorker:
-    """Deletes what is too old, in small batches, again and again.
+    """Deletes old messages and turns in small batches, periodically.
 
-    Replicas need not agree who does it: whoever comes second finds nothing.
+    Replicas do not coordinate: the second one finds nothing to delete.
 
     Args:
-        old: What is too old.
-        clock: Tells what that is.
-        batch: Messages looked through in one transaction.
+        old: Finds and deletes old messages.
+        clock: The current time.
+        batch: Messages per transaction.
         every: Seconds between two rounds.
     """
 
@@ -41,7 +41,7 @@ class RetentionWorker:
         self._every = every
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         while True:
             try:
                 await self.round()
@@ -50,7 +50,7 @@ class RetentionWorker:
             await asyncio.sleep(self._every)
 
     async def round(self) -> int:
-        """Goes through all projects once; returns how many messages were deleted.
+        """Processes all projects once; returns the number of deleted messages.
 
         Raises:
             UnavailableError: The database cannot be reached.
@@ -58,7 +58,7 @@ class RetentionWorker:
         total, after = 0, ""
         while projects := await self._old.projects(after, _PROJECTS):
             for project_id, days in projects:
-                # What a summary had held is free when the summary is gone.
+                # Deleting a summary makes the messages that it refers to deletable.
                 while forgotten := await self._project(project_id, days):
                     total += forgotten
             after = projects[-1][0]
@@ -72,12 +72,12 @@ class RetentionWorker:
         while agents := await self._old.agents(project_id, after, _AGENTS):
             for agent_id in agents:
                 total += await self._walk(self._old.sweep, project_id, agent_id, before)
-                # After the messages: a turn goes once the last message of it is gone.
+                # After the messages, since a turn stays while it has messages.
                 turns += await self._walk(self._old.sweep_turns, project_id, agent_id, begun_before)
             after = agents[-1]
         if total or turns:
             _log.info(
-                "old messages are forgotten", project_id=project_id, messages=total, turns=turns
+                "old messages were deleted", project_id=project_id, messages=total, turns=turns
             )
         return total
 
@@ -92,20 +92,20 @@ class RetentionWorker:
                 return total
 
 
-class ForgottenPoints:
-    """What the index still has of deleted messages; a `Backlog` of the indexer."""
+class DeletedMessageBacklog:
+    """Index entries of deleted messages, to remove; a `Backlog` of the indexer."""
 
-    def __init__(self, forgotten: ForgottenMessages, index: MessageIndex) -> None:
+    def __init__(self, forgotten: DeletedMessages, index: MessageIndex) -> None:
         self._forgotten = forgotten
         self._index = index
 
     async def ensure(self) -> None:
-        """Needs nothing: the collection is another backlog's to make."""
+        """Does nothing: `MessageBacklog` creates the collection."""
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
-        found = await self._forgotten.find(_POINTS)
-        for project_id, ids in found.items():
+        deleted = await self._forgotten.find(_DELETED_AT_ONCE)
+        for project_id, ids in deleted.items():
             await self._index.remove(project_id, ids)
             await self._forgotten.done(project_id, ids)
-        return bool(found)
+        return bool(deleted)

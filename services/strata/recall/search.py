@@ -1,4 +1,4 @@
-"""Search over messages: the index proposes, PostgreSQL disposes."""
+"""Searches messages: candidates from the index, checked against PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import partial
 from strata.recall.domain.messages import Message
 from strata.recall.domain.query_roles import query_role
 from strata.recall.domain.search import (
-    Answer,
     Exclusion,
     Mode,
     SearchHit,
     SearchQuery,
+    SearchResult,
     SearchStore,
     exclusions,
 )
@@ -26,18 +26,18 @@ from strata.shared.reranking.result_order import Ranked, Reranking, explain_rank
 from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
 from strata.shared.vectors.result_merge import Matches, Place, explained, find, merge
 
-# Where a phrase must occur, PostgreSQL drops what does not hold it.
+# Factor for queries with phrases, since PostgreSQL drops candidates without the phrase.
 _PHRASE_MARGIN = 5
 
 
 class MessageSearch:
-    """Finds messages by meaning and by words.
+    """Searches messages by meaning and by words.
 
     Args:
-        store: The log.
-        index: The index; None searches by words alone.
-        clock: Says what "yesterday" is.
-        reranking: Puts the best results into order; None leaves them in that of the fusion.
+        store: Stores the messages.
+        index: The index; None to search only by words.
+        clock: The time that words like "yesterday" refer to.
+        reranking: Reorders the best results; None keeps the order of the fusion.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class MessageSearch:
         self._unchanged = Reranking.off()
         self._reranking = reranking or self._unchanged
 
-    async def search(self, query: SearchQuery) -> Answer:
+    async def search(self, query: SearchQuery) -> SearchResult:
         """Returns the best messages, best first."""
         now = query.reference_time or self._clock.now()
         spoken = time_ranges(query.text, now, zone_of(query.timezone))
         ranked, report = await self._best(query, spoken)
-        found = ranked[: query.limit]
-        messages = [each.item for each in found]
+        best = ranked[: query.limit]
+        messages = [result.item for result in best]
         around: dict[str, tuple[Message, ...]] = {}
-        if query.neighbours and found:
+        if query.neighbours and best:
             around = await self._store.around(messages, query.neighbours)
         left_out: tuple[Exclusion, ...] = ()
         if query.explain:
@@ -69,28 +69,28 @@ class MessageSearch:
             left_out = exclusions(query, everything[: query.limit])
         hits = tuple(
             SearchHit(
-                each.item,
-                each.place.mode,
-                each.place.score,
-                each.place.vector_rank,
-                each.place.fts_rank,
-                _why(each, place, query, spoken, report) if query.explain else "",
-                around.get(each.item.id, ()),
-                each.score,
-                each.rank,
+                result.item,
+                result.place.mode,
+                result.place.score,
+                result.place.vector_rank,
+                result.place.fts_rank,
+                _why(result, place, query, spoken, report) if query.explain else "",
+                around.get(result.item.id, ()),
+                result.score,
+                result.rank,
             )
-            for place, each in enumerate(found, start=1)
+            for place, result in enumerate(best, start=1)
         )
-        return Answer(hits, left_out, spoken, report)
+        return SearchResult(hits, left_out, spoken, report)
 
     async def _best(
         self, query: SearchQuery, spoken: Sequence[TimeRange]
     ) -> tuple[list[Ranked[Message]], Report | None]:
-        # Who asks for words alone wants the order of the words.
+        # A full-text search keeps the order of the search by words.
         reranking = self._unchanged if query.mode is Mode.FULL_TEXT else self._reranking
         deep = replace(query, limit=reranking.depth(query.limit))
-        found = await self._find(deep, spoken)
-        return await reranking.order(query.text, found, searchable_text)
+        candidates = await self._find(deep, spoken)
+        return await reranking.order(query.text, candidates, searchable_text)
 
     async def _find(
         self, query: SearchQuery, spoken: Sequence[TimeRange], *, weak: bool = False
@@ -99,22 +99,22 @@ class MessageSearch:
         index = self._index
         unknown = False
         if index is None or query.mode is Mode.FULL_TEXT:
-            found: Matches[Message] = Matches((), {}, await by_words())
+            matches: Matches[Message] = Matches((), {}, await by_words())
         else:
             limit = query.limit * (_PHRASE_MARGIN if '"' in query.text else 1)
             if query.mode is Mode.HYBRID:
                 unknown = await index.has_unknown_words(query.text)
-            found = await find(
-                partial(self._store.look, query, spoken, all_words=unknown),
+            matches = await find(
+                partial(self._store.open_snapshot, query, spoken, all_words=unknown),
                 lambda after: index.search(
                     current_project(), query, spoken, limit, weak=weak, after=after
                 ),
                 by_words,
             )
         return merge(
-            found.hits,
-            found.by_id,
-            [(message.id, message, score) for message, score in found.by_words],
+            matches.hits,
+            matches.by_id,
+            [(message.id, message, score) for message, score in matches.by_words],
             unknown_words=unknown,
         )
 
@@ -126,15 +126,15 @@ def _why(
     spoken: Sequence[TimeRange],
     report: Report | None,
 ) -> str:
-    """Tells in words why a message stands where it stands."""
+    """Explains the rank of a message in words."""
     reasons = []
     message = ranked.item
     if query_role(query.text) is message.role:
         reasons.append(f"the question is about words of the {message.role.value}")
     reasons += [
-        f"it was said at the time of {each.words!r}"
-        for each in spoken
-        if each.holds(message.create_time)
+        f"it was said at the time of {time_range.words!r}"
+        for time_range in spoken
+        if time_range.holds(message.create_time)
     ]
     return " ".join(
         filter(None, [explained(ranked.place, reasons), explain_rank(ranked, place, report)])

@@ -1,4 +1,4 @@
-"""The two services of recall: convert, ask the store, convert back."""
+"""The gRPC servicers of recall: convert requests, call the store, convert results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXPORT_PAGE = 200
 
 
 class MessageServicer(message_grpc.MessageServiceServicer):
-    """Reads and searches the log."""
+    """Reads and searches messages."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class MessageServicer(message_grpc.MessageServiceServicer):
     ) -> message_pb.SearchMessagesResponse:
         """Searches the messages of an agent."""
         answer = await self._search.search(convert_search.to_search(request))
-        # A hundred long messages with their neighbours would hold up the event loop.
+        # In a thread, since converting a hundred long messages would block the event loop.
         return await asyncio.to_thread(convert_search.answer_to_proto, answer)
 
     async def PinMessage(
         self, request: message_pb.PinMessageRequest, context: Context
     ) -> message_pb.PinMessageResponse:
-        """Keeps a message in the window."""
+        """Pins a message, so that it stays in the window."""
         check_id(request.message_id, "message", field="message_id")
         message = await self._pins.set(request.message_id, pinned=True)
         return message_pb.PinMessageResponse(message=convert.message_to_proto(message))
@@ -100,7 +100,7 @@ class MessageServicer(message_grpc.MessageServiceServicer):
     async def UnpinMessage(
         self, request: message_pb.UnpinMessageRequest, context: Context
     ) -> message_pb.UnpinMessageResponse:
-        """Takes a pin away."""
+        """Unpins a message."""
         check_id(request.message_id, "message", field="message_id")
         message = await self._pins.set(request.message_id, pinned=False)
         return message_pb.UnpinMessageResponse(message=convert.message_to_proto(message))
@@ -108,14 +108,14 @@ class MessageServicer(message_grpc.MessageServiceServicer):
     async def ExpandSummary(
         self, request: message_pb.ExpandSummaryRequest, context: Context
     ) -> message_pb.ExpandSummaryResponse:
-        """Returns what a summary stands for."""
+        """Returns the messages that a summary replaces."""
         expanded = await expand(self._store, convert_log.to_expansion(request))
         return convert_log.expanded_to_proto(expanded)
 
     async def ExportMessages(
         self, request: message_pb.ExportMessagesRequest, context: Context
     ) -> AsyncIterator[message_pb.ExportMessagesResponse]:
-        """Gives all messages, a page at a time: it never holds more than one."""
+        """Streams all messages, page by page, with one page in memory."""
         wanted = convert_log.to_whole(request)
         page = await self._store.page(wanted, EXPORT_PAGE, None)
         while page.messages:
@@ -142,7 +142,7 @@ class MessageServicer(message_grpc.MessageServiceServicer):
 
 
 class WindowServicer(window_grpc.WindowServiceServicer):
-    """Keeps the context windows."""
+    """Serves context windows to the agent loop."""
 
     def __init__(
         self, store: WindowStore, forks: ForkStore, clock: Clock, search_language: str
@@ -201,7 +201,7 @@ class WindowServicer(window_grpc.WindowServiceServicer):
     async def CommitStep(
         self, request: window_pb.CommitStepRequest, context: Context
     ) -> window_pb.CommitStepResponse:
-        """Stores one step, whole or not at all."""
+        """Stores one step atomically."""
         committed = await self._store.commit_step(convert.to_step(request, self._clock.now()))
         return window_pb.CommitStepResponse(
             messages=convert.messages_to_proto(committed.messages),
@@ -212,14 +212,14 @@ class WindowServicer(window_grpc.WindowServiceServicer):
     async def CompactWindow(
         self, request: window_pb.CompactWindowRequest, context: Context
     ) -> window_pb.CompactWindowResponse:
-        """Stores a summary and swaps the window."""
+        """Stores a summary and replaces the window."""
         window = await self._store.compact(convert.to_compaction(request, self._clock.now()))
         return window_pb.CompactWindowResponse(window=convert.window_to_proto(window))
 
     async def EvictMessages(
         self, request: window_pb.EvictMessagesRequest, context: Context
     ) -> window_pb.EvictMessagesResponse:
-        """Takes archived messages out of a window."""
+        """Evicts archived messages from a window."""
         check_id(request.conversation_id, "conversation", field="conversation_id")
         check_id(request.agent_id, "agent", field="agent_id")
         evicted = await self._store.evict(
@@ -230,7 +230,7 @@ class WindowServicer(window_grpc.WindowServiceServicer):
     async def ForkWindow(
         self, request: window_pb.ForkWindowRequest, context: Context
     ) -> window_pb.ForkWindowResponse:
-        """Opens a conversation with the window of another as it was at a message."""
+        """Creates a conversation with the window that another one had at a message."""
         convert_log.check_fork(request)
         await self._forks.fork(
             request.source_conversation_id, request.conversation_id, request.until_message_id

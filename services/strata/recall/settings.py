@@ -9,7 +9,7 @@ from strata.shared.settings import settings_config
 
 
 class RecallSettings(RerankingServiceSettings):
-    """What the recall service can be told from outside."""
+    """Settings of the recall service."""
 
     model_config = settings_config("recall")
 

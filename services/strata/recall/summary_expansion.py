@@ -1,4 +1,4 @@
-"""What a summary stands for."""
+"""Reads the messages that a summary replaces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SHOWN = (Role.USER, Role.ASSISTANT, Role.TOOL, Role.APPROVAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Expansion:
-    """What to expand: the newest summary of a conversation's window, or one by its id."""
+class SummaryExpansion:
+    """The summary to expand: the newest one in a conversation's window, or one by its id."""
 
     limit: int
     conversation_id: str = ""
@@ -25,31 +25,31 @@ class Expansion:
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded:
-    """A summary and a page of what it stands for; ``next_sequence`` is 0 at the end."""
+class ExpandedSummary:
+    """A summary and a page of its messages; ``next_sequence`` is 0 at the end."""
 
     summary: Message | None = None
     messages: Sequence[Message] = field(default_factory=tuple)
     next_sequence: int = 0
 
 
-async def expand(store: MessageStore, wanted: Expansion) -> Expanded:
-    """Returns the messages that a summary stands for, oldest first.
+async def expand(store: MessageStore, wanted: SummaryExpansion) -> ExpandedSummary:
+    """Returns the messages that a summary replaces, oldest first.
 
     Raises:
         NotFoundError: ``MESSAGE_NOT_FOUND``.
-        InvalidArgumentError: The message is no summary.
+        InvalidArgumentError: The message is not a summary.
     """
     summary = await _summary(store, wanted)
     if summary is None:
-        return Expanded()
+        return ExpandedSummary()
     [part] = [part for part in summary.parts if part["type"] == "summary"] or [{}]
     first = max(int(part.get("first_sequence", 0)), wanted.from_sequence)
     last = int(part.get("last_sequence", -1))
     if wanted.start_time is not None:
         since = await store.first_since(summary.conversation_id, wanted.start_time, first, last)
         if since is None:
-            return Expanded(summary)
+            return ExpandedSummary(summary)
         first = since
     page = await store.page(
         MessageFilter(
@@ -62,17 +62,17 @@ async def expand(store: MessageStore, wanted: Expansion) -> Expanded:
         None,
     )
     following = page.messages[-1].sequence + 1 if page.next_cursor else 0
-    return Expanded(summary, page.messages, following)
+    return ExpandedSummary(summary, page.messages, following)
 
 
-async def _summary(store: MessageStore, wanted: Expansion) -> Message | None:
+async def _summary(store: MessageStore, wanted: SummaryExpansion) -> Message | None:
     if not wanted.summary_id:
         return await store.newest_summary(wanted.conversation_id)
     message = await store.get(wanted.summary_id)
     if message.role is not Role.SUMMARY:
-        told = "must be the id of a summary"
+        problem = "must be the id of a summary"
         raise InvalidArgumentError(
-            f"summary_message_id {told}.",
-            violations=[FieldViolation("summary_message_id", told)],
+            f"summary_message_id {problem}.",
+            violations=[FieldViolation("summary_message_id", problem)],
         )
     return message

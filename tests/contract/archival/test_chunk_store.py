@@ -16,7 +16,7 @@ from strata.shared.errors import AbortedError
 from strata.shared.ids import new_id
 
 
-async def found(stores: Stores, folder: str, words: str) -> list[str]:
+async def search_texts(stores: Stores, folder: str, words: str) -> list[str]:
     by_words = await stores.chunks.by_words(words, [folder], 100)
     return [stored.chunk.text for stored, _ in by_words]
 
@@ -37,10 +37,10 @@ async def test_a_file_is_seen_when_all_its_chunks_are_there(stores: Stores) -> N
     folder, file = new_id("folder"), new_id("file")
     set_id = await stores.chunks.begin(folder, file)
     await stores.chunks.add(set_id, new_chunks("apples are red"))
-    assert await found(stores, folder, "apples") == []
+    assert await search_texts(stores, folder, "apples") == []
     assert await stores.progress(file) is None
     await stores.chunks.serve(set_id, 1, "one")
-    assert await found(stores, folder, "apples") == ["apples are red"]
+    assert await search_texts(stores, folder, "apples") == ["apples are red"]
     assert await stores.progress(file) == (0, 1)
 
 
@@ -49,9 +49,12 @@ async def test_the_former_chunks_are_found_until_the_new_ones_serve(stores: Stor
     await stores.index_file(folder, file, "the old plan", "another old plan")
     new = await stores.chunks.begin(folder, file)
     await stores.chunks.add(new, new_chunks("the new plan"))
-    assert sorted(await found(stores, folder, "plan")) == ["another old plan", "the old plan"]
+    assert sorted(await search_texts(stores, folder, "plan")) == [
+        "another old plan",
+        "the old plan",
+    ]
     await stores.chunks.serve(new, 1, "new")
-    assert await found(stores, folder, "plan") == ["the new plan"]
+    assert await search_texts(stores, folder, "plan") == ["the new plan"]
     assert await chunks_left(stores) == 1
 
 
@@ -70,7 +73,7 @@ async def test_the_same_content_again_keeps_what_is_indexed(stores: Stores) -> N
     assert await sets(stores) == [SetState.SERVING, SetState.DROPPED]
     await stores.index_file(new_id("folder"), file, "one", "two", digest="same")
     assert await stores.progress(file) == (0, 2)
-    assert await found(stores, folder, "one") == []
+    assert await search_texts(stores, folder, "one") == []
 
 
 async def test_many_sets_of_one_file_at_once_leave_one_that_serves(stores: Stores) -> None:
@@ -78,7 +81,7 @@ async def test_many_sets_of_one_file_at_once_leave_one_that_serves(stores: Store
     await asyncio.gather(
         *(stores.index_file(folder, file, f"plan number {number}") for number in range(8))
     )
-    assert len(await found(stores, folder, "plan")) == 1
+    assert len(await search_texts(stores, folder, "plan")) == 1
     assert sorted(await sets(stores)) == [SetState.DROPPED] * 7 + [SetState.SERVING]
     assert await chunks_left(stores) == 1
 
@@ -105,7 +108,7 @@ async def test_dropping_takes_files_and_folders_and_nothing_else(stores: Stores)
     assert await stores.chunks.drop([files[2]], [here]) == 0
     left = await stores.chunks.progress(files)
     assert [item.file_id for item in left] == [files[3]]
-    assert await found(stores, here, "word") == []
+    assert await search_texts(stores, here, "word") == []
 
 
 async def test_five_thousand_chunks_cost_a_statement_for_each_five_hundred(stores: Stores) -> None:
@@ -197,16 +200,16 @@ async def test_another_project_sees_drops_and_finds_nothing(stores: Stores) -> N
     staged = await stores.chunks.begin(folder, file)
     with context.use(caller(new_id("project"))):
         assert await stores.progress(file) is None
-        assert await found(stores, folder, "plan") == []
-        async with stores.chunks.look("plan", [folder], 100) as look:
-            assert not await look.by_ids([f"{set_id}/0"])
+        assert await search_texts(stores, folder, "plan") == []
+        async with stores.chunks.open_snapshot("plan", [folder], 100) as snapshot:
+            assert not await snapshot.by_ids([f"{set_id}/0"])
         assert await stores.chunks.drop([file], [folder]) == 0
         with pytest.raises(AbortedError):
             await stores.chunks.add(staged, new_chunks("forged"))
         # The same ids are another file there.
         await stores.index_file(folder, file, "a plan of their own")
-        assert await found(stores, folder, "plan") == ["a plan of their own"]
-    assert await found(stores, folder, "plan") == ["the secret plan"]
+        assert await search_texts(stores, folder, "plan") == ["a plan of their own"]
+    assert await search_texts(stores, folder, "plan") == ["the secret plan"]
 
 
 async def test_files_are_no_archive_and_no_passage(stores: Stores) -> None:

@@ -73,11 +73,11 @@ async def test_what_has_expired_is_not_there_at_once(stores: Stores) -> None:
     assert [passage.id for passage in (await stores.passages.page(within, 5, None)).passages] == [
         young.id
     ]
-    async with stores.passages.look("boat", within, 5) as look:
-        assert set(await look.by_ids([old.id, young.id])) == {young.id}
-        waiting = await look.waiting()
+    async with stores.passages.open_snapshot("boat", within, 5) as snapshot:
+        assert set(await snapshot.by_ids([old.id, young.id])) == {young.id}
+        waiting = await snapshot.waiting()
     for by_words in (waiting, await stores.passages.by_words("boat", within, 5)):
-        assert [each.id for each, _ in by_words] == [young.id]
+        assert [match.id for match, _ in by_words] == [young.id]
     stats = await stores.archives.stats(agent)
     assert (stats.passage_count, stats.tags) == (1, ("both",))
     assert await stores.archives.tags("", agent) == {"both": 1}
@@ -122,7 +122,7 @@ async def test_the_worker_destroys_in_batches_and_counts_right(stores: Stores) -
         assert await _count(connection, "passage_versions") == 0
         assert await _count(connection, "passage_likeness") == 1
     assert left[young.id] == ("the young boat", False)
-    assert {each for id_, each in left.items() if id_ != young.id} == {("", True)}
+    assert {row for id_, row in left.items() if id_ != young.id} == {("", True)}
     await live(stores, young, 0)
     stats = await stores.archives.stats(agent)
     assert (stats.passage_count, stats.tags) == (1, ("both",))
@@ -132,8 +132,8 @@ async def test_the_worker_destroys_in_batches_and_counts_right(stores: Stores) -
 
 
 async def _count(connection: AsyncConnection, table: str) -> int:
-    found = await connection.execute(text(f"SELECT count(*) FROM archival.{table}"))
-    return int(found.scalar_one())
+    result = await connection.execute(text(f"SELECT count(*) FROM archival.{table}"))
+    return int(result.scalar_one())
 
 
 async def test_an_expired_text_is_not_a_duplicate(stores: Stores) -> None:

@@ -12,7 +12,7 @@ from strata.shared.ids import new_id
 async def passages_of(stores: Stores, project: str, count: int) -> list[str]:
     with context.use(caller(project)):
         texts = [f"Note {number} of {project}." for number in range(count)]
-        return [each.passage.id for each in await stores.insert(new_id("agent"), *texts)]
+        return [inserted.passage.id for inserted in await stores.insert(new_id("agent"), *texts)]
 
 
 async def done(stores: Stores, project: str, ids: Sequence[str]) -> None:

@@ -19,8 +19,8 @@ from strata.shared.vectors.qdrant import QdrantIndex, connect
 World = tuple[Finder, EmbeddedVectors]
 
 
-def texts(found: list[FoundChunk]) -> list[str]:
-    return [item.stored.chunk.text for item in found]
+def texts(hits: list[FoundChunk]) -> list[str]:
+    return [item.stored.chunk.text for item in hits]
 
 
 async def in_the_index(engine: EmbeddedVectors, where: Where | None = None) -> int:

@@ -43,11 +43,11 @@ async def words_of(stores: Stores, passage: Passage) -> list[tuple[int, str, str
 
 async def rows_of(stores: Stores, table: str, passage_id: str) -> int:
     async with stores.database.transaction() as connection:
-        found = await connection.execute(
+        result = await connection.execute(
             text(f"SELECT count(*) FROM archival.{table} WHERE passage_id = :id"),
             {"id": passage_id},
         )
-        return int(found.scalar_one())
+        return int(result.scalar_one())
 
 
 async def test_every_change_is_a_version_with_its_author(stores: Stores) -> None:

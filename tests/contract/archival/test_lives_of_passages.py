@@ -159,18 +159,18 @@ class Machine(RuleBasedStateMachine):
     def update(self, data: st.DataObject, text: str | None, tags: tuple[str, ...] | None) -> None:
         passage_id, known = self._one(data)
         change = PassageChange(text=None if text is None else new_text(text), tags=tags)
-        said = text or known.text
+        expected = text or known.text
         try:
             new = self.run(lambda: self.history.update(passage_id, change, datetime.now(UTC)))
         except NotFoundError:
             assert not self.alive(known)
         except AlreadyExistsError:
-            assert self.holder(known.home, said, passage_id)
+            assert self.holder(known.home, expected, passage_id)
         else:
             assert self.alive(known)
-            assert not self.holder(known.home, said, passage_id)
-            known.versions.append((said, known.tags if tags is None else tags))
-            self.forget_expired(known.home, said)
+            assert not self.holder(known.home, expected, passage_id)
+            known.versions.append((expected, known.tags if tags is None else tags))
+            self.forget_expired(known.home, expected)
             assert (new.text, new.tags) == known.versions[-1]
 
     @precondition(lambda self: self.known)
@@ -192,7 +192,7 @@ class Machine(RuleBasedStateMachine):
     def restore(self, data: st.DataObject) -> None:
         passage_id, known = self._one(data)
         revision = data.draw(st.integers(0, len(known.versions)))
-        said = known.versions[revision - 1]
+        version = known.versions[revision - 1]
         try:
             back = self.run(
                 lambda: self.history.restore(
@@ -202,13 +202,13 @@ class Machine(RuleBasedStateMachine):
         except NotFoundError:
             assert self.expired(known)
         except AlreadyExistsError:
-            assert self.holder(known.home, said[0], passage_id)
+            assert self.holder(known.home, version[0], passage_id)
         else:
             assert not self.expired(known)
-            assert (back.text, back.tags) == said
+            assert (back.text, back.tags) == version
             if known.deleted or revision:
-                known.versions.append(said)
-                self.forget_expired(known.home, said[0])
+                known.versions.append(version)
+                self.forget_expired(known.home, version[0])
             known.deleted = False
 
     @precondition(lambda self: self.known)
@@ -228,9 +228,9 @@ class Machine(RuleBasedStateMachine):
     def live(self, home: int, minutes: int) -> None:
         # A text that comes back to life beside the same one is not allowed for in the model.
         revived = [
-            each
-            for each in self.known.values()
-            if each.home == home and self.expired(each) and not 0 < minutes <= each.age
+            model
+            for model in self.known.values()
+            if model.home == home and self.expired(model) and not 0 < minutes <= model.age
         ]
         if not revived:
             change = ArchiveChange(time_to_live=60 * minutes)
@@ -278,30 +278,34 @@ class Machine(RuleBasedStateMachine):
             self.run(self._check)
 
     async def _check(self) -> None:
-        alive = {each for each, known in self.known.items() if self.alive(known)}
-        kept = {each for each, known in self.known.items() if not self.expired(known)}
+        alive = {passage_id for passage_id, known in self.known.items() if self.alive(known)}
+        kept = {passage_id for passage_id, known in self.known.items() if not self.expired(known)}
         everything = [*self.known, *self.purged]
         tags: Counter[str] = Counter()
         for number, home in enumerate(self.homes):
-            here = {each for each in self.known if self.known[each].home == number}
+            here = {
+                passage_id for passage_id in self.known if self.known[passage_id].home == number
+            }
             within = Filter((home,))
             page = await self.passages.page(within, 500, None)
             assert {passage.id for passage in page.passages} == alive & here
             shown = await self.passages.page(Filter((home,), show_deleted=True), 500, None)
             assert {passage.id for passage in shown.passages} == kept & here
-            async with self.passages.look("boat", within, 500) as look:
-                assert set(await look.by_ids(everything)) == alive & here
+            async with self.passages.open_snapshot("boat", within, 500) as snapshot:
+                assert set(await snapshot.by_ids(everything)) == alive & here
             by_words = await self.passages.by_words("boat", within, 500)
-            assert {each.id for each, _ in by_words} == alive & here
+            assert {match.id for match, _ in by_words} == alive & here
             for passage in page.passages:
                 assert (passage.text, passage.tags) == self.known[passage.id].versions[-1]
                 assert set(passage.near_duplicate_ids) <= alive & here - {passage.id}
-            used = Counter(tag for each in alive & here for tag in self.known[each].tags)
+            used = Counter(
+                tag for passage_id in alive & here for tag in self.known[passage_id].tags
+            )
             assert await self.archives.tags(home, "") == used
             assert (await self.archives.get(home)).passage_count == len(alive & here)
             tags += used
         stats = await self.archives.stats(self.agent)
-        by_use = sorted(tags.items(), key=lambda each: (-each[1], each[0]))
+        by_use = sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))
         assert (stats.passage_count, stats.tags) == (len(alive), tuple(tag for tag, _ in by_use))
         assert await self.archives.tags("", self.agent) == tags
 

@@ -20,13 +20,13 @@ async def test_a_passage_that_is_indexed_after_the_moment_is_still_found_by_its_
     [stored] = await stores.insert(new_id("agent"), "The boat is blue.")
     passage, within = stored.passage, Filter((stored.passage.archive_id,))
 
-    async with stores.passages.look("boat", within, 5) as look:
+    async with stores.passages.open_snapshot("boat", within, 5) as snapshot:
         other = Stores.opened(urls)
         await other.pending.done(current_project(), [passage])
         await other.close()
-        assert [each.id for each, _ in await look.waiting()] == [passage.id]
-    async with stores.passages.look("boat", within, 5) as look:
-        assert not await look.waiting()
+        assert [match.id for match, _ in await snapshot.waiting()] == [passage.id]
+    async with stores.passages.open_snapshot("boat", within, 5) as snapshot:
+        assert not await snapshot.waiting()
     await stores.close()
 
 
@@ -40,7 +40,7 @@ async def test_a_chunk_that_is_indexed_after_the_moment_is_still_found_by_its_wo
     await stores.chunks.add(set_id, new_chunks("The boat is blue."))
     await stores.chunks.serve(set_id, 1, set_id)
 
-    async with stores.chunks.look("boat", [folder], 5) as look:
+    async with stores.chunks.open_snapshot("boat", [folder], 5) as snapshot:
         other = Stores.opened(urls)
         async with other.queue.claim() as queued:
             assert queued is not None
@@ -48,7 +48,7 @@ async def test_a_chunk_that_is_indexed_after_the_moment_is_still_found_by_its_wo
             assert batch is not None
             await other.queue.indexed(queued, batch)
         await other.close()
-        assert [each.chunk.text for each, _ in await look.waiting()] == ["The boat is blue."]
-    async with stores.chunks.look("boat", [folder], 5) as look:
-        assert not await look.waiting()
+        assert [match.chunk.text for match, _ in await snapshot.waiting()] == ["The boat is blue."]
+    async with stores.chunks.open_snapshot("boat", [folder], 5) as snapshot:
+        assert not await snapshot.waiting()
     await stores.close()

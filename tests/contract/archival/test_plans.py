@@ -16,11 +16,11 @@ async def test_passages_are_read_by_id_in_a_table_that_has_just_grown(stores: St
     """By archive and time, all of them would be walked through for each search."""
     agent = new_id("agent")
     stored = await stores.insert(agent, *(f"Passage number {number}." for number in range(1_500)))
-    ids = [each.passage.id for each in stored[::200]]
+    ids = [inserted.passage.id for inserted in stored[::200]]
     with stores.database.statistics.record() as texts:
         within = Filter((stored[0].passage.archive_id,))
-        async with stores.passages.look("number", within, 10) as look:
-            assert set(await look.by_ids(ids)) == set(ids)
+        async with stores.passages.open_snapshot("number", within, 10) as snapshot:
+            assert set(await snapshot.by_ids(ids)) == set(ids)
     (statement,) = texts
     plan = await plan_of(stores.database, statement)
     # The passages themselves, and those that are nearly the same.

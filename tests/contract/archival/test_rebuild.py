@@ -58,7 +58,7 @@ async def test_how_far_the_index_is_behind_is_measured(
         ChunkBacklog(world.stores.queue, world.chunk_index, batch=9, telemetry=telemetry),
     )
 
-    async def told() -> list[float]:
+    async def lags() -> list[float]:
         for backlog in backlogs:
             await backlog.ensure()
         names = ("passages", "file-chunks")
@@ -66,7 +66,7 @@ async def test_how_far_the_index_is_behind_is_measured(
 
     await world.stores.insert(new_id("agent"), "one", "two")
     await world.stores.index_file(new_id("folder"), new_id("file"), "a", "b", "c")
-    assert await told() == [2, 3]
+    assert await lags() == [2, 3]
     await world.index_all()
-    assert await told() == [0, 0]
+    assert await lags() == [0, 0]
     assert telemetry.gauge(LAG_SECONDS, collection="passages").value == 0

@@ -314,8 +314,8 @@ async def test_chunks_of_files_are_rebuilt(world: World) -> None:
     job = await world.reindex("files")
     assert (job.phase, job.total) == (pb.REINDEX_PHASE_SWITCHED, 15)
     state = await world.indexes.admin.state("files")
-    found = await world.file_search.search([folder], "walrus", 3)
-    assert found.hits[0].stored.chunk.text == "Only a walrus is left."
+    result = await world.file_search.search([folder], "walrus", 3)
+    assert result.hits[0].stored.chunk.text == "Only a walrus is left."
     await world.index_all()
     assert await world.held(state.generation, FILE_CHUNKS) == 11
 
@@ -441,8 +441,8 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(world: World) 
     stores = world.stores
     bare = await wire(world.settings, alone, world.vectors, stores.database, stores.worker)
     later = replace(world, indexes=bare, models=alone)
-    found = (await later.search.search(Search("otter", 3, agent_id=world.agent))).hits
-    assert [(hit.passage.text, hit.mode) for hit in found] == [(TEXTS[0], "fts")]
+    hits = (await later.search.search(Search("otter", 3, agent_id=world.agent))).hits
+    assert [(hit.passage.text, hit.mode) for hit in hits] == [(TEXTS[0], "fts")]
     await bare.admin.start("passages", LOCAL_MODEL, "")
     await later.insert("Stored while there was no index.")
     await later.index_all()
@@ -458,5 +458,5 @@ async def test_a_limited_model_leaves_the_words(world: World) -> None:
     for status in (429, 401, 503):
         body = {"error": {"message": "no"}}
         world.endpoint.script = lambda request, status=status, body=body: Reply(status, body)  # type: ignore[misc]
-        found = (await world.search.search(Search("violin", 3, agent_id=world.agent))).hits
-        assert [(hit.passage.text, hit.mode) for hit in found] == [(TEXTS[1], "fts")]
+        hits = (await world.search.search(Search("violin", 3, agent_id=world.agent))).hits
+        assert [(hit.passage.text, hit.mode) for hit in hits] == [(TEXTS[1], "fts")]

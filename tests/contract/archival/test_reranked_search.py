@@ -56,9 +56,9 @@ async def reranked(
 async def agent(finder: World) -> str:
     world, _ = finder
     name = new_id("agent")
-    for number, said in enumerate(SAID):
+    for number, words in enumerate(SAID):
         tags = ("odd",) if number % 2 else ("even",)
-        await world.stores.insert(name, said, tags=tags)
+        await world.stores.insert(name, words, tags=tags)
     await world.index_all()
     return name
 

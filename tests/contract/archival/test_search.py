@@ -35,8 +35,8 @@ async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[Fo
     return list((await ask(finder, agent, query, **fields)).hits)
 
 
-def texts(found: Iterable[FoundPassage]) -> list[str]:
-    return [item.passage.text for item in found]
+def texts(hits: Iterable[FoundPassage]) -> list[str]:
+    return [item.passage.text for item in hits]
 
 
 async def test_a_passage_is_found_by_what_it_means(finder: World) -> None:
@@ -56,11 +56,11 @@ async def test_what_waits_for_the_index_is_found_by_its_words(finder: World) -> 
     world, _ = finder
     agent = new_id("agent")
     await world.stores.insert(agent, "The wifi password is tulip-42.")
-    (found,) = await find(world, agent, "what is the wifi password")
-    assert (found.mode, found.fts_rank, found.vector_rank) == ("fts", 1, None)
+    (hit,) = await find(world, agent, "what is the wifi password")
+    assert (hit.mode, hit.fts_rank, hit.vector_rank) == ("fts", 1, None)
     await world.indexer.index_pending()
-    (found,) = await find(world, agent, "what is the wifi password")
-    assert found.mode == "hybrid"
+    (hit,) = await find(world, agent, "what is the wifi password")
+    assert hit.mode == "hybrid"
 
 
 class Overtaken:
@@ -91,8 +91,8 @@ async def test_what_comes_into_the_index_during_the_search_is_found(finder: Worl
     assert texts(answer.hits) == ["The wifi password is tulip-42."]
     await world.stores.index_file(folder, file, "The wifi of the office is aster-18.")
     chunks = FileChunkSearch(world.stores.chunks, cast("Any", Overtaken(world.chunk_index, world)))
-    (found,) = (await chunks.search([folder], "office wifi", 5)).hits
-    assert found.stored.chunk.text == "The wifi of the office is aster-18."
+    (hit,) = (await chunks.search([folder], "office wifi", 5)).hits
+    assert hit.stored.chunk.text == "The wifi of the office is aster-18."
 
 
 async def test_the_index_is_asked_after_the_moment_and_not_before(finder: World) -> None:
@@ -119,8 +119,8 @@ async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder:
     later = NOW + timedelta(seconds=1)
     await world.stores.insert(other, "The wifi password is tulip-42.", stored=later)
     await world.indexer.index_pending()
-    (found,) = await find(world, other, "what is the wifi password")
-    assert found.mode == "hybrid"
+    (hit,) = await find(world, other, "what is the wifi password")
+    assert hit.mode == "hybrid"
     await world.index_all()
     assert await world.stores.pending.find(5) == {}
 
@@ -201,7 +201,7 @@ async def test_a_search_tells_what_each_condition_left_out(finder: World) -> Non
     )
     assert answer.hits == ()
     everything = (await ask(world, agent, asked, explain=True)).hits
-    ids = {each.passage.text: each.passage.id for each in everything}
+    ids = {hit.passage.text: hit.passage.id for hit in everything}
     left_out = {
         exclusion.condition: (exclusion.count, exclusion.best_passage_id)
         for exclusion in answer.exclusions
@@ -280,9 +280,9 @@ async def test_a_long_passage_is_found_by_its_end(finder: World) -> None:
     filler = " ".join(f"Point {number} of the meeting was about budgets." for number in range(80))
     await world.stores.insert(agent, f"{filler} The spare key lies under the flower pot.", "tea")
     await world.indexer.index_pending()
-    found = await find(world, agent, "Where is the spare key?")
-    assert found[0].passage.text.endswith("flower pot.")
-    assert len({item.passage.id for item in found}) == len(found)
+    hit = await find(world, agent, "Where is the spare key?")
+    assert hit[0].passage.text.endswith("flower pot.")
+    assert len({item.passage.id for item in hit}) == len(hit)
 
 
 async def test_another_projects_passages_are_never_found(finder: World) -> None:
@@ -293,14 +293,14 @@ async def test_another_projects_passages_are_never_found(finder: World) -> None:
     with context.use(caller(new_id("project"))):
         assert await find(world, agent, "launch code") == []
         (stranger,) = await world.stores.insert(agent, "nothing to see")
-        found = await world.search.search(
+        hit = await world.search.search(
             Search(
                 query="launch code",
                 top_k=5,
                 archive_ids=(stranger.passage.archive_id,),
             )
         )
-        assert "the launch code is 1234" not in texts(found.hits)
+        assert "the launch code is 1234" not in texts(hit.hits)
 
 
 async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: World) -> None:
@@ -311,8 +311,8 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: W
     await world.stores.insert(agent, "The dog is called Bello.")
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
-    found = await find(world, agent, "what is the dog called")
-    assert "The dog is called Bello." in texts(found)
+    hit = await find(world, agent, "what is the dog called")
+    assert "The dog is called Bello." in texts(hit)
     running = asyncio.create_task(world.indexer.run())
     try:
         async with asyncio.timeout(60):

@@ -179,11 +179,11 @@ async def test_an_edit_that_waited_for_a_deletion_finds_nothing(
 
     async def edit(unit: Unit) -> tuple[Block | None, Block | None]:
         await locked.wait()
-        found = await unit.lock_labelled("agent-a", "human")
-        return found.block, await unit.lock_block(block.id)
+        labelled = await unit.lock_labelled("agent-a", "human")
+        return labelled.block, await unit.lock_block(block.id)
 
-    _, found = await asyncio.gather(do(store, delete), do(store, edit))
-    assert found == (None, None)
+    _, result = await asyncio.gather(do(store, delete), do(store, edit))
+    assert result == (None, None)
 
 
 async def test_a_memory_can_be_seen_as_it_was(store: PostgresBlockStore) -> None:
@@ -296,8 +296,8 @@ async def test_several_locks_find_what_there_is(store: PostgresBlockStore) -> No
     one = await insert(store, "one", agent="agent-a")
     two = await insert(store, "two", agent="agent-a")
     ended = await end(store, await insert(store, "gone"), at(1))
-    found, labels = await do(store, lambda unit: unit.lock_all("agent-a", ["two", "one", "x"]))
-    assert (found, labels) == ({"one": one, "two": two}, ("one", "two"))
+    blocks, labels = await do(store, lambda unit: unit.lock_all("agent-a", ["two", "one", "x"]))
+    assert (blocks, labels) == ({"one": one, "two": two}, ("one", "two"))
     ids = [two.id, ended.id, new_id("block"), one.id]
     locked = await do(store, lambda unit: unit.lock_blocks(ids))
     assert locked == {one.id: one, two.id: two, ended.id: ended}
@@ -314,13 +314,13 @@ async def test_those_who_lock_several_never_wait_for_each_other(
         await add(unit, list((await unit.lock_blocks(ids)).values()))
 
     async def by_label(unit: Unit) -> None:
-        found, _ = await unit.lock_all("agent-a", labels[::-1])
-        await add(unit, list(found.values()))
+        by_name, _ = await unit.lock_all("agent-a", labels[::-1])
+        await add(unit, list(by_name.values()))
 
-    async def add(unit: Unit, found: list[Block]) -> None:
+    async def add(unit: Unit, locked: list[Block]) -> None:
         changes = [
             (replace(next_revision(block, NOW), value=f"{block.value}x"), by("append", NOW))
-            for block in found
+            for block in locked
         ]
         await unit.update_all(changes, response=b"")
 
@@ -337,16 +337,16 @@ async def test_edits_are_found_by_run_agent_time_and_block(store: PostgresBlockS
     one = await write(store, one, at(3), value="c", run_id="run-b", agent_id="agent-a")
     one = await write(store, one, at(4), value="d", run_id="run-a", agent_id="agent-b")
 
-    async def found(**selection: Any) -> dict[str, list[int]]:
+    async def matching(**selection: Any) -> dict[str, list[int]]:
         edits = await do(store, lambda unit: unit.edits(Selection(**selection)))
         return {block_id: list(revisions) for block_id, revisions in edits.items()}
 
-    assert await found(run_id="run-a") == {one.id: [4, 2], two.id: [1]}
-    assert await found(run_id="run-a", agent_id="agent-a") == {one.id: [2], two.id: [1]}
-    assert await found(run_id="run-a", block_id=two.id) == {two.id: [1]}
-    assert await found(agent_id="agent-a", since=at(2)) == {one.id: [3, 2]}
-    assert await found(block_id=one.id, since=at(3)) == {one.id: [4, 3]}
-    assert await found(run_id="run-z") == {}
+    assert await matching(run_id="run-a") == {one.id: [4, 2], two.id: [1]}
+    assert await matching(run_id="run-a", agent_id="agent-a") == {one.id: [2], two.id: [1]}
+    assert await matching(run_id="run-a", block_id=two.id) == {two.id: [1]}
+    assert await matching(agent_id="agent-a", since=at(2)) == {one.id: [3, 2]}
+    assert await matching(block_id=one.id, since=at(3)) == {one.id: [4, 3]}
+    assert await matching(run_id="run-z") == {}
 
 
 async def test_reverts_tell_what_they_undid(store: PostgresBlockStore) -> None:
@@ -355,8 +355,8 @@ async def test_reverts_tell_what_they_undid(store: PostgresBlockStore) -> None:
     changed = replace(next_revision(block, at(1)), value="2")
     await do(store, lambda unit: unit.update(changed, authorship, response=b""))
     other = await insert(store, "two")
-    found = await do(store, lambda unit: unit.reverts([block.id, other.id]))
-    assert found == {block.id: {2: "1-1"}}
+    undone = await do(store, lambda unit: unit.reverts([block.id, other.id]))
+    assert undone == {block.id: {2: "1-1"}}
     assert (await store.versions(block.id, 0, 1))[0].authorship == authorship
 
 

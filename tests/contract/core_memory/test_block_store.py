@@ -138,15 +138,15 @@ async def test_a_block_comes_back_as_it_was_stored(store: PostgresBlockStore) ->
     )
     await insert(store, block, agent="agent-a")
     assert await store.block(block.id) == replace(block, agent_ids=("agent-a",))
-    found = await store.labelled("agent-a", "human")
-    assert (found.block, found.labels) == (replace(block, agent_ids=("agent-a",)), ("human",))
+    labelled = await store.labelled("agent-a", "human")
+    assert (labelled.block, labelled.labels) == (replace(block, agent_ids=("agent-a",)), ("human",))
 
 
 async def test_what_is_not_there_is_none(store: PostgresBlockStore) -> None:
     await insert(store, make("persona"), agent="agent-a")
     assert await store.block(new_id("block")) is None
-    found = await store.labelled("agent-a", "human")
-    assert (found.block, found.labels) == (None, ("persona",))
+    labelled = await store.labelled("agent-a", "human")
+    assert (labelled.block, labelled.labels) == (None, ("persona",))
 
 
 async def test_versions_keep_the_text_and_its_authorship(store: PostgresBlockStore) -> None:
@@ -185,7 +185,7 @@ async def test_an_agent_has_a_label_once(store: PostgresBlockStore) -> None:
         await insert(store, make("human"), agent="agent-a")
     with pytest.raises(AlreadyExistsError):
         await write(store, replace(third, label="human", revision=2))
-    assert [each.label for _, each in await store.agent_blocks("agent-a", "", 0, 10)] == [
+    assert [stored.label for _, stored in await store.agent_blocks("agent-a", "", 0, 10)] == [
         "human",
         "third",
     ]
@@ -213,10 +213,10 @@ async def test_blocks_stand_in_the_order_of_attachment(store: PostgresBlockStore
     memory = await store.agent_memory("agent-a", "")
     assert [block.label for block in memory.blocks] == ["b", "c", "a"]
     rows = await store.agent_blocks("agent-a", "", 0, 2)
-    assert [each.label for _, each in rows] == ["b", "c"]
+    assert [stored.label for _, stored in rows] == ["b", "c"]
     rest = await store.agent_blocks("agent-a", "", rows[-1][0], 2)
-    assert [each.label for _, each in rest] == ["a"]
-    assert [each.label for _, each in await store.agent_blocks("agent-a", "c", 0, 9)] == ["c"]
+    assert [stored.label for _, stored in rest] == ["a"]
+    assert [stored.label for _, stored in await store.agent_blocks("agent-a", "c", 0, 9)] == ["c"]
 
 
 async def test_edits_do_not_move_blocks(store: PostgresBlockStore) -> None:
@@ -298,11 +298,11 @@ async def test_of_two_equal_requests_at_once_one_is_done(store: PostgresBlockSto
     block = await insert(store, make(value="0"), agent="agent-a")
 
     async def work(unit: Unit) -> str:
-        found = await unit.lock_labelled("agent-a", "human")
-        assert found.block is not None
+        labelled = await unit.lock_labelled("agent-a", "human")
+        assert labelled.block is not None
         await asyncio.sleep(0.05)
-        value = f"{int(found.block.value) + 1}"
-        changed = replace(found.block, value=value, revision=found.block.revision + 1)
+        value = f"{int(labelled.block.value) + 1}"
+        changed = replace(labelled.block, value=value, revision=labelled.block.revision + 1)
         await unit.update(changed, AUTHORSHIP, response=b"answer")
         return value
 
@@ -372,7 +372,9 @@ async def test_release_deletes_what_the_agent_alone_had(store: PostgresBlockStor
         shared.id,
         foreign.id,
     ]
-    assert [each.label for _, each in await store.agent_blocks("agent-b", "", 0, 9)] == ["shared"]
+    assert [stored.label for _, stored in await store.agent_blocks("agent-b", "", 0, 9)] == [
+        "shared"
+    ]
     assert await release(store, "agent-a") == (set(), set())
 
 
@@ -473,10 +475,10 @@ async def test_each_operation_takes_few_statements(
     await insert(store, make(value="x"), agent="agent-a")
 
     async def edit(unit: Unit) -> None:
-        found = await unit.lock_labelled("agent-a", "human")
-        assert found.block is not None
+        labelled = await unit.lock_labelled("agent-a", "human")
+        assert labelled.block is not None
         await unit.update(
-            replace(found.block, value="y", revision=2), AUTHORSHIP, response=b"answer"
+            replace(labelled.block, value="y", revision=2), AUTHORSHIP, response=b"answer"
         )
 
     with database.statistics.record() as texts:

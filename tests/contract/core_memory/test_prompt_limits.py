@@ -196,8 +196,8 @@ async def test_the_last_byte_fits_and_the_next_does_not(store: PostgresBlockStor
     space = 1_000 - (await size_of(store, "agent-a")).plain
     await write(store, replace(block, value="é" * (space // 2) + "x" * (space % 2), revision=2))
     assert (await size_of(store, "agent-a")).plain == 1_000
-    told = await refused(write(store, replace(block, value="x" * (space + 1), revision=3)))
-    assert told == {"agent_id": "agent-a", "size": "1001", "limit": "1000"}
+    error = await refused(write(store, replace(block, value="x" * (space + 1), revision=3)))
+    assert error == {"agent_id": "agent-a", "size": "1001", "limit": "1000"}
     stored = await store.block(block.id)
     assert stored is not None
     assert stored.revision == 2
@@ -218,8 +218,8 @@ async def test_line_numbers_count_where_they_are_shown(store: PostgresBlockStore
     await begin(store, "agent-numbered", 1_000, numbered=True)
     block = await insert(store, make("human"), "agent-plain", "agent-numbered")
     await write(store, replace(block, value="x" * len(value), revision=2))
-    told = await refused(write(store, replace(block, value=value, revision=3)))
-    assert told["agent_id"] == "agent-numbered", "as many bytes, but more lines"
+    error = await refused(write(store, replace(block, value=value, revision=3)))
+    assert error["agent_id"] == "agent-numbered", "as many bytes, but more lines"
     await once(store, lambda unit: unit.detach("agent-numbered", block.id, NOW))
     await write(store, replace(block, value=value, revision=3))
     await refused(once(store, lambda unit: unit.attach("agent-numbered", {block.id: "human"}, NOW)))
@@ -230,10 +230,10 @@ async def test_every_agent_that_sees_the_block_has_a_say(store: PostgresBlockSto
         await begin(store, agent, most)
     block = await insert(store, make("shared"), "agent-a", "agent-b", "agent-c")
     await insert(store, make("own", "x" * 1_000), "agent-b")
-    told = await refused(write(store, replace(block, value="x" * 700, revision=2)))
-    assert told["agent_id"] == "agent-b", "the one that is the most too large is named"
-    told = await refused(write(store, replace(block, value="x" * 1_900, revision=2)))
-    assert told["agent_id"] == "agent-b"
+    error = await refused(write(store, replace(block, value="x" * 700, revision=2)))
+    assert error["agent_id"] == "agent-b", "the one that is the most too large is named"
+    error = await refused(write(store, replace(block, value="x" * 1_900, revision=2)))
+    assert error["agent_id"] == "agent-b"
     await write(store, replace(block, value="x" * 300, revision=2))
 
 
@@ -324,12 +324,14 @@ async def test_edits_of_shared_blocks_never_wait_for_each_other_in_a_circle(
 
     async def grow(which: Sequence[int]) -> None:
         async def work(unit: Unit) -> None:
-            found = await unit.lock_blocks([blocks[n].id for n in which])
+            locked = await unit.lock_blocks([blocks[n].id for n in which])
             changed = [
                 replace(b, value=b.value + "x", label=b.label + "y", revision=b.revision + 1)
-                for b in found.values()
+                for b in locked.values()
             ]
-            await unit.update_all([(each, AUTHORSHIP) for each in changed], response=b"")
+            await unit.update_all(
+                [(changed_block, AUTHORSHIP) for changed_block in changed], response=b""
+            )
 
         for _ in range(8):
             await once(store, work)
@@ -352,7 +354,11 @@ async def test_edits_of_shared_blocks_never_wait_for_each_other_in_a_circle(
         grow([0, 1]), grow([1, 2]), grow([2]), come_and_go(agents[0]), come_and_go(agents[3])
     )
     stored = [await store.block(block.id) for block in blocks]
-    assert [each.value for each in stored if each is not None] == ["x" * 8, "x" * 16, "x" * 16]
+    assert [stored_block.value for stored_block in stored if stored_block is not None] == [
+        "x" * 8,
+        "x" * 16,
+        "x" * 16,
+    ]
 
 
 @dataclass(frozen=True)
@@ -481,5 +487,5 @@ async def test_a_block_of_a_thousand_agents_is_checked_by_a_handful_of_statement
     await once(store, prepare)
     block = await insert(store, make("shared"), *agents)
     await write(store, replace(block, value="x" * 4_000, revision=2))
-    told = await refused(write(store, replace(block, value="x" * 6_000, revision=3)))
-    assert told["agent_id"] == "agent-0000"
+    error = await refused(write(store, replace(block, value="x" * 6_000, revision=3)))
+    assert error["agent_id"] == "agent-0000"

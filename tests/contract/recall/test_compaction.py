@@ -61,7 +61,7 @@ def text(role: Role, words: str, **fields: Any) -> Message:
 
 def called(run: str) -> tuple[Message, Message]:
     call = {"type": "tool_call", "tool_call_id": new_id("call"), "name": "f", "arguments": "{}"}
-    told = {
+    tool_return = {
         "type": "tool_return",
         "tool_call_id": call["tool_call_id"],
         "name": "f",
@@ -72,7 +72,7 @@ def called(run: str) -> tuple[Message, Message]:
         "provenance": "TOOL",
     }
     asked = replace(text(Role.ASSISTANT, ""), parts=(call,), run_id=run, step=1)
-    return asked, replace(text(Role.TOOL, ""), parts=(told,), run_id=run, step=1)
+    return asked, replace(text(Role.TOOL, ""), parts=(tool_return,), run_id=run, step=1)
 
 
 class Talk:
@@ -94,8 +94,8 @@ class Talk:
         self.run = new_id("run")
         asked = text(Role.USER, words, run_id=self.run)
         start = await self.windows.begin_turn(self.id, AGENT, self.run, 1, [asked])
-        said = called(self.run) if calls else [text(Role.ASSISTANT, "ok", run_id=self.run)]
-        replies = tuple(replace(message, step=1) for message in said)
+        messages = called(self.run) if calls else [text(Role.ASSISTANT, "ok", run_id=self.run)]
+        replies = tuple(replace(message, step=1) for message in messages)
         done = await self.windows.commit_step(Step(self.id, AGENT, self.run, 1, 1, replies))
         return [*start.inputs, *done.messages]
 
@@ -229,21 +229,21 @@ async def test_a_pin_is_kept_with_the_message_and_repeating_it_changes_nothing(t
 async def test_a_pinned_message_comes_back_with_its_step_and_stands_after_the_summary(
     talk: Talk,
 ) -> None:
-    asked, call, told = await talk.turn("use the tool", calls=True)
+    asked, call, reply = await talk.turn("use the tool", calls=True)
     later = await talk.turn("later")
     newest = await talk.turn("new")
     await talk.windows.compact(await talk.plan(*newest))
     before = await talk.window()
 
-    await talk.pins.set(told.id, pinned=True)
+    await talk.pins.set(reply.id, pinned=True)
     window = await talk.window()
     roles = [Role.SYSTEM, Role.SUMMARY, Role.ASSISTANT, Role.TOOL, Role.USER, Role.ASSISTANT]
     assert [m.role for m in window.messages] == roles
-    assert ids(window.messages)[2:4] == [call.id, told.id]
+    assert ids(window.messages)[2:4] == [call.id, reply.id]
     assert (window.revision, window.metadata_stale) == (before.revision + 1, True)
     await talk.pins.set(asked.id, pinned=True)
     await talk.pins.set(later[0].id, pinned=True)
-    shown = [asked.id, call.id, told.id, later[0].id, *ids(newest)]
+    shown = [asked.id, call.id, reply.id, later[0].id, *ids(newest)]
     assert ids((await talk.window()).messages)[2:] == shown
 
 
@@ -294,8 +294,8 @@ async def test_evicted_messages_and_the_summary_are_found_by_search(talk: Talk) 
     newest = await talk.turn("new")
     window = await talk.windows.compact(await talk.plan(*newest, words="A pet named Mimi."))
     query = SearchQuery(AGENT, "Mimi", 5, conversation_id=talk.id)
-    found = await talk.search.by_words(query, [])
-    assert {message.id for message, _ in found} == {old[0].id, window.messages[1].id}
+    matches = await talk.search.by_words(query, [])
+    assert {message.id for message, _ in matches} == {old[0].id, window.messages[1].id}
 
 
 async def test_many_at_once_leave_a_whole_window(talk: Talk) -> None:
@@ -305,8 +305,8 @@ async def test_many_at_once_leave_a_whole_window(talk: Talk) -> None:
     done = await asyncio.gather(
         *work, *(talk.pins.set(m.id, pinned=True) for m in stored[:2]), return_exceptions=True
     )
-    assert sum(isinstance(each, Window) for each in done) <= 1
-    assert all(isinstance(each, Window | Message | AbortedError) for each in done), done
+    assert sum(isinstance(outcome, Window) for outcome in done) <= 1
+    assert all(isinstance(outcome, Window | Message | AbortedError) for outcome in done), done
     window = await talk.window()
     assert set(ids(stored[:2])) <= set(ids(window.messages)), "both pins are in view"
     body = [m for m in window.messages if m.role not in {Role.SYSTEM, Role.SUMMARY}]

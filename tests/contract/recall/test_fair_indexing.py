@@ -29,7 +29,7 @@ async def services(databases: Any) -> AsyncIterator[tuple[Database, PendingMessa
     await worker.close()
 
 
-async def said(database: Database, project: str, days: range) -> list[str]:
+async def stored_ids(database: Database, project: str, days: range) -> list[str]:
     """Messages of these days after the beginning."""
     with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
         writer = Writer(database, new_id("agent"))
@@ -43,9 +43,9 @@ async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is
     services: tuple[Database, PendingMessages],
 ) -> None:
     database, pending = services
-    before = await said(database, "project-a", range(30))
-    [single] = await said(database, "project-b", range(30, 31))
-    after = await said(database, "project-a", range(31, 60))
+    before = await stored_ids(database, "project-a", range(30))
+    [single] = await stored_ids(database, "project-b", range(30, 31))
+    after = await stored_ids(database, "project-a", range(31, 60))
     batch = await pending.find(8)
     assert single in batch["project-b"]
     assert sum(len(ids) for ids in batch.values()) == 8
@@ -57,7 +57,7 @@ async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serv
 ) -> None:
     database, pending = services
     for number in range(5):
-        await said(database, f"project-{number}", range(3))
+        await stored_ids(database, f"project-{number}", range(3))
     served = [project for _ in range(3) for project in await pending.find(4)]
     assert sorted(served) == [f"project-{number}" for number in range(5)]
 
@@ -65,8 +65,8 @@ async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serv
 async def test_a_batch_beside_a_long_backlog_reads_few_rows(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
     database, worker = Database(urls.service_url), Database(urls.worker_url)
-    [first] = await said(database, "project-a", range(1))
-    await said(database, "project-b", range(1))
+    [first] = await stored_ids(database, "project-a", range(1))
+    await stored_ids(database, "project-b", range(1))
     async with database.transaction(project_id="project-a") as connection:
         columns = await connection.execute(
             text(

@@ -30,7 +30,7 @@ from strata.recall.store import (
     PostgresSearchStore,
     PostgresWindowStore,
 )
-from strata.recall.summary_expansion import Expansion, expand
+from strata.recall.summary_expansion import SummaryExpansion, expand
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
@@ -106,12 +106,12 @@ class Talk:
         at = NOW + timedelta(minutes=self.minutes)
         asked = replace(text(Role.USER, words, run_id=run), create_time=at)
         start = await self.windows.begin_turn(self.id, self.agent, run, 1, [asked])
-        said = [text(Role.ASSISTANT, f"on {words}", run_id=run, step=1)]
+        replies = [text(Role.ASSISTANT, f"on {words}", run_id=run, step=1)]
         if calls:
             names = [new_id("call") for _ in range(calls)]
-            said = [call_of(run, *names), *(return_of(run, name) for name in names)]
-        said = [replace(message, create_time=at) for message in said]
-        step = Step(self.id, self.agent, run, 1, 1, tuple(said))
+            replies = [call_of(run, *names), *(return_of(run, name) for name in names)]
+        replies = [replace(message, create_time=at) for message in replies]
+        step = Step(self.id, self.agent, run, 1, 1, tuple(replies))
         return [*start.inputs, *(await self.windows.commit_step(step)).messages]
 
     async def compact(self, *kept: Message) -> Window:
@@ -149,7 +149,7 @@ class Talk:
 
     async def listed(self, **wanted: Any) -> list[Message]:
         """The whole log, read in small pages, forth and back alike."""
-        found: list[Message] = []
+        messages: list[Message] = []
         filter_ = MessageFilter(conversation_id=self.id, **wanted)
         for newest_first in (False, True):
             cursor: Cursor | None = None
@@ -160,9 +160,9 @@ class Talk:
                 cursor = page.next_cursor
                 if cursor is None:
                     break
-            assert not newest_first or pages[::-1] == found
-            found = found or pages
-        return found
+            assert not newest_first or pages[::-1] == messages
+            messages = messages or pages
+        return messages
 
 
 @pytest.fixture
@@ -201,15 +201,15 @@ async def test_a_fork_starts_with_copies_of_what_was_in_view(talk: Talk) -> None
 
 
 async def test_both_go_on_for_themselves(talk: Talk) -> None:
-    asked, told = await talk.turn("one")
-    fork = await talk.fork(told.id)
+    asked, reply = await talk.turn("one")
+    fork = await talk.fork(reply.id)
     there = await talk.turn("there")
     here = await fork.turn("here")
     assert [m.sequence for m in here] == [m.sequence for m in there] == [3, 4]
     assert ids(await fork.window())[3:] == ids(here)
-    assert ids(await talk.window())[1:] == ids([asked, told, *there])
+    assert ids(await talk.window())[1:] == ids([asked, reply, *there])
     assert ids(await fork.listed())[3:] == ids(here)
-    assert ids(await talk.listed())[1:] == ids([asked, told, *there])
+    assert ids(await talk.listed())[1:] == ids([asked, reply, *there])
 
 
 async def test_the_newest_message_is_meant_when_none_is_named(talk: Talk) -> None:
@@ -292,37 +292,37 @@ async def test_a_fork_lists_and_expands_what_was_said_before_it(talk: Talk) -> N
     assert [m.sequence for m in listed] == sorted(m.sequence for m in listed)
 
     summary = copies[1]
-    got = await expand(fork.log, Expansion(100, conversation_id=fork.id))
+    got = await expand(fork.log, SummaryExpansion(100, conversation_id=fork.id))
     assert got.summary == summary
     assert ids(got.messages) == ids(before)
     # Compacted again: the range begins in the source and ends in the fork.
     await fork.compact(*here)
     page, sequence = None, 0
-    found: list[Message] = []
+    listed_messages: list[Message] = []
     while page is None or sequence:
-        page = await expand(fork.log, Expansion(4, fork.id, from_sequence=sequence))
-        found += page.messages
+        page = await expand(fork.log, SummaryExpansion(4, fork.id, from_sequence=sequence))
+        listed_messages += page.messages
         sequence = page.next_sequence
-    assert ids(found) == ids([*before, *copies[2:]])
+    assert ids(listed_messages) == ids([*before, *copies[2:]])
     part = page.summary.parts[0] if page.summary else {}
     ranged = await fork.listed(from_id=part["first_message_id"], to_id=part["last_message_id"])
-    assert set(ids(found)) <= set(ids(ranged))
+    assert set(ids(listed_messages)) <= set(ids(ranged))
 
 
 async def test_expanding_starts_at_a_time_and_refuses_what_is_no_summary(talk: Talk) -> None:
     turns = [await talk.turn(f"turn {n}") for n in range(4)]
-    assert await expand(talk.log, Expansion(9, conversation_id=talk.id)) == (
-        await expand(talk.log, Expansion(9, conversation_id=new_id("conversation")))
+    assert await expand(talk.log, SummaryExpansion(9, conversation_id=talk.id)) == (
+        await expand(talk.log, SummaryExpansion(9, conversation_id=new_id("conversation")))
     )
     await talk.compact(*turns[3])
     since = turns[1][0].create_time
-    got = await expand(talk.log, Expansion(3, talk.id, start_time=since))
+    got = await expand(talk.log, SummaryExpansion(3, talk.id, start_time=since))
     assert ids(got.messages) == ids([*turns[1], turns[2][0]])
     assert got.next_sequence == turns[2][1].sequence
-    late = await expand(talk.log, Expansion(3, talk.id, start_time=NOW + timedelta(days=1)))
+    late = await expand(talk.log, SummaryExpansion(3, talk.id, start_time=NOW + timedelta(days=1)))
     assert (late.messages, late.next_sequence) == ((), 0)
     with pytest.raises(NotFoundError):
-        await expand(talk.log, Expansion(3, summary_id=new_id("message")))
+        await expand(talk.log, SummaryExpansion(3, summary_id=new_id("message")))
 
 
 async def test_the_copies_are_found_where_they_were_said_and_listed_once(talk: Talk) -> None:
@@ -330,11 +330,11 @@ async def test_the_copies_are_found_where_they_were_said_and_listed_once(talk: T
     fork = await talk.fork()
     here = await fork.turn("the parrot speaks Greek")
     query = SearchQuery(talk.agent, "parrot", 9)
-    found = await talk.search.by_words(query, [])
-    assert {m.id for m, _ in found} == set(ids([*one, *here]))
+    matches = await talk.search.by_words(query, [])
+    assert {m.id for m, _ in matches} == set(ids([*one, *here]))
     within = replace(query, conversation_id=fork.id)
-    found = await talk.search.by_words(within, [])
-    assert {m.id for m, _ in found} == set(ids(here))
+    matches = await talk.search.by_words(within, [])
+    assert {m.id for m, _ in matches} == set(ids(here))
     everything = await talk.log.page(MessageFilter(agent_id=talk.agent), 50, None)
     assert set(ids(everything.messages)[1:]) == set(ids([*one, *here]))
 
@@ -451,5 +451,5 @@ async def test_a_fork_is_the_window_that_was_there(
                 whole = await talk.fork()
                 assert same(await whole.window(), window)
                 talks.append(fork)
-        for each in talks:
-            assert len(await each.window()) >= 1
+        for conversation in talks:
+            assert len(await conversation.window()) >= 1

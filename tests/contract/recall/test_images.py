@@ -53,8 +53,8 @@ class Store:
     async def count(self, project: str) -> int:
         """Returns how many images of a project are stored."""
         async with self.service.transaction(project_id=project) as connection:
-            found = await connection.execute(sql("SELECT count(*) FROM recall.images"))
-            return int(found.scalar_one())
+            result = await connection.execute(sql("SELECT count(*) FROM recall.images"))
+            return int(result.scalar_one())
 
 
 @pytest.fixture

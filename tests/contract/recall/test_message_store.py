@@ -50,7 +50,7 @@ async def writer(database: Database) -> Writer:
 async def test_pages_give_every_message_once(
     log: PostgresMessageStore, writer: Writer, newest_first: bool, by_agent: bool
 ) -> None:
-    said = [(await writer.say(f"message {number}")).id for number in range(7)]
+    stored_ids = [(await writer.say(f"message {number}")).id for number in range(7)]
     wanted = MessageFilter(
         agent_id=AGENT if by_agent else "",
         conversation_id="" if by_agent else writer.conversation,
@@ -65,7 +65,7 @@ async def test_pages_give_every_message_once(
         cursor = page.next_cursor
         if cursor is None:
             break
-    assert seen == (said[::-1] if newest_first else said)
+    assert seen == (stored_ids[::-1] if newest_first else stored_ids)
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -78,7 +78,7 @@ async def test_no_more_is_read_from_the_database_than_fills_a_page(
     newest_first: bool,
     by_agent: bool,
 ) -> None:
-    said = [(await writer.say("x" * 2**20)).id for _ in range(8)]
+    stored_ids = [(await writer.say("x" * 2**20)).id for _ in range(8)]
     wanted = MessageFilter(
         agent_id=AGENT if by_agent else "",
         conversation_id="" if by_agent else writer.conversation,
@@ -105,4 +105,4 @@ async def test_no_more_is_read_from_the_database_than_fills_a_page(
         cursor = page.next_cursor
         if cursor is None:
             break
-    assert seen == (said[::-1] if newest_first else said)
+    assert seen == (stored_ids[::-1] if newest_first else stored_ids)

@@ -34,10 +34,10 @@ async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_
         conversation = new_id("conversation")
         await PostgresWindowStore(database).open(conversation, agent, [message], "english")
         store, query = PostgresSearchStore(database), SearchQuery(agent, "boat", 5)
-        async with store.look(query, []) as look:
+        async with store.open_snapshot(query, []) as snapshot:
             await PendingMessages(worker, workers).done(project, [message.id])
-            assert [each.id for each, _ in await look.waiting()] == [message.id]
-        async with store.look(query, []) as look:
-            assert not await look.waiting()
-    for each in (database, worker, workers):
-        await each.close()
+            assert [match.id for match, _ in await snapshot.waiting()] == [message.id]
+        async with store.open_snapshot(query, []) as snapshot:
+            assert not await snapshot.waiting()
+    for resource in (database, worker, workers):
+        await resource.close()

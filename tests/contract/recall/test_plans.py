@@ -28,7 +28,7 @@ async def database(databases: Any) -> AsyncIterator[Database]:
     await database.close()
 
 
-def said(number: int) -> Message:
+def message_on_day(number: int) -> Message:
     return Message(
         id=new_id("message"),
         role=Role.USER,
@@ -40,7 +40,7 @@ def said(number: int) -> Message:
 async def grown(database: Database, count: int) -> tuple[str, str, list[Message]]:
     """An agent and a conversation of so many messages that no statistics know of."""
     agent, conversation = new_id("agent"), new_id("conversation")
-    messages = [said(number) for number in range(count)]
+    messages = [message_on_day(number) for number in range(count)]
     await PostgresWindowStore(database).open(conversation, agent, messages, "english")
     return agent, conversation, messages
 
@@ -59,8 +59,8 @@ async def test_hits_are_read_by_id_in_a_table_that_has_just_grown(database: Data
     ids = [message.id for message in messages[::200]]
     with database.statistics.record() as texts:
         query = SearchQuery(agent, "number", 10)
-        async with PostgresSearchStore(database).look(query, []) as look:
-            assert set(await look.by_ids(ids)) == set(ids)
+        async with PostgresSearchStore(database).open_snapshot(query, []) as snapshot:
+            assert set(await snapshot.by_ids(ids)) == set(ids)
     (statement,) = texts
     await are_read_by_id(database, statement)
 

@@ -69,27 +69,27 @@ async def reranked(
 
 
 @pytest.fixture
-async def said(finder: Finder) -> list[Message]:
+async def stored_messages(finder: Finder) -> list[Message]:
     messages = [await finder.writer.say(text) for text in SAID]
     await finder.index_all()
     return messages
 
 
-async def told(finder: Finder, text: str, **fields: Any) -> list[str]:
+async def search_texts(finder: Finder, text: str, **fields: Any) -> list[str]:
     answer = await finder.ask(text, **fields)
     return [searchable_text(hit.message) for hit in answer.hits]
 
 
 async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
-    finder: Finder, said: list[Message], tmp_path: Path
+    finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
-    fused = await told(finder, QUESTION)
+    fused = await search_texts(finder, QUESTION)
     assert sorted(fused) == sorted(SAID)
     expected = sorted(fused, key=lambda text: -overlap(QUESTION, text))
     assert expected != fused
     async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
         for mode in (Mode.HYBRID, Mode.SEMANTIC):
-            assert (await told(world, QUESTION, mode=mode))[0] == expected[0]
+            assert (await search_texts(world, QUESTION, mode=mode))[0] == expected[0]
         answer = await world.ask(QUESTION, explain=True)
         assert [searchable_text(hit.message) for hit in answer.hits] == expected
         assert [hit.rerank_score for hit in answer.hits] == [
@@ -107,7 +107,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
 
 
 async def test_words_alone_are_not_reranked(
-    finder: Finder, said: list[Message], tmp_path: Path
+    finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     plain = await finder.ask(QUESTION, mode=Mode.FULL_TEXT)
     async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
@@ -116,24 +116,24 @@ async def test_words_alone_are_not_reranked(
 
 
 async def test_what_the_limit_would_cut_is_among_the_candidates(
-    finder: Finder, said: list[Message], tmp_path: Path
+    finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
-    fused = await told(finder, QUESTION)
+    fused = await search_texts(finder, QUESTION)
     best = max(fused, key=lambda text: overlap(QUESTION, text))
     assert fused[0] != best
     async with reranked(finder, export(tmp_path / "all", [QUESTION, *SAID])) as world:
-        assert await told(world, QUESTION, limit=1) == [best]
+        assert await search_texts(world, QUESTION, limit=1) == [best]
     folder = export(tmp_path / "two", [QUESTION, *SAID])
     async with reranked(finder, folder, candidates=2) as world:
         answer = await world.ask(QUESTION)
-        found = [searchable_text(hit.message) for hit in answer.hits]
-        assert sorted(found[:2]) == sorted(fused[:2])
-        assert found[2:] == fused[2:]
+        texts = [searchable_text(hit.message) for hit in answer.hits]
+        assert sorted(texts[:2]) == sorted(fused[:2])
+        assert texts[2:] == fused[2:]
         assert [hit.rerank_rank for hit in answer.hits] == [1, 2, None, None, None]
 
 
 async def test_conditions_phrases_and_neighbours_are_as_without(
-    finder: Finder, said: list[Message], tmp_path: Path
+    finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     reply = await finder.writer.say("The name of the boat is Nora.", Role.ASSISTANT)
     await finder.index_all()
@@ -142,14 +142,16 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
         answer = await world.ask(QUESTION, **only)
         assert [hit.message.id for hit in answer.hits] == [reply.id]
         assert answer.exclusions == (await finder.ask(QUESTION, **only)).exclusions != ()
-        assert await world.ids('the "called nora"') == [said[0].id]
-        later = await world.ids(QUESTION, start_time=said[3].create_time, roles=(Role.USER,))
-        assert set(later) == {said[3].id, said[4].id}
+        assert await world.ids('the "called nora"') == [stored_messages[0].id]
+        later = await world.ids(
+            QUESTION, start_time=stored_messages[3].create_time, roles=(Role.USER,)
+        )
+        assert set(later) == {stored_messages[3].id, stored_messages[4].id}
         around = {
             hit.message.id: [neighbour.id for neighbour in hit.neighbours]
             for hit in (await world.ask(QUESTION, neighbours=1)).hits
         }
-        assert around[said[1].id] == [said[0].id, said[2].id]
+        assert around[stored_messages[1].id] == [stored_messages[0].id, stored_messages[2].id]
 
 
 async def test_whose_words_are_asked_for_still_counts(finder: Finder, tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ async def test_whose_words_are_asked_for_still_counts(finder: Finder, tmp_path: 
 
 
 async def test_out_of_time_or_out_of_order_the_fused_order_stands(
-    finder: Finder, said: list[Message], tmp_path: Path
+    finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     words = [QUESTION, *SAID]
     asked = f"{QUESTION} {BREAKS}"

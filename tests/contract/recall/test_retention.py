@@ -19,9 +19,9 @@ from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import MessageBacklog
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.retention_worker import ForgottenPoints, RetentionWorker
+from strata.recall.retention_worker import DeletedMessageBacklog, RetentionWorker
 from strata.recall.store import (
-    ForgottenMessages,
+    DeletedMessages,
     PendingMessages,
     PostgresOldMessages,
     PostgresRetentionSettings,
@@ -165,12 +165,12 @@ async def test_pinned_messages_stay_and_go_when_they_are_free(house: House) -> N
 async def test_a_pinned_message_stays_even_out_of_view(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
-    [asked, told] = await talk.turn("remember this")
+    [asked, answer] = await talk.turn("remember this")
     await talk.pins.set(asked.id, pinned=True)
     run = new_id("run")
     await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [])
     # A step may take the oldest messages out of the window, whatever they are.
-    reply = replace(told, id=new_id("message"), run_id=run, sequence=-1)
+    reply = replace(answer, id=new_id("message"), run_id=run, sequence=-1)
     await talk.windows.commit_step(Step(talk.id, talk.agent, run, 1, 1, (reply,), evict_count=2))
     assert asked.id not in ids(await talk.window())
     assert await house.days_later(31) == 1
@@ -181,12 +181,12 @@ async def test_a_call_goes_with_its_return_or_not_at_all(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     await talk.turn("first")
-    asked, call, told = await talk.turn("use it", calls=1)
+    asked, call, reply = await talk.turn("use it", calls=1)
     await talk.turn("last")
     newest = await talk.turn("newest")
     await talk.compact(*newest)
     async with house.service.transaction() as connection:
-        later = {"project": context.current_project(), "id": told.id}
+        later = {"project": context.current_project(), "id": reply.id}
         await connection.execute(
             sql(
                 "UPDATE recall.messages SET create_time = create_time + interval '1 day'"
@@ -197,9 +197,9 @@ async def test_a_call_goes_with_its_return_or_not_at_all(house: House) -> None:
     await house.days_later(30.5)
     left = ids(await log(talk))
     assert asked.id not in left
-    assert {call.id, told.id} <= set(left)
+    assert {call.id, reply.id} <= set(left)
     assert await house.days_later(1) == 2
-    assert not {call.id, told.id} & set(ids(await log(talk)))
+    assert not {call.id, reply.id} & set(ids(await log(talk)))
 
 
 async def test_a_fork_keeps_what_it_shows(house: House) -> None:
@@ -267,16 +267,18 @@ async def test_a_pin_and_the_worker_at_once_leave_a_whole_window(house: House) -
         return_exceptions=True,
     )
     window = await talk.window()  # Fails if the window names a message that is not there.
-    pinned = [m.id for m, each in zip(old, done[1:], strict=False) if isinstance(each, Message)]
+    pinned = [
+        m.id for m, outcome in zip(old, done[1:], strict=False) if isinstance(outcome, Message)
+    ]
     assert set(pinned) <= set(ids(window))
 
 
 async def turns_of(house: House, talk: Talk) -> set[str]:
     async with house.service.transaction() as connection:
-        found = await connection.execute(
+        rows = await connection.execute(
             sql("SELECT run_id FROM recall.turns WHERE agent_id = :agent"), {"agent": talk.agent}
         )
-        return {row.run_id for row in found}
+        return {row.run_id for row in rows}
 
 
 async def begun(house: House, *, days_ago: float = 0.0) -> None:
@@ -389,14 +391,14 @@ async def test_the_index_forgets_what_is_deleted(
     pending = PendingMessages(house.service, house.worker)
     backlog = MessageBacklog(pending, index, Telemetry(), batch=8)
     await backlog.ensure()
-    forgotten = ForgottenMessages(house.worker, timedelta(0))
-    indexer = Indexer([ForgottenPoints(forgotten, index), backlog], poll=1)
+    forgotten = DeletedMessages(house.worker, timedelta(0))
+    indexer = Indexer([DeletedMessageBacklog(forgotten, index), backlog], poll=1)
 
     async def settle() -> None:
         while await indexer.index_pending():
             pass
 
-    async def found(words: str) -> list[str]:
+    async def search_ids(words: str) -> list[str]:
         project = context.current_project()
         hits = await index.search(project, SearchQuery(talk.agent, words, 20), [], 20)
         return [hit.document_id for hit in hits]
@@ -405,14 +407,14 @@ async def test_the_index_forgets_what_is_deleted(
     turns = [await talk.turn(f"the parrot number {n} is green") for n in range(4)]
     await talk.compact(*turns[3])
     await settle()
-    assert set(flat(*turns)) <= set(await found("parrot"))
+    assert set(flat(*turns)) <= set(await search_ids("parrot"))
     assert await house.days_later(31) == 4
     # What is deleted while it is not indexed yet must not come back either.
     await settle()
     gone = {turns[0][1].id, turns[1][0].id, turns[1][1].id, turns[2][0].id}
-    assert not gone & set(await found("parrot"))
-    assert set(flat(turns[3])) <= set(await found("parrot"))
+    assert not gone & set(await search_ids("parrot"))
+    assert set(flat(turns[3])) <= set(await search_ids("parrot"))
     assert await forgotten.find(9) == {}
     count = await engine.count(MESSAGES, context.current_project())
-    assert count == len(await found("parrot"))
+    assert count == len(await search_ids("parrot"))
     await engine.close()

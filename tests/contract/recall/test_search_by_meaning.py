@@ -82,10 +82,10 @@ async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:
 async def test_a_message_does_not_wait_for_all_that_others_said_before(finder: Finder) -> None:
     for number in range(100):
         await finder.writer.say(f"Line {number} of a long story.")
-    said = await finder.writer.say("The wifi password is tulip-42.")
+    message = await finder.writer.say("The wifi password is tulip-42.")
     await finder.indexer.index_pending()
     (hit, *_) = (await finder.ask("wifi password")).hits
-    assert (hit.message.id, hit.mode) == (said.id, "hybrid")
+    assert (hit.message.id, hit.mode) == (message.id, "hybrid")
 
 
 class Overtaken:
@@ -104,25 +104,25 @@ class Overtaken:
 
 
 async def test_what_comes_into_the_index_during_the_search_is_found(finder: Finder) -> None:
-    said = await finder.writer.say("The wifi password is tulip-42.")
+    message = await finder.writer.say("The wifi password is tulip-42.")
     search = MessageSearch(finder.search._store, cast("Any", Overtaken(finder)), SystemClock())
     answer = await search.search(SearchQuery(finder.agent, "wifi password", 5))
-    assert [hit.message.id for hit in answer.hits] == [said.id]
+    assert [hit.message.id for hit in answer.hits] == [message.id]
 
 
 async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder) -> None:
-    said = await finder.writer.say("The wifi password is tulip-42.")
+    message = await finder.writer.say("The wifi password is tulip-42.")
     query = SearchQuery(finder.agent, "wifi password", 5)
     project = context.current_project()
     [hit] = await finder.index.search(project, query, (), 5, after=finder.index_all)
-    assert hit.document_id == said.id
+    assert hit.document_id == message.id
 
 
 async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:
-    said = await finder.writer.say("The wifi password is tulip-42.")
+    message = await finder.writer.say("The wifi password is tulip-42.")
     for mode in (Mode.HYBRID, Mode.SEMANTIC):
         [hit] = (await finder.ask("what is the wifi password", mode=mode)).hits
-        assert (hit.message.id, hit.mode, hit.fts_rank) == (said.id, "fts", 1)
+        assert (hit.message.id, hit.mode, hit.fts_rank) == (message.id, "fts", 1)
     await finder.index_all()
     [hit] = (await finder.ask("what is the wifi password")).hits
     assert hit.mode == "hybrid"
@@ -142,7 +142,7 @@ async def test_only_what_is_said_is_indexed(finder: Finder) -> None:
         "name": "conversation_search",
         "arguments": '{"query": "Porto"}',
     }
-    told = {
+    tool_return = {
         "type": "tool_return",
         "tool_call_id": "c1",
         "name": "weather",
@@ -153,7 +153,7 @@ async def test_only_what_is_said_is_indexed(finder: Finder) -> None:
         "provenance": "TOOL",
     }
     await finder.writer.say("Let me look for Porto", Role.ASSISTANT, "", call)
-    tool = await finder.writer.say("", Role.TOOL, "", told)
+    tool = await finder.writer.say("", Role.TOOL, "", tool_return)
     await finder.index_all()
     assert await finder.indexed() == 3
     # What a tool returned is found by its words, by whoever asks for tools.
@@ -188,17 +188,17 @@ async def test_times_bound_what_is_found_to_the_moment(finder: Finder) -> None:
 
 
 async def test_words_of_time_place_what_was_said_then_first(finder: Finder) -> None:
-    said = {}
+    by_month = {}
     for month in (2, 3, 4):
         moment = datetime(2026, month, 12, tzinfo=UTC)
-        said[month] = await finder.writer.say("We talked about the boat.", at=moment)
+        by_month[month] = await finder.writer.say("We talked about the boat.", at=moment)
     await finder.index_all()
     now = datetime(2026, 11, 21, tzinfo=UTC)
     answer = await finder.ask(
         "what was it about the boat last March", reference_time=now, explain=True
     )
-    assert answer.hits[0].message.id == said[3].id
-    assert {hit.message.id for hit in answer.hits} == {each.id for each in said.values()}
+    assert answer.hits[0].message.id == by_month[3].id
+    assert {hit.message.id for hit in answer.hits} == {message.id for message in by_month.values()}
     assert "at the time of 'last March'" in answer.hits[0].why
     assert [spoken_time.words for spoken_time in answer.spoken_times] == ["last March"]
 
@@ -244,12 +244,12 @@ async def test_the_name_of_the_speaker_counts(finder: Finder) -> None:
 
 async def test_a_long_message_is_found_by_its_end(finder: Finder) -> None:
     filler = " ".join(f"Point {number} of the meeting was about budgets." for number in range(80))
-    said = await finder.writer.say(f"{filler} The spare key lies under the flower pot.")
+    message = await finder.writer.say(f"{filler} The spare key lies under the flower pot.")
     await finder.writer.say("Good morning.")
     await finder.index_all()
-    found = await finder.ids("Where is the spare key?")
-    assert found[0] == said.id
-    assert len(set(found)) == len(found)
+    ids = await finder.ids("Where is the spare key?")
+    assert ids[0] == message.id
+    assert len(set(ids)) == len(ids)
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,12 @@ async def test_a_long_message_is_found_by_its_end(finder: Finder) -> None:
 async def test_languages_without_spaces_are_found_before_and_after_indexing(
     finder: Finder, words: str, query: str
 ) -> None:
-    said = await finder.writer.say(words)
+    message = await finder.writer.say(words)
     await finder.writer.say("天気がいい")
-    assert (await finder.ids(query))[0] == said.id
+    assert (await finder.ids(query))[0] == message.id
     await finder.index_all()
     best = (await finder.ask(query)).hits[0]
-    assert (best.message.id, best.fts_rank) == (said.id, 1)
+    assert (best.message.id, best.fts_rank) == (message.id, 1)
 
 
 async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
@@ -292,21 +292,25 @@ async def test_it_is_told_what_the_conditions_leave_out(finder: Finder) -> None:
     await finder.index_all()
     answer = await finder.ask("bees", roles=(Role.USER,), start_time=START, explain=True)
     assert [hit.message.id for hit in answer.hits] == [kept.id]
-    told = {
+    exclusions = {
         exclusion.condition: (exclusion.count, exclusion.best_message_id)
         for exclusion in answer.exclusions
     }
-    assert told == {"roles": (1, reply.id), "start_time": (1, early.id)}
+    assert exclusions == {"roles": (1, reply.id), "start_time": (1, early.id)}
     assert (await finder.ask("bees", roles=(Role.USER,))).exclusions == ()
 
 
 async def test_neighbours_come_with_every_hit(finder: Finder) -> None:
-    said = [await finder.writer.say(f"number {n}") for n in range(3)]
+    messages = [await finder.writer.say(f"number {n}") for n in range(3)]
     harp = await finder.writer.say("a harp")
     after = await finder.writer.say("the end")
     await finder.index_all()
     hit = next(h for h in (await finder.ask("harp", neighbours=2)).hits if h.message.id == harp.id)
-    assert [neighbour.id for neighbour in hit.neighbours] == [said[1].id, said[2].id, after.id]
+    assert [neighbour.id for neighbour in hit.neighbours] == [
+        messages[1].id,
+        messages[2].id,
+        after.id,
+    ]
 
 
 async def test_how_far_the_index_is_behind_is_known(finder: Finder) -> None:
@@ -379,13 +383,13 @@ FACTS = {
 
 
 async def test_short_facts_are_found_by_questions_in_other_words(finder: Finder) -> None:
-    said = {question: await finder.writer.say(fact) for fact, question in FACTS.items()}
+    by_question = {question: await finder.writer.say(fact) for fact, question in FACTS.items()}
     await finder.index_all()
     first = third = 0
-    for question, message in said.items():
-        found = await finder.ids(question, 3)
-        first += found[0] == message.id
-        third += message.id in found
+    for question, message in by_question.items():
+        ids = await finder.ids(question, 3)
+        first += ids[0] == message.id
+        third += message.id in ids
     # The model and the engine give the same on every machine; words alone find five.
     assert first >= 18
     assert third >= 22
@@ -394,11 +398,11 @@ async def test_short_facts_are_found_by_questions_in_other_words(finder: Finder)
 async def test_every_request_to_the_engine_names_its_project(
     vectors: EmbeddedVectors, embedder: Embedder, finder: Finder, project: str
 ) -> None:
-    said = await finder.writer.say("my boat in March")
+    message = await finder.writer.say("my boat in March")
     client = RecordingClient(connect(vectors.url, vectors.api_key))
     index = MessageIndex(QdrantIndex(client), embedder, SparseEncoder())  # type: ignore[arg-type]
     await index.ensure()
-    await index.write(project, await finder.pending.load(project, [said.id]))
+    await index.write(project, await finder.pending.load(project, [message.id]))
     now = datetime(2026, 11, 21, tzinfo=UTC)
     query = SearchQuery(
         finder.agent, "my boat last March", 5, finder.writer.conversation, end_time=now
@@ -406,7 +410,7 @@ async def test_every_request_to_the_engine_names_its_project(
     search = MessageSearch(finder.search._store, index, SystemClock())
     for mode in Mode:
         await search.search(replace(query, mode=mode, explain=True))
-    await index.remove(project, [said.id])
+    await index.remove(project, [message.id])
     await index.forget_agent(project, finder.agent)
     requests = [call for call in client.calls if call[0] not in ADMINISTRATION]
     assert {name for name, _, _ in requests} == {

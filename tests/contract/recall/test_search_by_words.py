@@ -49,7 +49,7 @@ async def writer(database: Database) -> Writer:
     return writer
 
 
-async def found(search: MessageSearch, text: str, **fields: Any) -> list[str]:
+async def search_texts(search: MessageSearch, text: str, **fields: Any) -> list[str]:
     limit = fields.pop("limit", 10)
     answer = await search.search(SearchQuery(AGENT, text, limit, **fields))
     return [hit.message.id for hit in answer.hits]
@@ -61,13 +61,13 @@ async def test_words_need_not_stand_together_nor_all_match(
     both = await writer.say("My dog is a spaniel called Rex, he loves the beach.")
     one = await writer.say("The beach was full.")
     await writer.say("I had soup.")
-    assert await found(search, "what does my dog do at the beach") == [both.id, one.id]
+    assert await search_texts(search, "what does my dog do at the beach") == [both.id, one.id]
 
 
 async def test_a_quoted_phrase_must_stand_together(search: MessageSearch, writer: Writer) -> None:
     phrase = await writer.say("We met in the blue house near the station.")
     await writer.say("The house was painted blue.")
-    assert await found(search, '"blue house"') == [phrase.id]
+    assert await search_texts(search, '"blue house"') == [phrase.id]
 
 
 async def test_filters_apply_before_the_limit(search: MessageSearch, writer: Writer) -> None:
@@ -76,16 +76,16 @@ async def test_filters_apply_before_the_limit(search: MessageSearch, writer: Wri
     for _ in range(12):
         await writer.say("peanut butter again", Role.ASSISTANT)
     await writer.say("peanut question", run=run)
-    assert await found(search, "peanut", roles=(Role.USER,), exclude_run_id=run, limit=1) == [
-        wanted.id
-    ]
+    assert await search_texts(
+        search, "peanut", roles=(Role.USER,), exclude_run_id=run, limit=1
+    ) == [wanted.id]
 
 
 async def test_dates_limit_what_is_found(search: MessageSearch, writer: Writer) -> None:
     first = await writer.say("lisbon trip")
     second = await writer.say("lisbon trip")
-    assert await found(search, "lisbon", start_time=second.create_time) == [second.id]
-    assert await found(search, "lisbon", end_time=second.create_time) == [first.id]
+    assert await search_texts(search, "lisbon", start_time=second.create_time) == [second.id]
+    assert await search_texts(search, "lisbon", end_time=second.create_time) == [first.id]
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ async def test_dates_limit_what_is_found(search: MessageSearch, writer: Writer) 
 async def test_languages_without_spaces_are_found(
     search: MessageSearch, writer: Writer, text: str, query: str
 ) -> None:
-    said = await writer.say(text)
+    message = await writer.say(text)
     await writer.say("天気がいい")
-    assert await found(search, query) == [said.id]
+    assert await search_texts(search, query) == [message.id]
 
 
 async def test_searches_are_not_found_by_searches(search: MessageSearch, writer: Writer) -> None:
@@ -113,11 +113,11 @@ async def test_searches_are_not_found_by_searches(search: MessageSearch, writer:
         "arguments": '{"query": "violin"}',
     }
     await writer.say("Let me look for violin", Role.ASSISTANT, "", call)
-    assert await found(search, "violin") == []
+    assert await search_texts(search, "violin") == []
 
 
 async def test_the_system_message_is_not_found(search: MessageSearch, writer: Writer) -> None:
-    assert await found(search, "dogs", roles=tuple(Role)) == []
+    assert await search_texts(search, "dogs", roles=tuple(Role)) == []
 
 
 async def test_stop_words_and_odd_queries_find_nothing_and_do_not_fail(
@@ -125,8 +125,8 @@ async def test_stop_words_and_odd_queries_find_nothing_and_do_not_fail(
 ) -> None:
     await writer.say("hello there")
     for query in ("the of and", "!!!", '"', "-", "a & | ! <-> b", "\\", ":*", "''"):
-        await found(search, query)
-    assert await found(search, "the of and") == []
+        await search_texts(search, query)
+    assert await search_texts(search, "the of and") == []
 
 
 async def test_other_agents_and_projects_are_not_searched(
@@ -135,11 +135,11 @@ async def test_other_agents_and_projects_are_not_searched(
     other = Writer(database, new_id("agent"))
     await other.open()
     await other.say("secret word xylophone")
-    assert await found(search, "xylophone") == []
+    assert await search_texts(search, "xylophone") == []
     await writer.say("my xylophone")
     outside = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
     with context.use(outside):
-        assert await found(search, "xylophone") == []
+        assert await search_texts(search, "xylophone") == []
 
 
 async def test_neighbours_come_with_a_hit(search: MessageSearch, writer: Writer) -> None:
@@ -157,14 +157,14 @@ async def test_the_time_that_is_spoken_of_comes_first(
     moments = [datetime(2026, month, 12, tzinfo=UTC) for month in (2, 3, 4)]
     february, march, april = [await writer.say("the boat race", at=moment) for moment in moments]
     now = datetime(2026, 11, 21, tzinfo=UTC)
-    in_march = await found(search, "the boat race last March", reference_time=now)
+    in_march = await search_texts(search, "the boat race last March", reference_time=now)
     assert in_march == [march.id, april.id, february.id]
 
 
 async def test_without_an_index_every_hit_says_so(search: MessageSearch, writer: Writer) -> None:
-    said = await writer.say("My harp is blue.")
+    message = await writer.say("My harp is blue.")
     answer = await search.search(SearchQuery(AGENT, "blue harp", 5, explain=True))
     [hit] = answer.hits
-    assert (hit.message.id, hit.mode, hit.vector_rank, hit.fts_rank) == (said.id, "fts", None, 1)
+    assert (hit.message.id, hit.mode, hit.vector_rank, hit.fts_rank) == (message.id, "fts", None, 1)
     assert "by its words at rank 1" in hit.why
     assert "Only its words were searched" in hit.why

@@ -34,7 +34,7 @@ async def listed(client: Client, archive: str, **fields: Any) -> list[str]:
     return [passage.text for passage in (await client.passages.ListPassages(request)).passages]
 
 
-async def found(client: Client, archive: str, query: str) -> list[str]:
+async def search_texts(client: Client, archive: str, query: str) -> list[str]:
     request = pb.SearchPassagesRequest(archive_ids=[archive], query=query)
     hits = (await client.passages.SearchPassages(request)).hits
     return [hit.passage.text for hit in hits]
@@ -69,7 +69,7 @@ async def test_a_passage_is_changed_hidden_restored_and_destroyed(client: Client
 
     deletion = pb.DeletePassageRequest(passage_id=first.id, reason="sold")
     await client.passages.DeletePassage(deletion)
-    assert await found(client, archive, "boat") == []
+    assert await search_texts(client, archive, "boat") == []
     assert await listed(client, archive) == []
     assert await listed(client, archive, show_deleted=True) == ["The boat is called Vera."]
     assert await count(client, archive) == 0
@@ -82,7 +82,7 @@ async def test_a_passage_is_changed_hidden_restored_and_destroyed(client: Client
     restoration = pb.RestorePassageRequest(passage_id=first.id, revision=1)
     back = (await client.passages.RestorePassage(restoration)).passage
     assert (back.text, back.revision) == ("The boat is called Nora.", 4)
-    assert await found(client, archive, "boat") == ["The boat is called Nora."]
+    assert await search_texts(client, archive, "boat") == ["The boat is called Nora."]
     history = pb.ListPassageVersionsRequest(passage_id=first.id, page_size=3)
     page = await client.passages.ListPassageVersions(history)
     assert [(version.operation, version.reason) for version in page.versions] == [
@@ -164,12 +164,12 @@ async def test_a_given_vector_is_used_instead_of_the_models(
     question = "zebra stripes on the savannah"
     near = await put(client, archive, question)
     # Its words are of taxes, its vector is that of the zebras.
-    (given,) = await model.embed([question], "document")
+    (vector,) = await model.embed([question], "document")
     await put(
         client,
         archive,
         "taxes are due in May",
-        embedding=[7 * each for each in given],
+        embedding=[7 * number for number in vector],
         embedding_model=MODEL,
     )
     request = archive_pb.GetArchiveRequest(archive_id=archive)
@@ -213,7 +213,7 @@ async def test_a_time_to_live_is_kept(client: Client, urls: Any, project: str) -
     change = archive_pb.UpdateArchiveRequest(archive_id=archive, time_to_live_seconds=3600)
     updated = (await client.archives.UpdateArchive(change)).archive
     assert (updated.time_to_live_seconds, updated.passage_count) == (3600, 1)
-    assert await found(client, archive, "boat") == ["young boat"]
+    assert await search_texts(client, archive, "boat") == ["young boat"]
     assert await listed(client, archive) == ["young boat"]
     with pytest.raises(InvalidArgumentError):
         await put(client, archive, "older boat", create_time=moment(timedelta(hours=1)))

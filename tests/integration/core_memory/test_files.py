@@ -38,7 +38,7 @@ async def test_a_file_is_read_as_soon_as_it_is_there(client: Any) -> None:
     got = await client.files.GetFile(pb.GetFileRequest(file_id=file.id))
     assert (got.file.id, got.file.line_count) == (file.id, 3)
     listed = (await client.files.ListFolders(pb.ListFoldersRequest())).folders
-    assert [(each.name, each.file_count) for each in listed] == [("notes", 1)]
+    assert [(folder.name, folder.file_count) for folder in listed] == [("notes", 1)]
     assert (listed[0].description, listed[0].instructions) == ("what", "how")
 
 
@@ -164,10 +164,10 @@ async def test_the_same_bytes_are_another_text_as_a_web_page(
         " USING (project_id, content_hash) WHERE f.project_id = $1 ORDER BY f.name",
         project,
     )
-    found = {text["name"]: text["text"] for text in texts}
-    assert found["a.txt"] == data.decode().rstrip("\n")
-    assert "<h1>" not in found["a.html"]
-    assert "Title" in found["a.html"]
+    by_name = {text["name"]: text["text"] for text in texts}
+    assert by_name["a.txt"] == data.decode().rstrip("\n")
+    assert "<h1>" not in by_name["a.html"]
+    assert "Title" in by_name["a.html"]
 
 
 async def test_a_file_is_replaced_only_when_it_is_asked_for(

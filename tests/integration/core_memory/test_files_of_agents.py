@@ -111,8 +111,8 @@ async def test_files_are_opened_searched_and_closed(client: Any) -> None:
         (2, 2)
     ]
     assert await client.files.OpenFiles(request) == opened
-    found = await client.files.GrepFiles(pb.GrepFilesRequest(agent_id=agent, pattern="T.O"))
-    assert [(match_.file_name, match_.line) for match_ in found.matches] == [("notes/a.txt", 2)]
+    response = await client.files.GrepFiles(pb.GrepFilesRequest(agent_id=agent, pattern="T.O"))
+    assert [(match_.file_name, match_.line) for match_ in response.matches] == [("notes/a.txt", 2)]
     compile_request = context_pb.CompileRequest(agent_id=agent, agent_type="letta_v1_agent")
     compiled = await client.context.Compile(compile_request)
     assert compiled.has_folders
@@ -144,7 +144,7 @@ async def test_what_is_deleted_is_gone_though_the_index_is_down(
     dropped = await admin.fetch(
         "SELECT id FROM core_memory.dropped_files WHERE project_id = $1", project
     )
-    assert {each["id"] for each in dropped} == {files[0].id, folder.id}
+    assert {row["id"] for row in dropped} == {files[0].id, folder.id}
     listed = await client.files.ListFiles(pb.ListFilesRequest(agent_id=agent))
     assert (list(listed.files), list(listed.open_files)) == ([], [])
 

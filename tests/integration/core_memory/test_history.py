@@ -173,15 +173,15 @@ async def test_a_deleted_block_is_not_changed_before_it_is_back(client: Any) -> 
 async def test_a_purge_destroys_everything(client: Any) -> None:
     block, ended = await create(client, "one"), await create(client, "two")
     await delete(client, ended)
-    for each in (block, ended):
-        await delete(client, each, purge=True, request_id=f"purge-{each.label}")
-        await delete(client, each, purge=True, request_id=f"purge-{each.label}")
+    for destroyed in (block, ended):
+        await delete(client, destroyed, purge=True, request_id=f"purge-{destroyed.label}")
+        await delete(client, destroyed, purge=True, request_id=f"purge-{destroyed.label}")
         for call in (
-            delete(client, each, purge=True),
-            versions(client, each),
-            read(client, each, as_of_time=each.update_time),
-            revert(client, each, to_revision=1),
-            client.blocks.BlameBlock(pb.BlameBlockRequest(block_id=each.id)),
+            delete(client, destroyed, purge=True),
+            versions(client, destroyed),
+            read(client, destroyed, as_of_time=destroyed.update_time),
+            revert(client, destroyed, to_revision=1),
+            client.blocks.BlameBlock(pb.BlameBlockRequest(block_id=destroyed.id)),
         ):
             with pytest.raises(NotFoundError):
                 await call
@@ -213,10 +213,10 @@ async def test_memory_can_be_seen_as_it_was(client: Any) -> None:
         ("notes", "n1"),
     ]
     assert list(listed.blocks[0].agent_ids) == [AGENT]
-    found = await client.blocks.GetBlock(
+    response = await client.blocks.GetBlock(
         pb.GetBlockRequest(agent_id=AGENT, label="notes", as_of_time=between)
     )
-    assert found.block.value == "n1"
+    assert response.block.value == "n1"
     with pytest.raises(NotFoundError) as caught:
         await client.blocks.GetBlock(
             pb.GetBlockRequest(agent_id=AGENT, label="notes", as_of_time=human.create_time)

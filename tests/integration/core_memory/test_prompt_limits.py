@@ -73,8 +73,8 @@ class LimitedMemory:
 
     async def limit(self, most: int | None, **more: Any) -> int | None:
         """Sets or raises the limit; returns the one before."""
-        given = None if most is None else context_pb.PromptLimit(bytes=most)
-        request = context_pb.LimitPromptRequest(agent_id=self.agent, prompt_limit=given, **more)
+        limit = None if most is None else context_pb.PromptLimit(bytes=most)
+        request = context_pb.LimitPromptRequest(agent_id=self.agent, prompt_limit=limit, **more)
         response = await self.client.context.LimitPrompt(request)
         return response.previous_limit.bytes if response.HasField("previous_limit") else None
 

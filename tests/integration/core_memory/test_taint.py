@@ -59,10 +59,10 @@ async def test_blocks_that_are_made_are_marked_and_told_of(client: Any) -> None:
         return context_pb.CompileRequest(agent_id=AGENT, **more)
 
     compiled = await client.context.Compile(compile_request())
-    told = {
+    taints = {
         tainted_block.label: list(tainted_block.taint) for tainted_block in compiled.tainted_blocks
     }
-    assert told == {"human": [MCP], "notes": [WEB], "more": [MCP]}
+    assert taints == {"human": [MCP], "notes": [WEB], "more": [MCP]}
     again = await client.context.Compile(compile_request(if_revision=compiled.revision))
     assert again.not_changed
     assert again.tainted_blocks == compiled.tainted_blocks

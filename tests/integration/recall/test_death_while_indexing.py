@@ -86,31 +86,31 @@ async def test_what_was_acknowledged_is_found_whenever_the_service_dies(
     messages = message_grpc.MessageServiceStub(channel)
     windows = window_grpc.WindowServiceStub(channel)
     engine = QdrantIndex(connect(vectors.url, vectors.api_key))
-    said: dict[str, str] = {}
+    ids_by_text: dict[str, str] = {}
     dice = random.Random(deaths)
 
     async def say(count: int) -> None:
         system = common.Message(id=new_id("message"), role=common.ROLE_SYSTEM)
-        told = [system]
+        sent = [system]
         for _ in range(count):
-            text = f"Trip {len(said)} went to {PLACES[len(said) % len(PLACES)]}."
+            text = f"Trip {len(ids_by_text)} went to {PLACES[len(ids_by_text) % len(PLACES)]}."
             wire = common.Message(id=new_id("message"), role=common.ROLE_USER)
             wire.parts.add().text.text = text
-            said[text] = wire.id
-            told.append(wire)
+            ids_by_text[text] = wire.id
+            sent.append(wire)
         await windows.OpenWindow(
             window_pb.OpenWindowRequest(
-                conversation_id=new_id("conversation"), agent_id=agent, messages=told
+                conversation_id=new_id("conversation"), agent_id=agent, messages=sent
             )
         )
 
-    async def found(text: str) -> list[str]:
+    async def search_ids(text: str) -> list[str]:
         request = pb.SearchMessagesRequest(agent_id=agent, query=f'"{text}"')
         return [hit.message.id for hit in (await messages.SearchMessages(request)).hits]
 
     async def there() -> bool:
         try:
-            await found("nothing")
+            await search_ids("nothing")
         except StrataError:
             return False
         return True
@@ -118,7 +118,7 @@ async def test_what_was_acknowledged_is_found_whenever_the_service_dies(
     async def complete() -> bool:
         try:
             where = Where(eq={"agent_id": agent})
-            return await engine.count(MESSAGES, project, where) == len(said)
+            return await engine.count(MESSAGES, project, where) == len(ids_by_text)
         except StrataError:
             return False
 
@@ -131,14 +131,14 @@ async def test_what_was_acknowledged_is_found_whenever_the_service_dies(
                 os.kill(pid, signal.SIGKILL)
         with service(urls, vectors, public, port):
             await until(there)
-            for text in dice.sample(sorted(said), 20):
-                assert said[text] in await found(text)
+            for text in dice.sample(sorted(ids_by_text), 20):
+                assert ids_by_text[text] in await search_ids(text)
             await until(complete, 60 + deaths * 2)
             request = pb.SearchMessagesRequest(
                 agent_id=agent, query="Where did I go on trip 5?", limit=3
             )
             hits = (await messages.SearchMessages(request)).hits
-            assert said[f"Trip 5 went to {PLACES[5]}."] in [hit.message.id for hit in hits]
+            assert ids_by_text[f"Trip 5 went to {PLACES[5]}."] in [hit.message.id for hit in hits]
             assert all(hit.relevance.HasField("vector_rank") for hit in hits)
     await engine.close()
     await factory.close()

@@ -29,7 +29,7 @@ WORDY = "It is the end of the day, the end of the week, the end of the month."
 QUESTION = "Is the name of the boat Nora at the end?"
 
 
-def said(text: str, role: common.Role.ValueType = common.ROLE_USER) -> common.Message:
+def message_of(text: str, role: common.Role.ValueType = common.ROLE_USER) -> common.Message:
     message = common.Message(
         id=new_id("message"), role=role, parts=[common.Part(text=common.TextPart(text=text))]
     )
@@ -63,7 +63,7 @@ async def test_the_settings_of_the_service_decide_who_puts_the_results_into_orde
             messages = message_grpc.MessageServiceStub(network.channel("recall"))
             windows = window_grpc.WindowServiceStub(network.channel("recall"))
             if path is None:
-                begun = [said("", common.ROLE_SYSTEM), said(PLAIN), said(WORDY)]
+                begun = [message_of("", common.ROLE_SYSTEM), message_of(PLAIN), message_of(WORDY)]
                 opening = window_pb.OpenWindowRequest(
                     conversation_id=new_id("conversation"), agent_id=agent, messages=begun
                 )

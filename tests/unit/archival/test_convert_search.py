@@ -95,15 +95,15 @@ def test_wrong_fields_are_named(fields: dict[str, Any], field: str) -> None:
 
 
 def test_an_answer_goes_onto_the_wire() -> None:
-    found = FoundPassage(passage(), "hybrid", 0.75, 2, None, "because")
+    found_passage = FoundPassage(passage(), "hybrid", 0.75, 2, None, "because")
     answer = SearchResult(
-        (found,),
+        (found_passage,),
         (Exclusion("tags", 3, "passage-1"),),
         (TimeRange("since May", NOW, None),),
     )
     response = answer_to_proto(answer)
     (hit,) = response.hits
-    assert hit.passage.id == found.passage.id
+    assert hit.passage.id == found_passage.passage.id
     relevance = hit.relevance
     assert (relevance.search_mode, relevance.rrf_score) == ("hybrid", 0.75)
     assert (relevance.vector_rank, relevance.HasField("fts_rank")) == (2, False)
@@ -122,7 +122,7 @@ def test_an_answer_goes_onto_the_wire() -> None:
 
 def test_what_the_reranker_did_goes_onto_the_wire() -> None:
     assert not answer_to_proto(SearchResult()).HasField("reranking")
-    found = (
+    hits = (
         FoundPassage(passage(), "hybrid", 0.75, 2, None, rerank_score=-3.5, rerank_rank=1),
         FoundPassage(passage(), "hybrid", 0.7, 1, None),
     )
@@ -132,11 +132,11 @@ def test_what_the_reranker_did_goes_onto_the_wire() -> None:
         Outcome.FAILED: pb.PASSAGE_RERANK_OUTCOME_FAILED,
     }
     for outcome in Outcome:
-        answer = SearchResult(found, reranking=Report("mini@1234", 12, outcome))
+        answer = SearchResult(hits, reranking=Report("mini@1234", 12, outcome))
         response = answer_to_proto(answer)
-        told = response.reranking
-        assert (told.model, told.candidate_count) == ("mini@1234", 12)
-        assert told.outcome == outcomes[outcome]
+        reranking = response.reranking
+        assert (reranking.model, reranking.candidate_count) == ("mini@1234", 12)
+        assert reranking.outcome == outcomes[outcome]
         first, second = (hit.relevance for hit in response.hits)
         assert (first.rerank_score, first.rerank_rank, first.rrf_score) == (-3.5, 1, 0.75)
         assert not second.HasField("rerank_score")

@@ -19,12 +19,12 @@ def block(value: str, label: str = "human", limit: int = 20_000) -> Block:
     return Block(f"block-{label}", label, value, "About.", limit, False, 1, NOW, NOW)
 
 
-def found(*blocks: Block) -> list[tuple[LintRule, str, int]]:
-    return [(each.rule, each.label, each.line) for each in lint(blocks)]
+def findings_of(*blocks: Block) -> list[tuple[LintRule, str, int]]:
+    return [(finding.rule, finding.label, finding.line) for finding in lint(blocks)]
 
 
 def rules(text: str) -> list[LintRule]:
-    return [each.rule for each in lint([block(text)])]
+    return [finding.rule for finding in lint([block(text)])]
 
 
 def only(*blocks: Block) -> Finding:
@@ -44,7 +44,7 @@ def test_a_tidy_memory_has_no_findings() -> None:
 def test_the_same_line_twice_is_a_duplicate_in_one_block_and_in_two() -> None:
     first = block("Likes green tea.\nother line\n* likes  green tea")
     second = block("1. Likes green tea!", "notes")
-    assert found(first, second) == [
+    assert findings_of(first, second) == [
         (LintRule.DUPLICATE, "human", 3),
         (LintRule.DUPLICATE, "notes", 1),
     ]
@@ -134,9 +134,12 @@ def test_long_lines_are_found_and_shown_shortened() -> None:
 
 def test_nearly_full_blocks_are_found_before_their_lines() -> None:
     full = block("today\n" + "x" * 84, limit=100)
-    assert found(full) == [(LintRule.NEARLY_FULL, "human", 0), (LintRule.RELATIVE_DATE, "human", 1)]
+    assert findings_of(full) == [
+        (LintRule.NEARLY_FULL, "human", 0),
+        (LintRule.RELATIVE_DATE, "human", 1),
+    ]
     assert "90% of 100 characters" in lint([full])[0].message
-    assert found(replace(full, limit=101)) == [(LintRule.RELATIVE_DATE, "human", 1)]
+    assert findings_of(replace(full, limit=101)) == [(LintRule.RELATIVE_DATE, "human", 1)]
 
 
 def test_findings_are_in_order_and_not_endless() -> None:

@@ -386,7 +386,7 @@ def test_a_reader_finds_exactly_the_blocks_that_were_rendered(
 
 
 def _read(rendered: str, labels: Sequence[str], *, numbered: bool) -> list[tuple[str, str, str]]:
-    found = []
+    parsed = []
     at = 0
     for label in labels:
         at = rendered.index(f"\n<{label}>\n", at)
@@ -397,9 +397,9 @@ def _read(rendered: str, labels: Sequence[str], *, numbered: bool) -> list[tuple
         if numbered:
             lines = value.split("\n") if value else []
             value = "\n".join(line.split("→ ", 1)[1] for line in lines)
-        found.append((label, unescape(description, labels), unescape(value, labels)))
+        parsed.append((label, unescape(description, labels), unescape(value, labels)))
     assert rendered.endswith("\n\n</memory_blocks>")
-    return found
+    return parsed
 
 
 def _element(rendered: str, tag: str, at: int) -> tuple[str, int]:

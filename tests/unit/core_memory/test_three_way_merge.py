@@ -142,9 +142,9 @@ def test_no_word_of_either_side_is_lost(case: tuple[str, str, str]) -> None:
     if merged is None:
         return
     base, current, mine = (set(re.findall(r"\w+", text)) for text in case)
-    found = set(re.findall(r"\w+", merged))
-    assert found >= (current - base) | (mine - base) | (base & current & mine)
-    assert found <= current | mine
+    words = set(re.findall(r"\w+", merged))
+    assert words >= (current - base) | (mine - base) | (base & current & mine)
+    assert words <= current | mine
 
 
 @given(versions())

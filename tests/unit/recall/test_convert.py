@@ -18,7 +18,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.recall import convert, convert_search
 from strata.recall.domain.messages import Message, Role
-from strata.recall.domain.search import Answer, Exclusion, Mode, SearchHit
+from strata.recall.domain.search import Exclusion, Mode, SearchHit, SearchResult
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.images import image_id
@@ -265,7 +265,7 @@ def test_every_mode_is_taken(mode: message_pb.SearchMode.ValueType, meant: Mode)
 def test_an_answer_says_what_is_known_and_no_more() -> None:
     message = Message(new_id("message"), Role.USER, (), NOW)
     spoken = TimeRange("since March", NOW, None)
-    answer = Answer(
+    answer = SearchResult(
         (SearchHit(message, "vector", 0.5, 2, None),), (Exclusion("roles", 3, "m"),), (spoken,)
     )
     wire = convert_search.answer_to_proto(answer)
@@ -278,7 +278,7 @@ def test_an_answer_says_what_is_known_and_no_more() -> None:
 
 
 def test_an_answer_says_what_the_reranker_did() -> None:
-    assert not convert_search.answer_to_proto(Answer(())).HasField("reranking")
+    assert not convert_search.answer_to_proto(SearchResult(())).HasField("reranking")
     message = Message(new_id("message"), Role.USER, (), NOW)
     hits = (
         SearchHit(message, "vector", 0.5, 2, None, rerank_score=-3.5, rerank_rank=1),
@@ -290,7 +290,7 @@ def test_an_answer_says_what_the_reranker_did() -> None:
         Outcome.FAILED: message_pb.RERANK_OUTCOME_FAILED,
     }
     for outcome in Outcome:
-        answer = Answer(hits, reranking=Report("mini@1234", 12, outcome))
+        answer = SearchResult(hits, reranking=Report("mini@1234", 12, outcome))
         wire = convert_search.answer_to_proto(answer)
         assert (wire.reranking.model, wire.reranking.candidate_count) == ("mini@1234", 12)
         assert wire.reranking.outcome == outcomes[outcome]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from strata.recall.domain.eviction import left_in_view
+from strata.recall.domain.eviction import remaining_messages
 from strata.recall.domain.messages import Message, Role
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
@@ -35,27 +35,27 @@ def sequences(messages: list[Message]) -> list[int]:
 
 
 def test_messages_up_to_the_sequence_leave() -> None:
-    assert sequences(left_in_view(WINDOW, 6)) == [0, 7, 8, 9]
-    assert sequences(left_in_view(left_in_view(WINDOW, 6), 6)) == [0, 7, 8, 9]
+    assert sequences(remaining_messages(WINDOW, 6)) == [0, 7, 8, 9]
+    assert sequences(remaining_messages(remaining_messages(WINDOW, 6), 6)) == [0, 7, 8, 9]
 
 
 def test_a_step_whose_return_is_later_stays_whole() -> None:
-    assert sequences(left_in_view(WINDOW, 5)) == [0, 5, 6, 7, 8, 9]
+    assert sequences(remaining_messages(WINDOW, 5)) == [0, 5, 6, 7, 8, 9]
 
 
 def test_summaries_and_pinned_steps_stay_in_their_order() -> None:
     summary = message(20, Role.SUMMARY)
     window = [SYSTEM, summary, *turn(1, "run-1"), *turn(4, "run-2")]
     window[3] = replace(window[3], pinned=True)
-    assert sequences(left_in_view(window, 6)) == [0, 20, 2, 3]
+    assert sequences(remaining_messages(window, 6)) == [0, 20, 2, 3]
 
 
 def test_a_pinned_input_stays_without_the_steps_of_its_run() -> None:
-    window = [replace(each, pinned=each.sequence == 1) for each in WINDOW]
-    assert sequences(left_in_view(window, 9)) == [0, 1]
+    window = [replace(message, pinned=message.sequence == 1) for message in WINDOW]
+    assert sequences(remaining_messages(window, 9)) == [0, 1]
 
 
 def test_the_boot_call_and_its_return_leave_together() -> None:
     boot = [message(1, Role.ASSISTANT), message(2, Role.TOOL), message(3, Role.USER)]
-    assert sequences(left_in_view([SYSTEM, *boot], 1)) == [0, 1, 2, 3]
-    assert sequences(left_in_view([SYSTEM, *boot], 2)) == [0, 3]
+    assert sequences(remaining_messages([SYSTEM, *boot], 1)) == [0, 1, 2, 3]
+    assert sequences(remaining_messages([SYSTEM, *boot], 2)) == [0, 3]

@@ -27,9 +27,9 @@ def call(name: str, arguments: str) -> dict[str, Any]:
 
 
 def test_unspaced_scripts_are_cut_into_pairs() -> None:
-    found = split_text("I live in 北京市 now")
-    assert found.words.split() == ["I", "live", "in", "now"]
-    assert found.pairs == "北京 京市"
+    result = split_text("I live in 北京市 now")
+    assert result.words.split() == ["I", "live", "in", "now"]
+    assert result.pairs == "北京 京市"
 
 
 def test_a_single_character_stays() -> None:
@@ -38,11 +38,11 @@ def test_a_single_character_stays() -> None:
 
 @given(value=st.text())
 def test_nothing_but_the_limits_loses_words(value: str) -> None:
-    found = split_text(value)
-    assert len(found.words) <= MAX_SEARCH_CHARS
+    result = split_text(value)
+    assert len(result.words) <= MAX_SEARCH_CHARS
     for word in value.split():
         if word.isascii():
-            assert word in found.words
+            assert word in result.words
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,6 @@ def test_what_can_be_searched(given_message: Message, expected: str) -> None:
 @pytest.mark.parametrize("arguments", HOSTILE_ARGUMENTS.values(), ids=HOSTILE_ARGUMENTS)
 def test_hostile_arguments_leave_a_text_that_can_be_stored(arguments: str) -> None:
     for written in (arguments, arguments.replace('"a"', '"message"')):
-        found = searchable_text(message(Role.ASSISTANT, call("send_message", written)))
-        assert "\0" not in found
-        found.encode()
+        result = searchable_text(message(Role.ASSISTANT, call("send_message", written)))
+        assert "\0" not in result
+        result.encode()

@@ -134,7 +134,7 @@ class FileChunkStore(Protocol):
         """Deletes the chunks of files and of folders; returns their number."""
         ...
 
-    def look(
+    def open_snapshot(
         self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[StoredChunk]]:
         """Opens a snapshot of the folders' chunks, identified by key.

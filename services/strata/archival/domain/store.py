@@ -232,7 +232,7 @@ class PassageStore(Protocol):
         """Returns the ids of an agent's archives."""
         ...
 
-    def look(
+    def open_snapshot(
         self, words: str, within: Filter, limit: int, *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[Passage]]:
         """Opens a snapshot of the passages that meet the conditions.

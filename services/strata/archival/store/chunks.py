@@ -207,13 +207,13 @@ class PostgresFileChunkStore:
             return await _delete_chunks(connection, dropped) if dropped else 0
 
     @asynccontextmanager
-    async def look(
+    async def open_snapshot(
         self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
     ) -> AsyncIterator[Look[StoredChunk]]:
         """Opens a snapshot of the folders' chunks."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
             statement = _BY_ALL_WORDS if all_words else _BY_WAITING_WORDS
-            yield _Look(connection, statement, words, folder_ids, limit)
+            yield _Snapshot(connection, statement, words, folder_ids, limit)
 
     async def by_words(
         self, words: str, folder_ids: Sequence[str], limit: int
@@ -229,7 +229,7 @@ class PostgresFileChunkStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Snapshot:
     """Implements `Look`."""
 
     connection: AsyncConnection

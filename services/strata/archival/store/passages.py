@@ -194,12 +194,12 @@ class PostgresPassageStore:
             return [row.archive_id for row in rows]
 
     @asynccontextmanager
-    async def look(
+    async def open_snapshot(
         self, words: str, within: Filter, limit: int, *, all_words: bool = False
     ) -> AsyncIterator[Look[Passage]]:
         """Opens a snapshot of the passages that meet the conditions."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
-            yield _Look(connection, words, within, limit, () if all_words else (_WAITING,))
+            yield _Snapshot(connection, words, within, limit, () if all_words else (_WAITING,))
 
     async def by_words(self, words: str, within: Filter, limit: int) -> list[tuple[Passage, float]]:
         """Searches passages by words, under the conditions."""
@@ -208,7 +208,7 @@ class PostgresPassageStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Snapshot:
     """Implements `Look`."""
 
     connection: AsyncConnection

@@ -1,4 +1,4 @@
-"""Which messages a fork starts with. Pure."""
+"""Computes the messages that a fork of a conversation starts with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from strata.recall.domain.messages import Message, Role
 
 
-def unanswered(messages: Iterable[Message]) -> set[str]:
-    """Returns the ids of the calls in some messages, in order, that have no return in them."""
+def unanswered_calls(messages: Iterable[Message]) -> set[str]:
+    """Returns the ids of tool calls that have no return in the (ordered) messages."""
     calls: set[str] = set()
     for message in messages:
         calls.difference_update(message.tool_return_ids())
@@ -16,18 +16,18 @@ def unanswered(messages: Iterable[Message]) -> set[str]:
     return calls
 
 
-def completed(window: Sequence[Message], following: Iterable[Message]) -> list[Message]:
-    """Returns a window with the returns of its last calls, out of what follows it in the log."""
+def with_returns(window: Sequence[Message], following: Iterable[Message]) -> list[Message]:
+    """Returns a window with the returns of its open calls added from the following messages."""
     whole = list(window)
     for message in following:
-        if not unanswered(whole):
+        if not unanswered_calls(whole):
             break
         whole.append(message)
     return whole
 
 
-def in_view(messages: Iterable[Message]) -> list[Message]:
-    """Returns messages in the order of a window: the system message, the summary, the rest."""
+def in_window_order(messages: Iterable[Message]) -> list[Message]:
+    """Sorts messages in the order of a window: system message, summary, others by sequence."""
 
     def place(message: Message) -> tuple[int, int]:
         rank = 1 if message.role is Role.SUMMARY else 2

@@ -1,4 +1,4 @@
-"""Which messages leave a window when they have been archived. Pure."""
+"""Computes which messages stay in a window when older ones are evicted after archiving."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from strata.recall.domain.messages import Message, Role
 _OF_BOOT = frozenset({Role.ASSISTANT, Role.TOOL})
 
 
-def left_in_view(messages: Sequence[Message], until: int) -> list[Message]:
-    """Returns what stays of a window, in order.
+def remaining_messages(messages: Sequence[Message], until: int) -> list[Message]:
+    """Returns the messages that stay in a window, in order.
 
-    The messages of a step leave together or not at all, so that no call is shown without its
-    return. What is pinned stays with the rest of its step.
+    The messages of a step are evicted together or not at all, so that no call is separated from
+    its return. A pinned message stays with all messages of its step.
 
     Args:
         messages: The window, the system message first.
-        until: Sequence of the last message that can leave.
+        until: Sequence of the last message that may be evicted.
     """
     ends: dict[tuple[str, int], int] = {}
     pinned: set[tuple[str, int]] = set()
@@ -41,6 +41,6 @@ def left_in_view(messages: Sequence[Message], until: int) -> list[Message]:
 
 
 def _step_of(message: Message) -> tuple[str, int] | None:
-    """Returns what names the step of a message; None for an input."""
+    """Returns the key of a message's step: run and number; None for an input."""
     boot = not message.run_id and message.role in _OF_BOOT
     return (message.run_id, message.step) if message.step > 0 or boot else None

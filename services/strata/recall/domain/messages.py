@@ -1,7 +1,7 @@
-"""Messages and windows as recall holds them.
+"""Messages and windows.
 
-Parts are plain JSON objects with a ``type``, since recall stores them as they come
-and looks into few of them:
+Parts are plain JSON objects with a ``type``. Recall stores them unchanged and reads only a
+few of their fields:
 
 =====================  ====================================================================
 ``text``               ``text``
@@ -32,7 +32,7 @@ Cursor = tuple[str | int | datetime, ...]
 
 
 class Role(StrEnum):
-    """Who speaks in a message."""
+    """The role of a message's sender."""
 
     SYSTEM = "system"
     USER = "user"
@@ -57,16 +57,16 @@ class Message:
 
     Attributes:
         id: ``message-`` id, chosen by the writer.
-        role: Who speaks.
-        parts: The content, in order; see the module.
+        role: The role of the sender.
+        parts: The content, in order; see the module docstring.
         conversation_id: The conversation; empty until stored.
         agent_id: The agent; empty until stored.
         sequence: Position in the conversation from 0; -1 until stored.
         step: Number of the step in its run from 1; 0 for inputs and first messages.
         usage: Token counts of the model call, by name.
-        create_time: When it was said, UTC.
-        copied_from_id: The message that it is a copy of, in a fork; empty for what was said here.
-        images: Bytes to be stored with a new message; messages that are read carry none.
+        create_time: When it was written, UTC.
+        copied_from_id: In a fork, the message that it is a copy of; empty for originals.
+        images: Images to store with a new message; empty in messages that are read.
     """
 
     id: str
@@ -100,18 +100,18 @@ class Message:
         )
 
     def tool_call_ids(self) -> tuple[str, ...]:
-        """Returns the ids of the calls that the message asks for."""
+        """Returns the ids of the tool calls in the message."""
         return tuple(p["tool_call_id"] for p in self.parts if p["type"] == "tool_call")
 
     def image_ids(self) -> tuple[str, ...]:
-        """Returns the ids of the images that the message shows, each once."""
+        """Returns the ids of the images in the message, without duplicates."""
         shown = [p for p in self.parts if p["type"] == "image"]
         shown += [image for p in self.parts for image in p.get("images", ())]
         ids = (image.get("image_id", "") for image in shown)
         return tuple(dict.fromkeys(id_ for id_ in ids if id_))
 
     def tool_return_ids(self) -> tuple[str, ...]:
-        """Returns the ids of the calls that the message answers."""
+        """Returns the ids of the tool calls whose returns are in the message."""
         return tuple(p["tool_call_id"] for p in self.parts if p["type"] == "tool_return")
 
 
@@ -120,10 +120,10 @@ class Window:
     """The context window of a conversation.
 
     Attributes:
-        messages: What is in view, in order; the first is the system message.
-        revision: Rises with every change.
-        message_count: Messages stored in the conversation, in view or not.
-        metadata_stale: True if counts in the system message are known to be old.
+        messages: The messages in the window, in order; the first is the system message.
+        revision: Increases with every change.
+        message_count: Number of messages of the conversation, in the window or not.
+        metadata_stale: True if the counts in the system message are outdated.
     """
 
     conversation_id: str
@@ -136,11 +136,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TurnStart:
-    """What a turn starts from.
+    """The state that a turn starts from.
 
     Attributes:
-        inputs: The inputs as stored.
-        committed_steps: Steps of the run that were committed by earlier attempts.
+        inputs: The stored inputs.
+        committed_steps: Number of steps that earlier attempts of the run committed.
         committed: The messages of those steps, in order.
     """
 
@@ -152,14 +152,14 @@ class TurnStart:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step to be committed.
+    """A step to commit.
 
     Attributes:
-        attempt: The dispatch that made it; an older one than the fence is refused.
+        attempt: The attempt of the run; an attempt older than the fence is rejected.
         step: Number in the run, from 1.
         system_text: New text of the system message, if it was rebuilt for this step.
         metadata_stale: New value of the window's flag, None to keep it.
-        evict_count: Oldest messages after the system message that leave the window.
+        evict_count: Number of oldest messages after the system message to evict.
     """
 
     conversation_id: str
@@ -175,7 +175,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CommittedStep:
-    """A step as stored."""
+    """A stored step."""
 
     messages: tuple[Message, ...]
     revision: int
@@ -184,10 +184,10 @@ class CommittedStep:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A planned swap of a window for a smaller one.
+    """A planned replacement of a window by a smaller one.
 
     Attributes:
-        expected_revision: The revision that the plan was made on.
+        expected_revision: The revision of the window that the plan is based on.
         kept_ids: Messages that stay, in order, without the system message.
     """
 
@@ -201,10 +201,10 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages to list; one of conversation and agent is set.
+    """Conditions on messages to list; either conversation or agent is set.
 
-    ``from_id`` and ``to_id``, or the sequences, are the ends of a range of a conversation, both
-    in it.
+    ``from_id`` and ``to_id``, or the sequences, limit a conversation to a range; both ends are
+    included.
     """
 
     conversation_id: str = ""
@@ -219,13 +219,13 @@ class MessageFilter:
     pinned_only: bool = False
 
     def cursor_kinds(self) -> tuple[type, ...]:
-        """Returns the types of the sort key: sequence, or time and id over conversations."""
+        """Returns the types of the sort key: sequence, or time and id across conversations."""
         return (int,) if self.conversation_id else (datetime, str)
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """A page of messages, and where the next one starts (None at the end)."""
+    """A page of messages, and the cursor of the next page (None at the end)."""
 
     messages: Sequence[Message] = field(default_factory=tuple)
     next_cursor: Cursor | None = None

@@ -1,4 +1,4 @@
-"""A tool call and its return are never separated (invariant 4 of docs/architecture.md)."""
+"""Checks the invariant that a tool call and its return are never separated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from strata.shared.errors import FieldViolation
 
 
 def pair_violations(messages: Iterable[Message]) -> list[FieldViolation]:
-    """Returns what is wrong with the calls and returns of one step.
+    """Returns the violations in the tool calls and returns of one step.
 
-    Every message with tool calls must be followed, before anything but another
-    answer or an approval of these calls, by messages that return all of them, each
-    once; a return needs its call.
+    A message with tool calls must be followed by messages that return each call exactly once.
+    Only approvals of these calls may come in between. A return needs its call before it.
     """
     violations: list[FieldViolation] = []
     open_calls: set[str] = set()

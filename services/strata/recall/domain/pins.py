@@ -1,4 +1,4 @@
-"""Where a pinned message stands in a window. Pure."""
+"""Computes the position of pinned messages in a window."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from strata.recall.domain.messages import Message, Role
 
 
-def brought_back(window: Sequence[Message], messages: Iterable[Message]) -> list[Message]:
-    """Returns the window with messages that had left it, in the order in which all were said.
+def with_added(window: Sequence[Message], messages: Iterable[Message]) -> list[Message]:
+    """Returns the window with messages of the log added, in order of sequence.
 
-    The system message and the summaries stay in front: what comes back is older than the rest,
-    so it stands right after them.
+    The system message and the summaries stay in front; added messages are older than the rest,
+    so they come right after them.
     """
     front = {Role.SYSTEM, Role.SUMMARY}
     leading = sorted(

@@ -1,4 +1,4 @@
-"""Whose words a question asks for."""
+"""Detects whose messages a query asks about: the user's or the assistant's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 from strata.recall.domain.messages import Role
 
-# What was said, not what could be: "what would you suggest?" asks for advice to come, which
-# hangs on what the person has told.
+# Matches the past only: "what would you suggest?" asks for new advice, which depends on what
+# the user has said.
 _ASSISTANT = re.compile(
     r"\b(?:did|have|had|were)\s+you\b"
     r"|\byou(?:'ve|'d|\s+have|\s+had)?\s+(?:\w+ly\s+|just\s+|once\s+)?"
@@ -23,12 +23,11 @@ _USER = re.compile(
 
 
 def query_role(query: str) -> Role | None:
-    """Returns the role whose messages the query is likely about; None if it does not tell.
+    """Returns the role whose messages the query is likely about; None if it is unclear.
 
-    People ask an agent about what they told it ("when does my sprint end?"), which is said in
-    their own messages, while the agent's long replies use the same words again and again. They
-    also ask for what it said ("what did you recommend?"). Of other people's affairs, and of
-    plain words, either may have spoken.
+    Users ask about what they told the agent ("when does my sprint end?"). The answer is in their
+    own messages, while the agent's long replies repeat the same words. They also ask about what
+    the agent said ("what did you recommend?"). For other queries both roles are equally likely.
     """
     asked = query.replace("\u2019", "'")
     if _ASSISTANT.search(asked):

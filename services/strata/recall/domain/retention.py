@@ -1,4 +1,4 @@
-"""For how long messages are kept."""
+"""How long messages are kept: settings, and the interface that deletes old ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from strata.recall.domain.messages import Cursor
 
 MAX_DAYS = 36_500
 TURN_DAYS = 7
-"""Days for which it is remembered at least that a run has begun.
+"""Minimum of days for which the start of a run is recorded.
 
-It keeps the run from beginning a second time. A repeat needs the run's own token, and that ends
-a minute after the run's deadline, minutes after it was first dispatched: a week is as good as
-for ever, also where an operator lets runs take days.
+The record keeps a run from starting a second time. A repetition needs the run's token, which
+expires a minute after the run's deadline, so a week is enough even if runs may take days.
 """
 
 
@@ -24,8 +23,8 @@ class Retention:
     """How long a project keeps messages.
 
     Attributes:
-        days: Days; 0 is for ever.
-        update_time: When that was set; None if it never was.
+        days: Days; 0 for ever.
+        update_time: When it was set; None if it never was.
     """
 
     days: int = 0
@@ -33,24 +32,24 @@ class Retention:
 
 
 class RetentionSettings(Protocol):
-    """What projects have set; works in the current project."""
+    """Reads and sets the retention of the current project."""
 
     async def get(self) -> Retention:
         """Returns the project's retention."""
         ...
 
     async def set(self, days: int, now: datetime) -> Retention:
-        """Sets it; repeating it keeps the time at which it was set."""
+        """Sets the retention; setting the same value again keeps `update_time`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """A batch of old messages, or of turns, that was looked through.
+class SweepResult:
+    """The result of a batch of old messages or turns.
 
     Attributes:
-        forgotten: How many were deleted.
-        cursor: Where the next batch starts; None at the end.
+        forgotten: Number of deleted messages or turns.
+        cursor: The cursor of the next batch; None at the end.
     """
 
     forgotten: int
@@ -58,10 +57,10 @@ class Swept:
 
 
 class OldMessages(Protocol):
-    """What is older than its project wants to keep, over all projects."""
+    """Deletes messages and turns that are older than the retention of their project."""
 
     async def projects(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        """Returns projects that forget, and after how many days, in order of ids."""
+        """Returns projects with a limited retention, and its days, in order of ids."""
         ...
 
     async def agents(self, project_id: str, after: str, limit: int) -> Sequence[str]:
@@ -75,8 +74,8 @@ class OldMessages(Protocol):
         before: datetime,
         cursor: Cursor | None,
         limit: int,
-    ) -> Swept:
-        """Deletes what may go of some of an agent's oldest messages, and notes it for the index."""
+    ) -> SweepResult:
+        """Deletes a batch of an agent's deletable old messages, also for the index."""
         ...
 
     async def sweep_turns(
@@ -86,16 +85,16 @@ class OldMessages(Protocol):
         before: datetime,
         cursor: Cursor | None,
         limit: int,
-    ) -> Swept:
-        """Forgets some of an agent's oldest turns: those that nothing asks for any more.
+    ) -> SweepResult:
+        """Deletes a batch of an agent's old turns that nothing needs.
 
-        A turn stays while its run has the window, and while a message of it is left.
+        A turn stays while its run is active in the window, and while messages of it exist.
 
         Args:
             project_id: The project.
             agent_id: The agent.
-            before: Turns that began later stay; at least `TURN_DAYS` ago.
-            cursor: Where to start; None for the beginning.
-            limit: Turns to look through.
+            before: Only turns that started before; at least `TURN_DAYS` ago.
+            cursor: Cursor of the previous batch; None for the first.
+            limit: Turns per batch.
         """
         ...

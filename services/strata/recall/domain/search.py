@@ -1,4 +1,4 @@
-"""Searching messages: what is asked, and what is answered."""
+"""Searches of messages: queries, results, and the interface of the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
 
 
 class Mode(StrEnum):
-    """How matches are looked for."""
+    """The kind of search."""
 
     FULL_TEXT = "full text"
     SEMANTIC = "semantic"
@@ -27,13 +27,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to look for in an agent's messages; times are UTC, ``end_time`` is exclusive.
+    """A search in an agent's messages; times are UTC, ``end_time`` is exclusive.
 
     Attributes:
-        neighbours: Messages before and after each hit to return with it.
-        explain: Tell what the conditions leave out.
-        timezone: IANA name, of the person who asks.
-        reference_time: What words like "yesterday" count from; None is now.
+        neighbours: Number of messages before and after each hit to return with it.
+        explain: Explain each hit, and count what the conditions leave out.
+        timezone: IANA name of the user's time zone.
+        reference_time: The time that words like "yesterday" refer to; None for now.
     """
 
     agent_id: str
@@ -51,7 +51,7 @@ class SearchQuery:
     reference_time: datetime | None = None
 
     def without_conditions(self) -> SearchQuery:
-        """Returns the same question to all that the agent has."""
+        """Returns the same query on all messages of the agent."""
         return replace(
             self,
             conversation_id="",
@@ -62,7 +62,7 @@ class SearchQuery:
         )
 
     def left_out_by(self, message: Message) -> tuple[str, ...]:
-        """Returns the conditions, as fields of the request, that a message does not meet."""
+        """Returns the names of the request's fields whose conditions a message does not meet."""
         failed = {
             "conversation_id": self.conversation_id not in ("", message.conversation_id),
             "roles": message.role not in self.roles,
@@ -78,14 +78,14 @@ class SearchHit:
     """A found message.
 
     Attributes:
-        mode: ``hybrid``, ``vector`` or ``fts``: which arms found it.
-        score: What the hits are ordered by.
-        vector_rank: Place by meaning, from 1; None if not found so.
-        fts_rank: Place by words, from 1; None if not found so.
-        why: The same in words.
+        mode: ``hybrid``, ``vector`` or ``fts``: how it was found.
+        score: The fused score, by which hits are ordered.
+        vector_rank: Rank by meaning, from 1; None if not found by meaning.
+        fts_rank: Rank by words, from 1; None if not found by words.
+        why: An explanation in words, with `explain`.
         neighbours: The messages around it, in order.
-        rerank_score: What the reranker gave it; None if it was not asked.
-        rerank_rank: Place by that, from 1; None likewise.
+        rerank_score: The score of the reranker; None if it did not run.
+        rerank_rank: Rank by that score, from 1; None if it did not run.
     """
 
     message: Message
@@ -101,7 +101,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A condition, and what of the best matches it leaves out."""
+    """A condition, and how many of the best matches it leaves out."""
 
     condition: str
     count: int
@@ -109,8 +109,8 @@ class Exclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a search gives, best first."""
+class SearchResult:
+    """The result of a search, best hits first."""
 
     hits: tuple[SearchHit, ...]
     exclusions: tuple[Exclusion, ...] = ()
@@ -121,40 +121,38 @@ class Answer:
 def exclusions(
     query: SearchQuery, matches: Iterable[tuple[Message, Place]]
 ) -> tuple[Exclusion, ...]:
-    """Returns what the conditions of a query, and the floor, leave out of matches, best first."""
-    found: dict[str, Exclusion] = {}
+    """Returns how many matches each condition of a query, and the score floor, leave out."""
+    by_condition: dict[str, Exclusion] = {}
     for message, place in matches:
         for name in (*query.left_out_by(message), *((BELOW_FLOOR,) if place.weak else ())):
-            known = found.get(name, Exclusion(name, 0, message.id))
-            found[name] = replace(known, count=known.count + 1)
-    return tuple(found.values())
+            known = by_condition.get(name, Exclusion(name, 0, message.id))
+            by_condition[name] = replace(known, count=known.count + 1)
+    return tuple(by_condition.values())
 
 
 class SearchStore(Protocol):
-    """What searching needs of the log; all methods work in the current project."""
+    """Searches the stored messages of the current project."""
 
-    def look(
+    def open_snapshot(
         self, query: SearchQuery, spoken: Sequence[TimeRange], *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[Message]]:
-        """Looks at the messages that meet the query's conditions and hold its phrases.
-
-        They are seen as they are when the context is entered.
+        """Opens a snapshot of the messages that meet the query's conditions and phrases.
 
         Args:
-            query: The question.
-            spoken: Times that it speaks of; what was said then comes first.
-            all_words: Search all messages by words, also those that the index has.
+            query: The query.
+            spoken: Times that the query mentions; messages of these times are preferred.
+            all_words: Search all messages by words, also those that are indexed.
         """
         ...
 
     async def by_words(
         self, query: SearchQuery, spoken: Sequence[TimeRange]
     ) -> list[tuple[Message, float]]:
-        """Returns the best by words with their scores, under the query's conditions."""
+        """Returns the messages that match the words best, with scores, under the conditions."""
         ...
 
     async def around(
         self, messages: Sequence[Message], count: int
     ) -> dict[str, tuple[Message, ...]]:
-        """Returns the neighbours of each message in its conversation, by its id."""
+        """Returns the neighbours of each message in its conversation, by id of the message."""
         ...

@@ -1,8 +1,7 @@
-"""What of a message can be searched, and how text without spaces is cut.
+"""Extracts the searchable text of messages, and splits scripts without spaces into pairs.
 
-PostgreSQL's parsers split at spaces. Runs of Han, Kana, Hangul and Thai characters
-are therefore also stored as overlapping pairs of characters, which find a word
-wherever it stands in such a run.
+PostgreSQL's parsers split at spaces. Runs of Han, Kana, Hangul and Thai characters are
+therefore also stored as overlapping pairs of characters, so that words within them match.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from strata.shared.images import image_text
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.tool_catalogue import HISTORY_TOOLS
 
-# A tsvector may not exceed 1 MB; what lies beyond this many characters is not searchable.
+# A tsvector is limited to 1 MB, so only this many characters of a message are searchable.
 MAX_SEARCH_CHARS = 100_000
 MAX_PAIR_CHARS = 20_000
 
@@ -29,7 +28,7 @@ _SEARCHABLE_ROLES = _INDEXED_ROLES | {Role.TOOL}
 
 @dataclass(frozen=True, slots=True)
 class SearchText:
-    """Text for the language's own parser, and character pairs for the rest."""
+    """Text for PostgreSQL's parser, and character pairs for scripts without spaces."""
 
     words: str
     pairs: str
@@ -39,20 +38,20 @@ class SearchText:
 
 
 def split_text(text: str) -> SearchText:
-    """Splits text into words (spaces where unspaced runs stood) and character pairs."""
+    """Splits text into words (unspaced runs become spaces) and character pairs."""
     runs = _UNSPACED.findall(text[:MAX_PAIR_CHARS])
     pairs = " ".join(pair for run in runs for pair in _pairs(run))
     return SearchText(words=_UNSPACED.sub(" ", text[:MAX_SEARCH_CHARS]), pairs=pairs)
 
 
 def searchable_text(message: Message) -> str:
-    """Returns the text that a search may find the message by; empty if none.
+    """Returns the searchable text of a message; empty if it has none.
 
-    It begins with the name of the person who speaks, if there is one. An image is found by its
-    description and by the word "image". Left out: system and
-    approval messages, reasoning, arguments of tool calls (but for what ``send_message``
-    said), and calls and returns of the tools that show messages of recall (`HISTORY_TOOLS`),
-    since a search that finds searches feeds on itself.
+    It starts with the name of the user, if there is one. An image is found by its description
+    and by the word "image". Not searchable are system and approval messages, reasoning, and
+    arguments of tool calls, except the text of ``send_message``. Calls and returns of tools that
+    show messages (`HISTORY_TOOLS`) are excluded too, so that a search does not find the results
+    of earlier searches.
     """
     if message.role not in _SEARCHABLE_ROLES:
         return ""
@@ -75,9 +74,9 @@ def searchable_text(message: Message) -> str:
 
 
 def is_indexed(message: Message) -> bool:
-    """Says whether the vector index holds a message: what people, agents and summaries say.
+    """Says whether a message is in the vector index: those of users, agents, and summaries.
 
-    What tools return is found by its words alone: there is much of it, in the form of machines.
+    Returns of tools are long and rarely prose, so they are only searched by words.
     """
     return message.role in _INDEXED_ROLES and bool(searchable_text(message).strip())
 
@@ -88,7 +87,7 @@ def _sent_text(arguments: str) -> str:
     except JsonTextError:
         return ""
     message = value.get("message", "") if isinstance(value, dict) else ""
-    # Escapes in the arguments can stand for what the database cannot store.
+    # Escape sequences in the arguments may decode to text that the database cannot store.
     return encodable_text(message.replace("\0", "")) if isinstance(message, str) else ""
 
 

@@ -1,4 +1,4 @@
-"""What recall needs of its store; every implementation passes one contract suite."""
+"""The interfaces of the stores of recall."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strata.recall.domain.messages import (
 
 
 class WindowStore(Protocol):
-    """Windows. Each method is one transaction; all work in the current project."""
+    """Windows of the current project; each method is one transaction."""
 
     async def open(
         self, conversation_id: str, agent_id: str, messages: Sequence[Message], language: str
@@ -47,10 +47,10 @@ class WindowStore(Protocol):
         *,
         clear: bool = False,
     ) -> TurnStart:
-        """Stores the inputs of a run once and takes the fence for the attempt.
+        """Stores the inputs of a run once and sets the fence to the attempt.
 
-        With `clear` the first attempt takes everything but the system message and what is pinned
-        out of the window before.
+        With `clear`, the first attempt removes all messages but the system message and pinned
+        ones from the window first.
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``.
@@ -59,7 +59,7 @@ class WindowStore(Protocol):
         ...
 
     async def commit_step(self, step: Step) -> CommittedStep:
-        """Stores a step and puts it into the window; MUST give a repeated step the first answer.
+        """Stores a step and adds it to the window; MUST return the first result if repeated.
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``.
@@ -68,22 +68,22 @@ class WindowStore(Protocol):
         ...
 
     async def compact(self, compaction: Compaction) -> Window:
-        """Stores a summary and swaps the window; MUST give a repeated swap the first answer.
+        """Stores a summary and replaces the window; MUST return the first result if repeated.
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``.
-            InvalidArgumentError: What is kept is not of the window, or lacks a pinned message.
+            InvalidArgumentError: A kept message is not in the window, or a pinned one is missing.
             AbortedError: ``STALE_ATTEMPT`` or ``REVISION_MISMATCH``.
         """
         ...
 
     async def evict(self, conversation_id: str, agent_id: str, until_sequence: int) -> int:
-        """Takes messages up to a sequence out of a window; see `domain.eviction`.
+        """Evicts messages up to a sequence from a window; see `domain.eviction`.
 
-        Repeating it MUST change nothing. It needs no fence: it names the messages.
+        MUST be idempotent. It needs no fence, since the sequence identifies the messages.
 
         Returns:
-            How many messages left.
+            The number of evicted messages.
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``.
@@ -91,20 +91,20 @@ class WindowStore(Protocol):
         ...
 
     async def delete_agent(self, agent_id: str) -> int:
-        """Deletes all windows and messages of an agent, and returns how many messages."""
+        """Deletes all windows and messages of an agent; returns the number of messages."""
         ...
 
 
 class ForkStore(Protocol):
-    """Conversations that start where others were."""
+    """Forks of conversations."""
 
     async def fork(self, source_id: str, conversation_id: str, until_id: str) -> None:
-        """Opens a conversation with the window of another as it was at a message.
+        """Creates a conversation with the window that another one had at a message.
 
         Args:
             source_id: The conversation to copy.
-            conversation_id: The new one; MUST stay as it is if it is there.
-            until_id: The last message; empty for the newest. Its call's return comes along.
+            conversation_id: The new conversation; MUST not change if it exists.
+            until_id: The last message; empty for the newest. Returns of its calls are included.
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``, ``MESSAGE_NOT_FOUND``.
@@ -125,12 +125,12 @@ class ImageStore(Protocol):
 
 
 class PinStore(Protocol):
-    """What must stay in a window."""
+    """Pins of messages."""
 
     async def set(self, message_id: str, *, pinned: bool) -> Message:
-        """Pins a message or takes its pin away; repeating it changes nothing.
+        """Pins or unpins a message; idempotent.
 
-        A message that is pinned is in the window afterwards, with all messages of its step.
+        A pinned message is in the window afterwards, with all messages of its step.
 
         Raises:
             NotFoundError: ``MESSAGE_NOT_FOUND``.
@@ -140,7 +140,7 @@ class PinStore(Protocol):
 
 
 class MessageStore(Protocol):
-    """The log, for reading; all methods work in the current project."""
+    """Reads the messages of the current project."""
 
     async def get(self, message_id: str) -> Message:
         """Returns a message.
@@ -151,7 +151,7 @@ class MessageStore(Protocol):
         ...
 
     async def page(self, wanted: MessageFilter, limit: int, cursor: Cursor | None) -> MessagePage:
-        """Returns a page of a listing.
+        """Returns a page of the messages that match a filter.
 
         Raises:
             NotFoundError: ``MESSAGE_NOT_FOUND``: an end of the range is not in the conversation.
@@ -165,14 +165,14 @@ class MessageStore(Protocol):
     async def first_since(
         self, conversation_id: str, since: datetime, first: int, last: int
     ) -> int | None:
-        """Returns from which sequence on messages were stored at a time or later.
+        """Returns the first sequence whose message was stored at a time or later.
 
-        It goes by halves, so it may be a little off where messages are not in the order of time.
+        It is a binary search, so it may be slightly off where times are not in order.
 
         Args:
             conversation_id: The conversation.
             since: The time.
-            first: Not before this sequence.
-            last: Not after it; None is returned if there is none until then.
+            first: The first sequence to consider.
+            last: The last sequence to consider; None is returned if no message matches.
         """
         ...

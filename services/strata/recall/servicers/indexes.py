@@ -1,4 +1,4 @@
-"""The index of messages, for operators."""
+"""Serves the state and rebuilds of the index of messages to operators."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class MessageIndexServicer(pb_grpc.MessageIndexServiceServicer):
         self._admin = admin
 
     async def GetIndex(self, request: pb.GetIndexRequest, context: Context) -> pb.GetIndexResponse:
-        """Returns what serves and what waits."""
+        """Returns the serving generation, its lag and a running rebuild."""
         return pb.GetIndexResponse(index=await self._admin.state(request.collection))
 
     async def StartReindex(
         self, request: pb.StartReindexRequest, context: Context
     ) -> pb.StartReindexResponse:
-        """Begins to rebuild an index."""
+        """Starts the rebuild of an index."""
         job = await self._admin.start(
             request.collection, request.embedding_model, request.request_id
         )
@@ -33,11 +33,11 @@ class MessageIndexServicer(pb_grpc.MessageIndexServiceServicer):
     async def FinishReindex(
         self, request: pb.FinishReindexRequest, context: Context
     ) -> pb.FinishReindexResponse:
-        """Drops what was replaced."""
+        """Deletes the replaced generation."""
         return pb.FinishReindexResponse(reindex=await self._admin.finish(request.collection))
 
     async def RollBackReindex(
         self, request: pb.RollBackReindexRequest, context: Context
     ) -> pb.RollBackReindexResponse:
-        """Goes back to what was replaced."""
+        """Switches back to the replaced generation."""
         return pb.RollBackReindexResponse(reindex=await self._admin.roll_back(request.collection))

@@ -1,4 +1,4 @@
-"""Windows and messages in PostgreSQL."""
+"""Stores windows and messages in PostgreSQL."""
 
 from strata.recall.store.context_windows import PostgresWindowStore
 from strata.recall.store.conversation_forks import PostgresForkStore
@@ -8,13 +8,13 @@ from strata.recall.store.messages import PostgresMessageStore
 from strata.recall.store.pending_messages import PendingMessages
 from strata.recall.store.pins import PostgresPinStore
 from strata.recall.store.retention import (
-    ForgottenMessages,
+    DeletedMessages,
     PostgresOldMessages,
     PostgresRetentionSettings,
 )
 
 __all__ = [
-    "ForgottenMessages",
+    "DeletedMessages",
     "PendingMessages",
     "PostgresForkStore",
     "PostgresImageStore",

@@ -1,4 +1,4 @@
-"""What a rebuilt collection is filled from, batch by batch in the order of keys."""
+"""Reads the messages of a collection for a rebuild, batch by batch in the order of keys."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Key = tuple[str, str]
 
 
 class MessageContents:
-    """Messages in the order in which a rebuild takes them.
+    """Reads messages in the order of a rebuild.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role.
     """
 
     def __init__(self, database: Database, worker: Database) -> None:
@@ -38,14 +38,14 @@ class MessageContents:
         self._worker = worker
 
     async def count(self) -> int:
-        """Returns how many messages of all projects are to be indexed."""
+        """Returns the number of messages of all projects that are to be indexed."""
         async with self._worker.system_transaction(read_only=True) as connection:
             return int((await connection.execute(_COUNT)).scalar_one())
 
     async def after(self, key: Key, limit: int) -> tuple[list[Key], Key] | None:
-        """Returns those of the next keys that are to be indexed, all of one project.
+        """Returns the next keys of messages to index, all of one project, and the last key read.
 
-        Beside them the last key that was looked at; None at the end.
+        Returns None at the end.
         """
         values = {"project": key[0], "id": key[1], "limit": limit}
         async with self._worker.system_transaction(read_only=True) as connection:
@@ -53,8 +53,8 @@ class MessageContents:
         if not rows:
             return None
         same = [row for row in rows if row.project_id == rows[0].project_id]
-        found = [(row.project_id, row.id) for row in same if row.index_state != "none"]
-        return found, (same[-1].project_id, same[-1].id)
+        keys = [(row.project_id, row.id) for row in same if row.index_state != "none"]
+        return keys, (same[-1].project_id, same[-1].id)
 
     async def gone(self, project_id: str, ids: Collection[str]) -> list[str]:
         """Returns those of some messages that are deleted."""

@@ -1,4 +1,4 @@
-"""Windows in PostgreSQL.
+"""Stores windows in PostgreSQL.
 
 Each write is one statement whose first part is a guarded UPDATE of the window's row.
 That row is the lock and the fence: PostgreSQL checks the guard again after waiting
@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.recall.domain.eviction import left_in_view
+from strata.recall.domain.eviction import remaining_messages
 from strata.recall.domain.messages import (
     CommittedStep,
     Compaction,
@@ -71,8 +71,8 @@ _OPEN = text(
     """
 )
 
-# The first run of a window is shown what the window was opened with. An approval message without
-# a return of a tool behind it belongs to a request that the run brings to an end.
+# The first run of a window sees the messages that the window was opened with. An approval message
+# without a later tool return belongs to a request that this run completes.
 _CLEARS = """
     CASE WHEN active_run_id = '' THEN false ELSE NOT EXISTS (
         SELECT 1 FROM recall.messages a
@@ -82,8 +82,8 @@ _CLEARS = """
               WHERE t.project_id = :project AND t.id = ANY(message_ids) AND t.role = 'tool'
                 AND t.sequence > a.sequence)) END
 """
-# A step in which a message is pinned stays whole, and so does the boot call: a call has its
-# return. Approval messages do not stay without the step that answers them; no model is shown one.
+# A step with a pinned message stays complete, and so does the boot call, so that every call has
+# its return. Approval messages are dropped: models do not see them without the step that answers.
 _KEPT = f"""
     SELECT id FROM (
         SELECT m.id, m.sequence,
@@ -98,12 +98,12 @@ _KEPT = f"""
 
 
 def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
-    """Returns the statement that begins a turn.
+    """Returns the statement that starts a turn.
 
     Args:
-        message_ids: What of the window stays before the inputs.
-        changes: Whether it is less than before.
-        stale: Whether the counts in the system message are old.
+        message_ids: SQL for the messages of the window that stay before the inputs.
+        changes: SQL for whether messages are removed.
+        stale: SQL for whether the counts in the system message are outdated.
     """
     return f"""
     WITH moved AS (
@@ -238,7 +238,7 @@ class PostgresWindowStore:
     async def open(
         self, conversation_id: str, agent_id: str, messages: Sequence[Message], language: str
     ) -> Window:
-        """Creates a window, or returns the one that is there."""
+        """Creates a window, or returns the existing one."""
         project = current_project()
         async with self._database.transaction() as connection:
             opened = await connection.execute(
@@ -270,7 +270,7 @@ class PostgresWindowStore:
         *,
         clear: bool = False,
     ) -> TurnStart:
-        """Stores the inputs of a run once and takes the fence."""
+        """Stores the inputs of a run once and sets the fence."""
         project = current_project()
         fence = {
             "project": project,
@@ -292,7 +292,7 @@ class PostgresWindowStore:
             return TurnStart(window=_window(row, [*known, *stored]), inputs=stored)
 
     async def commit_step(self, step: Step) -> CommittedStep:
-        """Stores a step and moves the window."""
+        """Stores a step and adds it to the window."""
         project = current_project()
         system = None
         if step.system_text is not None:
@@ -321,7 +321,7 @@ class PostgresWindowStore:
             return CommittedStep(stored, row.revision, row.message_count)
 
     async def compact(self, compaction: Compaction) -> Window:
-        """Stores a summary and swaps the window."""
+        """Stores a summary and replaces the window."""
         project = current_project()
         async with self._database.transaction() as connection:
             done = await connection.execute(
@@ -343,7 +343,7 @@ class PostgresWindowStore:
             return await self._read(connection, project, compaction.conversation_id)
 
     async def evict(self, conversation_id: str, agent_id: str, until_sequence: int) -> int:
-        """Takes archived messages out of a window."""
+        """Evicts archived messages from a window."""
         window = {"project": current_project(), "conversation": conversation_id}
         async with self._database.transaction() as connection:
             row = (await connection.execute(_LOCK_WINDOW, window)).one_or_none()
@@ -351,13 +351,13 @@ class PostgresWindowStore:
                 raise _missing(conversation_id)
             _check_agent(row, agent_id)
             messages = await self._by_id(connection, window["project"], row.message_ids)
-            kept = [message.id for message in left_in_view(messages, until_sequence)]
+            kept = [message.id for message in remaining_messages(messages, until_sequence)]
             if len(kept) < len(messages):
                 await connection.execute(_EVICT, {**window, "ids": kept})
             return len(messages) - len(kept)
 
     async def delete_agent(self, agent_id: str) -> int:
-        """Deletes everything of an agent."""
+        """Deletes all windows and messages of an agent."""
         project = current_project()
         async with self._database.transaction() as connection:
             deleted = await connection.execute(_DELETE, {"project": project, "agent": agent_id})
@@ -384,7 +384,7 @@ class PostgresWindowStore:
         window = await self._by_id(connection, fence["project"], row.message_ids)
         return TurnStart(
             window=_window(row, window),
-            # A summary that the run made is of no step either.
+            # Summaries of the run have step 0 too.
             inputs=tuple(
                 message
                 for message in messages
@@ -425,10 +425,10 @@ class PostgresWindowStore:
         ):
             raise _stale(compaction.run_id, compaction.attempt, row)
         if compaction.expected_revision == row.revision:
-            told = "must be messages of the window, all pinned ones among them"
+            problem = "must be messages of the window, all pinned ones among them"
             raise InvalidArgumentError(
-                f"kept_message_ids {told}.",
-                violations=[FieldViolation("kept_message_ids", told)],
+                f"kept_message_ids {problem}.",
+                violations=[FieldViolation("kept_message_ids", problem)],
             )
         raise AbortedError(
             "The window has changed since the compaction was planned.",
@@ -439,10 +439,10 @@ class PostgresWindowStore:
     async def _row(
         self, connection: AsyncConnection, project: str, conversation_id: str
     ) -> Row[Any]:
-        found = await connection.execute(
+        result = await connection.execute(
             _WINDOW, {"project": project, "conversation": conversation_id}
         )
-        row = found.one_or_none()
+        row = result.one_or_none()
         if row is None:
             raise _missing(conversation_id)
         return row
@@ -456,8 +456,8 @@ class PostgresWindowStore:
     async def _by_id(
         self, connection: AsyncConnection, project: str, ids: Sequence[str]
     ) -> list[Message]:
-        found = await connection.execute(BY_ID, {"project": project, "ids": list(ids)})
-        by_id = {row.id: to_message(row) for row in found}
+        rows = await connection.execute(BY_ID, {"project": project, "ids": list(ids)})
+        by_id = {row.id: to_message(row) for row in rows}
         return [by_id[message_id] for message_id in ids]
 
 

@@ -1,4 +1,4 @@
-"""Forks in PostgreSQL: a new window from what was in view at a message."""
+"""Creates forks in PostgreSQL: a new window with the messages of another at some message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.recall.domain.conversation_forks import completed, in_view, unanswered
+from strata.recall.domain.conversation_forks import in_window_order, unanswered_calls, with_returns
 from strata.recall.domain.messages import Message, Role
 from strata.recall.store.images import copy_images
 from strata.recall.store.log import POSITION, log_sql
@@ -21,13 +21,13 @@ from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
 _FOLLOWING = 100
-# More than any window holds; what a query for a window's messages may give.
+# Row limit of queries for a window's messages: more than any window has.
 _WHOLE = 100_000
 
 _THERE = text(
     "SELECT 1 FROM recall.windows WHERE project_id = :project AND conversation_id = :conversation"
 )
-# Retention waits for the lock, so nothing is forgotten while it is copied.
+# Retention waits for the lock, so no message is deleted while it is copied.
 _SOURCE = text(
     """
     SELECT * FROM recall.windows
@@ -76,7 +76,7 @@ _OPEN = text(
     ON CONFLICT (project_id, conversation_id) DO NOTHING
     """
 )
-# A copy is found where it was said: it is neither indexed nor has it words to be found by.
+# Searches find the original, so a copy is neither indexed nor has it search words.
 _COPY = text(
     """
     INSERT INTO recall.messages (
@@ -107,7 +107,7 @@ _NOTE = text(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The conversation that is forked, in a transaction that holds it still."""
+    """The conversation that is forked, locked in a transaction."""
 
     connection: AsyncConnection
     conversation_id: str
@@ -118,7 +118,7 @@ class _Source:
     project: str = field(default_factory=current_project)
 
     async def log(self, statement: Any, **values: Any) -> list[Message]:
-        """Returns messages of the log."""
+        """Returns messages of the conversation and its ancestors."""
         bound = {
             "project": self.project,
             "conversation": self.conversation_id,
@@ -135,7 +135,7 @@ class PostgresForkStore:
         self._database = database
 
     async def fork(self, source_id: str, conversation_id: str, until_id: str) -> None:
-        """Opens a conversation with the window of another as it was at a message."""
+        """Creates a conversation with the window that another one had at a message."""
         project = current_project()
         async with self._database.transaction() as connection:
             there = await connection.execute(
@@ -149,8 +149,10 @@ class PostgresForkStore:
 
 
 async def _locked(connection: AsyncConnection, project: str, conversation_id: str) -> _Source:
-    found = await connection.execute(_SOURCE, {"project": project, "conversation": conversation_id})
-    row = found.one_or_none()
+    result = await connection.execute(
+        _SOURCE, {"project": project, "conversation": conversation_id}
+    )
+    row = result.one_or_none()
     if row is None:
         raise NotFoundError(
             f"Conversation {conversation_id} has no window.",
@@ -173,38 +175,38 @@ async def _locked(connection: AsyncConnection, project: str, conversation_id: st
 async def _until(source: _Source, message_id: str) -> int:
     if not message_id:
         return source.message_count - 1
-    found = await source.connection.execute(
+    result = await source.connection.execute(
         _POSITION,
         {"project": source.project, "conversation": source.conversation_id, "id": message_id},
     )
-    position: int | None = found.scalar()
+    position: int | None = result.scalar()
     if position is None:
         raise missing(message_id)
     return position
 
 
 async def _window_at(source: _Source, until: int) -> list[Message]:
-    """Returns what was in view at a message, and the returns of calls that were open then."""
-    found = await source.connection.execute(
+    """Returns the window at a message, completed by the returns of its open calls."""
+    rows = await source.connection.execute(
         BY_ID, {"project": source.project, "ids": list(source.window_ids)}
     )
-    now = [to_message(row) for row in found]
+    now = [to_message(row) for row in rows]
     if all(m.sequence <= until for m in now if m.role is Role.SUMMARY):
-        # No compaction since: what was in view is still there.
-        window = in_view(m for m in now if m.sequence <= until)
+        # There was no compaction since, so these messages are still in the window.
+        window = in_window_order(m for m in now if m.sequence <= until)
     else:
-        window = in_view(await _former(source, until))
-    while calls := unanswered(window):
+        window = in_window_order(await _earlier_window(source, until))
+    while calls := unanswered_calls(window):
         after = max(message.sequence for message in window)
         following = await source.log(_FOLLOWING_ROWS, after=after, limit=_FOLLOWING)
         if not following:
             raise AssertionError(f"calls without a return are stored: {sorted(calls)}")
-        window = completed(window, following)
+        window = with_returns(window, following)
     return window
 
 
-async def _former(source: _Source, until: int) -> list[Message]:
-    """Returns what was in view before compactions that were made since."""
+async def _earlier_window(source: _Source, until: int) -> list[Message]:
+    """Reconstructs the window from the log, as before later compactions."""
     summaries = await source.log(_NEWEST_SUMMARY, until=until, limit=1)
     kept: list[int] = []
     since = 0
@@ -212,7 +214,7 @@ async def _former(source: _Source, until: int) -> list[Message]:
         since = summary.sequence
         kept = [since, *await _kept(source, summary)]
     messages = await source.log(_SINCE, until=until, since=since, kept=kept)
-    # Pins are as they are now; a step that has one is in view whole.
+    # Uses the current pins; a step with a pinned message is included completely.
     pinned = await source.log(_PINNED, until=until, agent=source.agent_id)
     runs = sorted({message.run_id for message in pinned if message.step > 0})
     steps = {(message.run_id, message.step) for message in pinned}
@@ -221,7 +223,7 @@ async def _former(source: _Source, until: int) -> list[Message]:
 
 
 async def _kept(source: _Source, summary: Message) -> list[int]:
-    found = await source.connection.execute(
+    result = await source.connection.execute(
         _KEPT,
         {
             "project": source.project,
@@ -229,10 +231,10 @@ async def _kept(source: _Source, summary: Message) -> list[int]:
             "sequence": summary.sequence,
         },
     )
-    row = found.one_or_none()
+    row = result.one_or_none()
     if row is not None and row.kept is not None:
         return list(row.kept)
-    # Made before compactions were noted: what came after the range that it stands for.
+    # Summaries older than the table of compactions: use the messages after their range.
     last = max((int(part.get("last_sequence", 0)) for part in summary.parts), default=0)
     between = await source.log(_KEPT_BY_RANGE, after=last, before=summary.sequence)
     return [message.sequence for message in between]
@@ -242,7 +244,7 @@ async def _write(source: _Source, fork: str, messages: Sequence[Message]) -> Non
     end = max(message.sequence for message in messages)
     copies = [new_id("message") for _ in messages]
     ancestors = [(source.conversation_id, end)]
-    ancestors += [(each, min(until, end)) for each, until in source.ancestors]
+    ancestors += [(ancestor, min(until, end)) for ancestor, until in source.ancestors]
     bound: dict[str, Any] = {
         "project": source.project,
         "conversation": source.conversation_id,
@@ -254,7 +256,7 @@ async def _write(source: _Source, fork: str, messages: Sequence[Message]) -> Non
             **bound,
             "ids": copies,
             "count": end + 1,
-            "ancestors": [each for each, _ in ancestors],
+            "ancestors": [ancestor for ancestor, _ in ancestors],
             "untils": [until for _, until in ancestors],
         },
     )

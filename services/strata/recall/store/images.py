@@ -1,8 +1,8 @@
-"""Images of messages in PostgreSQL: stored once per project, deleted with their last message.
+"""Stores images of messages in PostgreSQL: once per project, deleted with their last message.
 
-A message that is stored locks the rows of its images until it is committed, and so does a deletion
-before it looks for messages that still show them: of the two, the second one waits for the first
-and sees what it did.
+Storing a message locks the rows of its images until the commit. A deletion locks them too before
+it checks for messages that still use them. So the second of the two waits for the first and sees
+its changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
 
-# The update changes nothing that matters: it locks the row of an image that is there already.
+# The update only serves to lock the row of an existing image.
 _STORE = text(
     """
     WITH image AS (
@@ -68,8 +68,8 @@ class PostgresImageStore:
     async def get(self, image_id: str) -> Image:
         """Returns an image."""
         async with self._database.transaction(read_only=True) as connection:
-            found = await connection.execute(_GET, {"project": current_project(), "id": image_id})
-            row = found.one_or_none()
+            result = await connection.execute(_GET, {"project": current_project(), "id": image_id})
+            row = result.one_or_none()
         if row is None:
             raise NotFoundError(
                 f"There is no image {image_id}.",
@@ -82,7 +82,7 @@ class PostgresImageStore:
 async def store_images(
     connection: AsyncConnection, project: str, agent_id: str, messages: Iterable[Message]
 ) -> None:
-    """Stores the images of new messages; without images it does nothing."""
+    """Stores the images of new messages; does nothing without images."""
     pairs = [(message.id, image) for message in messages for image in message.images]
     if not pairs:
         return
@@ -105,7 +105,7 @@ async def store_images(
 async def copy_images(
     connection: AsyncConnection, project: str, messages: Sequence[Message], copies: Sequence[str]
 ) -> None:
-    """Gives copies of messages, by their ids, the images of the originals."""
+    """Attaches the images of messages to their copies."""
     made = [
         (message.id, copy_id)
         for message, copy_id in zip(messages, copies, strict=True)
@@ -121,12 +121,12 @@ async def copy_images(
 async def delete_unused_images(
     connection: AsyncConnection, project: str, image_ids: Sequence[str] | None
 ) -> None:
-    """Deletes those of some images that no message shows any more.
+    """Deletes those of the images that no message uses any more.
 
     Args:
-        connection: Within the transaction that deleted messages.
+        connection: In the transaction that deleted messages.
         project: The project.
-        image_ids: Images that the deleted messages showed; None and empty are the same.
+        image_ids: Images of the deleted messages; None and empty are the same.
     """
     if image_ids:
         bound = {"project": project, "ids": list(image_ids)}

@@ -1,9 +1,9 @@
-"""The log of a conversation, with what was said before a fork.
+"""SQL for the log of a conversation, including the messages before a fork.
 
-A fork has rows of its own: copies of the window that it started with, and what was said since.
-Its log is these and, in front and between, the rows of the conversations that it comes from, up
-to where it left them. All of them count their messages on one scale, and where two rows have the
-same number, that of the nearer conversation is meant.
+A fork has rows of its own: copies of the window that it started with, and its new messages. Its
+log consists of these rows and those of the conversations that it was forked from (its lineage),
+up to the fork. All of them use the same numbering of messages. If two rows have the same number,
+the row of the nearer conversation is used.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ LINEAGE = """
         WHERE w.project_id = :project AND w.conversation_id = :conversation
     )
 """
-"""A common table expression: the conversation and those before it, nearest first."""
+"""A common table expression: the conversation and those it was forked from, nearest first."""
 
 
 def log_sql(conditions: Sequence[str], *, newest_first: bool = False) -> str:
-    """Returns a query for messages of a log, by sequence.
+    """Returns the SQL of a query for messages of a log, ordered by sequence.
 
-    Its parameters are ``project``, ``conversation``, ``limit`` and those of the conditions. Each
-    conversation of the lineage gives at most ``limit`` rows, straight from the primary key.
+    Its parameters are ``project``, ``conversation``, ``limit`` and those of the conditions. At
+    most ``limit`` rows are read from each conversation of the lineage, by the primary key.
 
     Args:
-        conditions: On ``m``, a row of ``recall.messages``.
-        newest_first: The other way round.
+        conditions: SQL conditions on ``m``, a row of ``recall.messages``.
+        newest_first: Order by descending sequence.
     """
     order = "DESC" if newest_first else "ASC"
     condition = "".join(f" AND {condition}" for condition in conditions)
@@ -64,4 +64,4 @@ POSITION = f"""
       ON l.conversation_id COLLATE "C" = m.conversation_id AND m.sequence <= l.until
     WHERE m.project_id = :project AND m.id = :id
 """
-"""The sequence of a message of a log; no row if it is not in it."""
+"""SQL for the sequence of a message in a log; no row if it is not in the log."""

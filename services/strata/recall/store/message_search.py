@@ -1,4 +1,4 @@
-"""Searching the log in PostgreSQL, by id and by words."""
+"""Searches messages in PostgreSQL by words, and loads candidates of the index by id."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from strata.shared.db import Database
 from strata.shared.time_expressions import TimeRange
 from strata.shared.vectors.result_merge import Look
 
-# Ranking reads the text of all that match; older matches than these are not ranked.
+# Maximum of matches that are ranked, newest first: ranking reads the text of every match.
 RANKED_MATCHES = 1_000
-# Of a long text that is searched for, so many words are looked up.
+# Maximum of words of a query that are searched.
 _MOST_WORDS = 40
-# Words give some tenths, and a message with every word is given 1 more: what was said at the
-# time spoken of comes before what has the same words.
+# Scores of words are some tenths, plus 1 for a message with every word. The bonus puts messages
+# of a time that the query mentions before others with the same words.
 _SPOKEN_BONUS = 0.2
 
 _WAITING = "m.index_state = 'pending'"
-# Quoted phrases and words that must not occur: these are conditions, not matters of degree.
+# Quoted phrases and excluded words, which are strict conditions.
 _STRICT = re.compile(r'(?<!\S)-?"[^"]+"|(?<!\S)-\w\S*')
 _AROUND = text(
     f"""
@@ -56,15 +56,15 @@ class PostgresSearchStore:
         self._database = database
 
     @asynccontextmanager
-    async def look(
+    async def open_snapshot(
         self, query: SearchQuery, spoken: Sequence[TimeRange], *, all_words: bool = False
     ) -> AsyncIterator[Look[Message]]:
-        """Looks at the query's messages at one moment."""
-        # A phrase may stand in a message that the index would not think of, so then all are
-        # searched, and the best way depends on the words.
+        """Opens a snapshot of the messages that meet the query's conditions and phrases."""
+        # A phrase may be in a message that is not a candidate of the index. So all messages are
+        # searched then, and the best plan depends on the words.
         alone = not (all_words or _strict(query))
         async with self._database.transaction(snapshot=True, generic_plan=alone) as connection:
-            yield _Look(connection, query, spoken, (_WAITING,) if alone else ())
+            yield _Snapshot(connection, query, spoken, (_WAITING,) if alone else ())
 
     async def by_words(
         self, query: SearchQuery, spoken: Sequence[TimeRange]
@@ -84,16 +84,16 @@ class PostgresSearchStore:
             "sequences": [message.sequence for message in messages],
             "count": count,
         }
-        found: dict[str, list[Message]] = {}
+        by_id: dict[str, list[Message]] = {}
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(_AROUND, values)).all()
         for row, message in zip(rows, await _messages(rows), strict=True):
-            found.setdefault(row.middle_id, []).append(message)
-        return {name: tuple(neighbours) for name, neighbours in found.items()}
+            by_id.setdefault(row.middle_id, []).append(message)
+        return {name: tuple(neighbours) for name, neighbours in by_id.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Snapshot:
     """Implements `Look`."""
 
     connection: AsyncConnection
@@ -102,7 +102,7 @@ class _Look:
     waits: tuple[str, ...]
 
     async def waiting(self) -> list[tuple[Message, float]]:
-        """Returns what waits for the index, or all if phrases must be held."""
+        """Searches pending messages by words, or all messages for a query with phrases."""
         return await _find(self.connection, self.query, self.spoken, self.waits)
 
     async def by_ids(self, ids: Sequence[str]) -> dict[str, Message]:
@@ -129,8 +129,8 @@ async def _find(
         "ranked": RANKED_MATCHES,
         "most_words": _MOST_WORDS,
         "limit": query.limit,
-        "starts": [each.start for each in spoken],
-        "ends": [each.end for each in spoken],
+        "starts": [time_range.start for time_range in spoken],
+        "ends": [time_range.end for time_range in spoken],
         "bonus": _SPOKEN_BONUS,
     }
     statement = _with(_BY_WORDS, (*conditions, *more))
@@ -140,11 +140,11 @@ async def _find(
 
 
 async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
-    # Reading many long messages would hold up the event loop.
+    # In a thread, since converting many long messages would block the event loop.
     return await asyncio.to_thread(lambda: [to_message(row) for row in rows])
 
 
-# There are as many statements as kinds of conditions, not of values.
+# The cache has one statement for each combination of conditions; values are bound.
 @cache
 def _with(statement: str, conditions: tuple[str, ...]) -> TextClause:
     return text(statement.format(conditions=" AND ".join(conditions)))
@@ -178,9 +178,9 @@ def _conditions(query: SearchQuery) -> tuple[list[str], dict[str, Any]]:
     return conditions, values
 
 
-# Any word may match, since people ask in sentences, and a rare word counts more than a common
-# one: PostgreSQL's own ranking knows no rarity, and puts long texts with many common words
-# first. A query with "-word" is taken as it stands.
+# Any word may match, since people ask in sentences, and rare words count more than common ones.
+# PostgreSQL's own ranking ignores rarity and prefers long texts with many common words. A query
+# with "-word" is used unchanged.
 _BY_WORDS = f"""
     WITH asked AS (
         SELECT DISTINCT w.search_language,
@@ -229,7 +229,7 @@ _BY_WORDS = f"""
     )
     SELECT {COLUMNS}, score FROM best ORDER BY score DESC, create_time DESC, id DESC
 """
-# Taken by id first, whatever the planner thinks of a table that has just grown.
+# Forces a lookup by id first, even if statistics of a growing table are outdated.
 _BY_IDS = f"""
     WITH named AS MATERIALIZED (SELECT m.* FROM {named_sql("CAST(:ids AS text[])")})
     SELECT {COLUMNS} FROM named m

@@ -1,4 +1,4 @@
-"""The log in PostgreSQL, for reading."""
+"""Reads messages from PostgreSQL."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ class PostgresMessageStore:
     async def get(self, message_id: str) -> Message:
         """Returns a message."""
         async with self._database.transaction(read_only=True) as connection:
-            found = await connection.execute(_GET, {"project": current_project(), "id": message_id})
-            row = found.one_or_none()
+            result = await connection.execute(
+                _GET, {"project": current_project(), "id": message_id}
+            )
+            row = result.one_or_none()
         if row is None:
             raise missing(message_id)
         return to_message(row)
 
     async def page(self, wanted: MessageFilter, limit: int, cursor: Cursor | None) -> MessagePage:
-        """Returns a page, by sequence in a conversation, by time over those of an agent."""
+        """Returns a page, by sequence in a conversation, or by time across those of an agent."""
         async with self._database.transaction(read_only=True) as connection:
             if wanted.conversation_id:
                 wanted = await self._with_ends(connection, wanted)
@@ -81,12 +83,12 @@ class PostgresMessageStore:
     async def first_since(
         self, conversation_id: str, since: datetime, first: int, last: int
     ) -> int | None:
-        """Finds the first message of a part of a log that was stored at a time or later."""
+        """Returns the first sequence of a range whose message was stored at a time or later."""
         low, high = first, last + 1
         async with self._database.transaction(read_only=True) as connection:
             while low < high:
                 middle = (low + high) // 2
-                found = await connection.execute(
+                result = await connection.execute(
                     _NEXT,
                     {
                         "project": current_project(),
@@ -96,7 +98,7 @@ class PostgresMessageStore:
                         "limit": 1,
                     },
                 )
-                row = found.one_or_none()
+                row = result.one_or_none()
                 if row is None or row.create_time >= since:
                     high = middle
                 else:
@@ -104,11 +106,11 @@ class PostgresMessageStore:
         return low if low <= last else None
 
     async def _with_ends(self, connection: AsyncConnection, wanted: MessageFilter) -> MessageFilter:
-        """Returns the filter with sequences for the messages that it names."""
+        """Returns the filter with the message ids of its range replaced by sequences."""
         ends = {}
         for name, message_id in (("from_sequence", wanted.from_id), ("to_sequence", wanted.to_id)):
             if message_id:
-                found = await connection.execute(
+                result = await connection.execute(
                     _POSITION,
                     {
                         "project": current_project(),
@@ -116,17 +118,17 @@ class PostgresMessageStore:
                         "id": message_id,
                     },
                 )
-                ends[name] = found.scalar()
+                ends[name] = result.scalar()
                 if ends[name] is None:
                     raise missing(message_id)
         return replace(wanted, **ends)  # type: ignore[arg-type]
 
 
 def _within_page(statement: str, wanted: MessageFilter) -> str:
-    """Returns a query for the first messages of another one that fill a page.
+    """Limits a query to the first messages that fill a page, by size.
 
-    A message may have a mebibyte: of 500 of them two are returned to a client, so no more than
-    three may be sent here. `found_count` is how many the other query found.
+    A message may have a mebibyte, and a response has room for two of these, so the database must
+    not send 500. `found_count` is the number of rows without this limit.
     """
     direction = "DESC" if wanted.newest_first else "ASC"
     keys = ("sequence",) if wanted.conversation_id else ("create_time", "id")
@@ -192,7 +194,7 @@ def _conditions(wanted: MessageFilter) -> tuple[list[str], dict[str, Any]]:
 
 
 def missing(message_id: str) -> NotFoundError:
-    """Returns the error for a message that is not there."""
+    """Returns the error for a message that does not exist."""
     return NotFoundError(
         f"Message {message_id} does not exist.",
         reason=Reason.MESSAGE_NOT_FOUND,

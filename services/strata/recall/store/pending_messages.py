@@ -1,4 +1,4 @@
-"""What the index has not caught up with, over all projects."""
+"""The messages and deleted agents that wait for the indexer, over all projects."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _DONE = text(
 _ALL_AGAIN = text(
     "UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'"
 )
-# Another replica can be writing what it read before the agent was deleted: the agent is
-# forgotten again when no such write can be under way any more.
+# Another replica may still write messages that it read before the agent was deleted. So the
+# agent is removed again when no such write can be running any more.
 _FORGOTTEN = text(
     """
     SELECT project_id, agent_id, delete_time < now() - CAST(:settled AS interval) AS settled
@@ -43,8 +43,8 @@ _SETTLED = text(
 
 
 @dataclass(frozen=True, slots=True)
-class ForgottenAgent:
-    """A deleted agent that the index may still know; ``settled`` if for the last time."""
+class DeletedAgent:
+    """A deleted agent to remove from the index; ``settled`` if for the last time."""
 
     project_id: str
     agent_id: str
@@ -52,12 +52,12 @@ class ForgottenAgent:
 
 
 class PendingMessages:
-    """The indexer's view of the messages.
+    """Reads and completes pending messages, for the indexer.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role, which sees ids and states of every project.
-        settled_after: How long a write to the index can take at most.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role, which sees ids and states of all projects.
+        settled_after: Maximum duration of a write to the index.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PendingMessages:
         self._settled = settled_after
 
     async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns messages that wait, by project; the projects take turns."""
+        """Returns ids of pending messages by project; projects take turns."""
         return await self._in_turn.find(limit)
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Message]:
@@ -84,29 +84,29 @@ class PendingMessages:
             return [to_message(row) for row in rows]
 
     async def done(self, project_id: str, ids: Sequence[str]) -> list[str]:
-        """Notes that the index holds messages, and returns those that are deleted meanwhile."""
+        """Records that messages are indexed; returns those that were deleted meanwhile."""
         async with self._database.transaction(project_id=project_id) as connection:
             rows = await connection.execute(_DONE, {"project": project_id, "ids": list(ids)})
             there = {row.id for row in rows}
         return [id_ for id_ in ids if id_ not in there]
 
     async def index_all_again(self) -> int:
-        """Marks every message of every project as not indexed, and returns how many."""
+        """Marks all messages of all projects as not indexed; returns their number."""
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ALL_AGAIN)).rowcount)
 
     async def lag(self) -> Lag:
-        """Returns how far the index is behind; counts 100,000 messages at most."""
+        """Returns the lag of the index; counts at most 100,000 messages."""
         return Lag(*await self._in_turn.lag(MOST_COUNTED))
 
-    async def forgotten(self) -> list[ForgottenAgent]:
-        """Returns deleted agents that the index has to forget."""
+    async def forgotten(self) -> list[DeletedAgent]:
+        """Returns deleted agents to remove from the index."""
         async with self._worker.system_transaction(read_only=True) as connection:
             rows = await connection.execute(_FORGOTTEN, {"settled": self._settled})
-            return [ForgottenAgent(*row) for row in rows]
+            return [DeletedAgent(*row) for row in rows]
 
-    async def swept(self, agent: ForgottenAgent) -> None:
-        """Notes that the index has forgotten an agent."""
+    async def swept(self, agent: DeletedAgent) -> None:
+        """Records that an agent was removed from the index."""
         values: dict[str, object] = {"project": agent.project_id, "agent": agent.agent_id}
         async with self._worker.system_transaction() as connection:
             if agent.settled:

@@ -1,4 +1,4 @@
-"""Pins in PostgreSQL."""
+"""Stores pins of messages in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.recall.domain.messages import Message, Role
-from strata.recall.domain.pins import brought_back
+from strata.recall.domain.pins import with_added
 from strata.recall.store.rows import BY_ID, BY_RUN, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -37,10 +37,10 @@ class PostgresPinStore:
         self._database = database
 
     async def set(self, message_id: str, *, pinned: bool) -> Message:
-        """Pins a message or takes its pin away.
+        """Pins or unpins a message.
 
-        The window's row is locked before the message is touched, and its revision rises: a
-        compaction that was planned without the pin finds another window and is planned anew.
+        Locks the row of the window before it changes the message, and increases the window's
+        revision, so that a compaction that was planned without the pin is rejected.
         """
         project = current_project()
         async with self._database.transaction() as connection:
@@ -51,7 +51,7 @@ class PostgresPinStore:
             row = locked.one_or_none()
             if row is None:
                 raise _missing(message_id)
-            # Retention may have forgotten it before the lock was had; it cannot any more.
+            # Read again: retention may have deleted it before the lock was taken.
             message = await self._pinnable(connection, project, message_id)
             ids = list(row.message_ids)
             if pinned and message_id not in ids:
@@ -74,22 +74,22 @@ class PostgresPinStore:
     async def _pinnable(
         self, connection: AsyncConnection, project: str, message_id: str
     ) -> Message:
-        found = await connection.execute(BY_ID, {"project": project, "ids": [message_id]})
-        row = found.one_or_none()
+        result = await connection.execute(BY_ID, {"project": project, "ids": [message_id]})
+        row = result.one_or_none()
         if row is None:
             raise _missing(message_id)
         message = to_message(row)
         if message.role in {Role.SYSTEM, Role.SUMMARY}:
-            told = "must not be a system message or a summary: these are in view by themselves"
+            problem = "must not be a system message or a summary: these are in view by themselves"
             raise InvalidArgumentError(
-                f"message_id {told}.", violations=[FieldViolation("message_id", told)]
+                f"message_id {problem}.", violations=[FieldViolation("message_id", problem)]
             )
         return message
 
     async def _with_step(
         self, connection: AsyncConnection, project: str, ids: Sequence[str], message: Message
     ) -> list[str]:
-        """Returns the ids of a window with a message of the log and the rest of its step."""
+        """Returns the ids of a window with a message and the rest of its step added."""
         of_step: list[Message] = [message]
         if message.step > 0:
             of_run = await connection.execute(
@@ -101,8 +101,11 @@ class PostgresPinStore:
                 },
             )
             of_step = [m for m in map(to_message, of_run) if m.step == message.step]
-        found = await connection.execute(BY_ID, {"project": project, "ids": list(ids)})
-        return [each.id for each in brought_back([to_message(row) for row in found], of_step)]
+        rows = await connection.execute(BY_ID, {"project": project, "ids": list(ids)})
+        return [
+            window_message.id
+            for window_message in with_added([to_message(row) for row in rows], of_step)
+        ]
 
 
 def _missing(message_id: str) -> NotFoundError:

@@ -1,4 +1,4 @@
-"""How long messages are kept, in PostgreSQL, and the deleting of what is older."""
+"""Stores the retention of projects in PostgreSQL, and deletes older messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, text
 
 from strata.recall.domain.messages import Cursor
-from strata.recall.domain.retention import Retention, Swept
+from strata.recall.domain.retention import Retention, SweepResult
 from strata.recall.store.images import delete_unused_images
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -38,8 +38,8 @@ _OLD = """
       AND (create_time, id) > (:after_time, :after_id)
     ORDER BY create_time, id LIMIT :limit
 """
-# Whoever puts a message into a window has locked the window: nothing that is deleted here can
-# come into one meanwhile, and what the next statement sees in the windows stays in them.
+# Every transaction that adds a message to a window locks the window. So these locks keep deleted
+# messages from being added, and the windows do not change until the next statement.
 _LOCK = text(
     f"""
     SELECT conversation_id FROM recall.windows
@@ -97,8 +97,8 @@ _SWEEP = text(
     ORDER BY create_time DESC, id DESC LIMIT 1
     """
 )
-# Whom another sweep or the deletion of the agent has, they delete. No window is locked: a run of
-# this age can begin no second time, see `TURN_DAYS`, and one that has the window stays.
+# Rows that another sweep or the deletion of the agent has locked are skipped. No window is locked:
+# a run of this age cannot start again, see `TURN_DAYS`, and the turn of an active run stays.
 _SWEEP_TURNS = text(
     """
     WITH old AS MATERIALIZED (
@@ -128,8 +128,8 @@ _SWEEP_TURNS = text(
     """
 )
 
-# Two looks at the index, as for forgotten agents: a write of what was read before can be under
-# way when the message is deleted.
+# Removed twice from the index, as deleted agents are: a write that read the message before may
+# still be running when the message is deleted.
 _FORGOTTEN = text(
     """
     (SELECT project_id, message_id FROM recall.forgotten_messages
@@ -176,8 +176,8 @@ class PostgresOldMessages:
     """Implements `OldMessages`.
 
     Args:
-        database: Connects as the service's service role.
-        worker: Connects as its worker role, which sees which projects forget.
+        database: Connects with the database role of the service.
+        worker: Connects with the worker role, which sees the retention of all projects.
     """
 
     def __init__(self, database: Database, worker: Database) -> None:
@@ -185,7 +185,7 @@ class PostgresOldMessages:
         self._worker = worker
 
     async def projects(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        """Returns projects that forget."""
+        """Returns projects with a limited retention, and its days."""
         async with self._worker.system_transaction(read_only=True) as connection:
             rows = await connection.execute(_PROJECTS, {"after": after, "limit": limit})
             return [(row.project_id, row.days) for row in rows]
@@ -203,8 +203,8 @@ class PostgresOldMessages:
         before: datetime,
         cursor: Cursor | None,
         limit: int,
-    ) -> Swept:
-        """Deletes what may go of one batch."""
+    ) -> SweepResult:
+        """Deletes the deletable messages of one batch."""
         values = _batch(project_id, agent_id, before, cursor, limit)
         async with self._database.transaction(project_id=project_id) as connection:
             locked = [row.conversation_id for row in await connection.execute(_LOCK, values)]
@@ -220,8 +220,8 @@ class PostgresOldMessages:
         before: datetime,
         cursor: Cursor | None,
         limit: int,
-    ) -> Swept:
-        """Deletes what may go of one batch of turns."""
+    ) -> SweepResult:
+        """Deletes the deletable turns of one batch."""
         values = _batch(project_id, agent_id, before, cursor, limit)
         async with self._database.transaction(project_id=project_id) as connection:
             row = (await connection.execute(_SWEEP_TURNS, values)).one_or_none()
@@ -241,18 +241,18 @@ def _batch(
     }
 
 
-def _swept(row: Row[Any] | None, limit: int) -> Swept:
+def _swept(row: Row[Any] | None, limit: int) -> SweepResult:
     if row is None:
-        return Swept(0, None)
-    return Swept(row.gone, (row.create_time, row.id) if row.seen == limit else None)
+        return SweepResult(0, None)
+    return SweepResult(row.gone, (row.create_time, row.id) if row.seen == limit else None)
 
 
-class ForgottenMessages:
-    """Deleted messages that the index may still know, over all projects.
+class DeletedMessages:
+    """Deleted messages to remove from the index, over all projects.
 
     Args:
-        worker: Connects as the service's worker role.
-        settled_after: How long a write to the index can take at most.
+        worker: Connects with the worker role.
+        settled_after: Maximum duration of a write to the index.
     """
 
     def __init__(self, worker: Database, settled_after: timedelta = timedelta(minutes=10)) -> None:
@@ -260,16 +260,16 @@ class ForgottenMessages:
         self._settled = settled_after
 
     async def find(self, limit: int) -> dict[str, list[str]]:
-        """Returns what the index has to forget, by project."""
-        found: dict[str, list[str]] = {}
+        """Returns ids of deleted messages to remove from the index, by project."""
+        ids: dict[str, list[str]] = {}
         async with self._worker.system_transaction(read_only=True) as connection:
             values = {"settled": self._settled, "limit": limit}
             for row in await connection.execute(_FORGOTTEN, values):
-                found.setdefault(row.project_id, []).append(row.message_id)
-        return found
+                ids.setdefault(row.project_id, []).append(row.message_id)
+        return ids
 
     async def done(self, project_id: str, ids: Sequence[str]) -> None:
-        """Notes that the index has forgotten messages."""
+        """Records that messages were removed from the index."""
         values = {"project": project_id, "ids": list(ids)}
         async with self._worker.system_transaction() as connection:
             await connection.execute(_SETTLED, {**values, "settled": self._settled})

@@ -1,4 +1,4 @@
-"""Messages between the domain and rows."""
+"""Converts messages to rows and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = (
     " model, usage, provenance, pinned, client_message_id, create_time, copied_from_id"
 )
 
-# Rows to insert travel as one JSON array: one statement whatever their number.
+# Rows are bound as one JSON array, so that any number takes one statement.
 RECORD = (
     "ordinal bigint, id text, role text, parts jsonb, name text, run_id text, step_id text,"
     " step integer, group_id text, model text, usage jsonb, provenance text[], pinned boolean,"
@@ -37,14 +37,14 @@ RECORD_COLUMNS = (
 
 
 def named_sql(ids: str) -> str:
-    """Returns SQL for the messages ``m`` that some ids name, each looked up by itself.
+    """Returns SQL for the messages ``m`` with some ids, each looked up separately.
 
-    Asked for all of them at once, PostgreSQL reads another index that holds their ids, that by
-    agent and time, from one end to the other, until it has analysed a table that has just grown:
-    7 ms at 20,000 messages, and more with each.
+    With outdated statistics of a growing table, a query for all ids at once scans the whole
+    index by agent and time, which contains the ids too: 7 ms at 20,000 messages, growing
+    linearly.
 
     Args:
-        ids: SQL of the ids, a text array in which none is twice.
+        ids: SQL of the ids: a text array without duplicates.
     """
     return f"""
         unnest({ids}) AS asked (asked_id)
@@ -72,7 +72,7 @@ def to_records(messages: Iterable[Message]) -> str:
 
 
 def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
-    found = split_text(searchable_text(message))
+    search_text = split_text(searchable_text(message))
     return {
         "ordinal": ordinal,
         "id": message.id,
@@ -89,8 +89,8 @@ def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
         "pinned": message.pinned,
         "client_message_id": message.client_message_id,
         "create_time": message.create_time.isoformat(),
-        "search_words": found.words.strip(),
-        "search_pairs": found.pairs,
+        "search_words": search_text.words.strip(),
+        "search_pairs": search_text.pairs,
         "index_state": "pending" if is_indexed(message) else "none",
     }
 
@@ -120,5 +120,5 @@ def to_message(row: Row[Any]) -> Message:
 
 
 def _json(value: Any) -> Any:
-    # A driver without a jsonb codec gives the text.
+    # Some drivers return jsonb as text.
     return json.loads(value) if isinstance(value, str) else value

@@ -32,8 +32,8 @@ async def test_a_folder_comes_back_as_it_was_made(stores: Stores) -> None:
 async def test_folders_are_listed_by_name_in_pages(stores: Stores) -> None:
     for name in ("b", "C", "a", "ä"):
         await stores.folder(name)
-    assert [each.name for each in await stores.folders.of_project("", 3)] == ["C", "a", "b"]
-    assert [each.name for each in await stores.folders.of_project("b", 3)] == ["ä"]
+    assert [folder.name for folder in await stores.folders.of_project("", 3)] == ["C", "a", "b"]
+    assert [folder.name for folder in await stores.folders.of_project("b", 3)] == ["ä"]
 
 
 async def test_a_folder_name_is_taken_once_in_a_project(stores: Stores) -> None:
@@ -53,7 +53,7 @@ async def test_a_folder_is_made_once_for_a_request(stores: Stores) -> None:
     made = [result for result in results if isinstance(result, Folder)]
     replayed = [result for result in results if isinstance(result, ReplayedError)]
     assert (len(made), len(replayed)) == (1, 5)
-    assert {each.response for each in replayed} == {made[0].id.encode()}
+    assert {error.response for error in replayed} == {made[0].id.encode()}
     with pytest.raises(AlreadyExistsError) as refused:
         await stores.folder("b", receipt_of(request, b"other"))
     assert refused.value.reason is Reason.REQUEST_ID_REUSED
@@ -75,9 +75,9 @@ async def test_an_uploaded_file_is_there_with_its_bytes(stores: Stores) -> None:
     assert b"".join(stored) == data
     assert [len(part) for part in stored[:-1]] == [PART_BYTES] * (len(stored) - 1)
     assert await stores.revision(folder) == before + 1
-    found = await stores.folders.get(folder.id)
-    assert found is not None
-    assert found.file_count == 1
+    stored_folder = await stores.folders.get(folder.id)
+    assert stored_folder is not None
+    assert stored_folder.file_count == 1
 
 
 async def test_the_same_bytes_are_stored_once_and_read_once(stores: Stores) -> None:
@@ -160,8 +160,8 @@ async def test_files_that_swap_their_bytes_do_not_lose_them(stores: Stores) -> N
         swapped = texts if turn % 2 else texts[::-1]
         await asyncio.gather(
             *(
-                stores.upload(folder, data=each, replacing=True)
-                for folder, each in zip(folders, swapped, strict=True)
+                stores.upload(folder, data=data_, replacing=True)
+                for folder, data_ in zip(folders, swapped, strict=True)
             )
         )
         counts = await stores.counts()
@@ -204,19 +204,19 @@ async def test_bytes_that_could_not_be_read_get_another_chance(stores: Stores) -
     again = await stores.upload(folder)
     assert (again.id, again.state, again.error) == (file.id, FileState.PARSING, "")
     await stores.read(again)
-    for each in (file, sibling):
-        assert (await stores.got(each)).state is FileState.INDEXING
+    for uploaded in (file, sibling):
+        assert (await stores.got(uploaded)).state is FileState.INDEXING
 
 
 async def test_reading_ends_once_and_shows_in_every_folder(stores: Stores) -> None:
     one, other = await stores.folder("one"), await stores.folder("other")
     first, second = await stores.upload(one), await stores.upload(other)
-    before = [await stores.revision(each) for each in (one, other)]
+    before = [await stores.revision(folder_) for folder_ in (one, other)]
     await stores.read(first, "a\nb")
-    for each in (first, second):
-        got = await stores.got(each)
+    for uploaded in (first, second):
+        got = await stores.got(uploaded)
         assert (got.state, got.line_count) == (FileState.INDEXING, 2)
-    after = [await stores.revision(each) for each in (one, other)]
+    after = [await stores.revision(folder_) for folder_ in (one, other)]
     assert after == [revision + 1 for revision in before]
     project_id = current_project()
     assert not await stores.contents.unreadable(project_id, first.content_key, "late", attempt=0)

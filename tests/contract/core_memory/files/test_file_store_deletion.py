@@ -98,14 +98,14 @@ async def test_files_are_listed_by_name_in_pages(stores: Stores) -> None:
     for folder in (one, other):
         for name in ("2", "10", "1"):
             await stores.upload(folder, name)
-    assert [each.name for each in await stores.files.of_folder(one.id, "", 2)] == ["1", "10"]
-    assert [each.name for each in await stores.files.of_folder(one.id, "10", 2)] == ["2"]
+    assert [listed.name for listed in await stores.files.of_folder(one.id, "", 2)] == ["1", "10"]
+    assert [listed.name for listed in await stores.files.of_folder(one.id, "10", 2)] == ["2"]
     agent = await stores.agent()
     await stores.folders.attach(agent, one.id)
     await stores.folders.attach(agent, other.id)
-    names = [each.full_name for each in await stores.files.of_agent(agent, ("", ""), 4)]
+    names = [listed.full_name for listed in await stores.files.of_agent(agent, ("", ""), 4)]
     assert names == ["a/1", "a/10", "a/2", "b/1"]
-    names = [each.full_name for each in await stores.files.of_agent(agent, ("b", "1"), 4)]
+    names = [listed.full_name for listed in await stores.files.of_agent(agent, ("b", "1"), 4)]
     assert names == ["b/10", "b/2"]
 
 
@@ -121,7 +121,7 @@ async def test_folders_are_attached_and_detached_again_and_again(stores: Stores)
     await stores.open(agent, kept, 2, 3)
     for _ in range(2):
         await stores.folders.detach(agent, folder.id)
-    assert [each.id for each in await stores.folders.of_agent(agent, "", 10)] == [other.id]
+    assert [folder.id for folder in await stores.folders.of_agent(agent, "", 10)] == [other.id]
     (window,) = await stores.files.open_of_agent(agent)
     assert (window.file_name, window.start_line, window.end_line) == ("b/a.txt", 2, 3)
 
@@ -230,7 +230,9 @@ async def test_what_was_being_indexed_is_dropped_until_its_lease_has_ended(
         await stores.folders.delete(folder.id)
     queue, dropped_id = FileQueue(stores.database, worker), file.id if what == "file" else folder.id
     (dropped,) = [
-        each for each in await queue.claim_dropped(60, 500) if each.project_id == current_project()
+        entry
+        for entry in await queue.claim_dropped(60, 500)
+        if entry.project_id == current_project()
     ]
     assert (dropped.id, dropped.is_last) == (dropped_id, False)
 
@@ -241,5 +243,5 @@ async def test_what_nobody_was_indexing_is_dropped_once(stores: Stores, worker: 
     await stores.files.delete(file.id)
     await stores.folders.delete(folder.id)
     dropped = await FileQueue(stores.database, worker).claim_dropped(60, 500)
-    mine = [each for each in dropped if each.project_id == current_project()]
-    assert {(each.id, each.is_last) for each in mine} == {(file.id, True), (folder.id, True)}
+    mine = [entry for entry in dropped if entry.project_id == current_project()]
+    assert {(entry.id, entry.is_last) for entry in mine} == {(file.id, True), (folder.id, True)}

@@ -122,8 +122,8 @@ class Services:
     async def progress(self, file_id: str) -> tuple[int, int] | None:
         """What the index says of a file: pieces, and how many are indexed."""
         request = index_pb.GetFileProgressRequest(file_ids=[file_id])
-        found = (await self.index.GetFileProgress(request)).files
-        return (found[0].chunk_count, found[0].indexed_count) if found else None
+        files = (await self.index.GetFileProgress(request)).files
+        return (files[0].chunk_count, files[0].indexed_count) if files else None
 
     async def pieces(self, folder_id: str, query: str) -> list[str]:
         request = index_pb.SearchFileChunksRequest(folder_ids=[folder_id], query=query, limit=50)

@@ -193,7 +193,7 @@ async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
     assert await stores.queue.claim_file(60.0) is not None
     await quiet.files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
     first = await stores.queue.claim_dropped(60.0, 10)
-    assert [(each.id, each.is_last) for each in first] == [(file.id, False)]
+    assert [(dropped_file.id, dropped_file.is_last) for dropped_file in first] == [(file.id, False)]
     assert await stores.queue.claim_dropped(60.0, 10) == []
     await stores.queue.dropped(first)
     assert await stores.queue.claim_dropped(60.0, 10) == []
@@ -202,7 +202,7 @@ async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
         " SET keep_until = keep_until - interval '1 min', due_time = due_time - interval '1 min'"
     )
     last = await stores.queue.claim_dropped(60.0, 10)
-    assert [(each.id, each.is_last) for each in last] == [(file.id, True)]
+    assert [(dropped_file.id, dropped_file.is_last) for dropped_file in last] == [(file.id, True)]
     await stores.queue.dropped(last)
     assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
 
@@ -397,7 +397,7 @@ async def test_a_service_that_is_killed_while_it_sends_pieces_sends_them_all_aga
         with core_memory_process(services, port, archival.address):
             await until_up(services.files)
             await services.until(file.id, lambda file: file.index_progress > 0)
-        found = await services.progress(file.id)
-        assert found is not None
-        assert found[0] == len(chunks)
+        progress = await services.progress(file.id)
+        assert progress is not None
+        assert progress[0] == len(chunks)
         assert await admin.value("SELECT chunk_count FROM core_memory.files") == len(chunks)

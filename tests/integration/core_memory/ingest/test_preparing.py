@@ -67,10 +67,10 @@ async def test_a_long_text_is_sent_whole(services: Services, admin: Admin) -> No
     sent = await services.until(uploaded.id, lambda file: file.index_progress > 0)
     assert sent.state == pb.FILE_STATE_INDEXING
     assert await admin.text(LONG_TEXT) == LONG_TEXT.decode().splitlines()
-    found = await services.progress(uploaded.id)
-    assert found is not None
+    progress = await services.progress(uploaded.id)
+    assert progress is not None
     chunks = await admin.value("SELECT chunk_count FROM core_memory.files")
-    assert found[0] == chunks > 1000
+    assert progress[0] == chunks > 1000
 
 
 async def test_empty_and_blank_files_are_ready_without_pieces(services: Services) -> None:
@@ -154,8 +154,8 @@ async def test_what_archival_misses_while_it_is_down_is_sent_later(services: Ser
     folder = await services.folder()
     file = await services.upload(folder, "a.txt", b"The lighthouse keeper has a dog.")
     gone = await services.upload(folder, "b.txt", b"The lighthouse has a cat.")
-    for each in (file, gone):
-        read = await services.until(each.id, lambda f: f.state == pb.FILE_STATE_INDEXING)
+    for file_ in (file, gone):
+        read = await services.until(file_.id, lambda f: f.state == pb.FILE_STATE_INDEXING)
         assert (read.line_count, read.error) == (1, "")
     await services.files.DeleteFile(pb.DeleteFileRequest(file_id=gone.id))
     await asyncio.sleep(0.5)

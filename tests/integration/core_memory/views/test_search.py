@@ -66,14 +66,14 @@ async def test_hits_are_told_by_name_best_first(files: Any, search: Any, index: 
     await files.seeds.file(folder, "c.md", state="stored")
     agent = await files.seeds.agent(folder)
     index.hits = [hit(b, 3, "tea\nand milk", 0.9), hit(hidden, 1, "gone"), hit(a, 1, "coffee", 0.2)]
-    found = await search.search(FileQuery(agent, "what to drink", 2))
+    result = await search.search(FileQuery(agent, "what to drink", 2))
     assert index.asked == [((folder,), "what to drink", 7)]
-    assert [(hit.file_name, hit.start_line, hit.end_line) for hit in found.hits] == [
+    assert [(hit.file_name, hit.start_line, hit.end_line) for hit in result.hits] == [
         ("docs/b.md", 3, 4),
         ("docs/a.md", 1, 1),
     ]
-    assert found.unindexed_files == 1
-    assert found.message == (
+    assert result.unindexed_files == 1
+    assert result.message == (
         "Found 2 passages in 2 files, best first\n"
         "Note: 1 file(s) are not fully indexed yet, so passages of them may be missing: "
         "grep_files finds them\n"
@@ -117,7 +117,7 @@ async def test_what_is_said_when_nothing_is_found(files: Any, search: Any, index
 
 
 @pytest.mark.parametrize(
-    ("query", "limit", "told"),
+    ("query", "limit", "message"),
     [
         (" ", 0, "Empty search query provided"),
         ("a" * 10_001, 0, "Query too long: 10001 characters (max 10000)"),
@@ -126,8 +126,8 @@ async def test_what_is_said_when_nothing_is_found(files: Any, search: Any, index
     ],
 )
 async def test_wrong_queries_are_explained(
-    files: Any, search: Any, query: str, limit: int, told: str
+    files: Any, search: Any, query: str, limit: int, message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await search.search(FileQuery(await files.seeds.agent(), query, limit))
-    assert caught.value.message == told
+    assert caught.value.message == message

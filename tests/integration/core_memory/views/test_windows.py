@@ -32,10 +32,10 @@ def opening(agent: str, *names: str, **options: Any) -> OpenWindows:
 async def fingerprint(files: Any, agent: str) -> str:
     async with files.database.transaction(read_only=True) as connection:
         bound = {"project": current_project(), "agent": agent}
-        found: str = (
+        value: str = (
             await connection.execute(text(f"SELECT {DIRECTORIES_FINGERPRINT}"), bound)
         ).scalar_one()
-        return found
+        return value
 
 
 async def open_names(files: Any, agent: str) -> set[str]:
@@ -235,32 +235,32 @@ async def test_random_sequences_match_a_list_of_recent_files(files: Any, actions
     for action in actions:
         if action[0] == "close":
             closing = action[1] or list("abcde")
-            recent = [each for each in recent if each not in closing]
-            result = await files.windows.close(agent, [name + each for each in action[1]])
+            recent = [letter for letter in recent if letter not in closing]
+            result = await files.windows.close(agent, [name + letter for letter in action[1]])
         else:
             _, wanted, close_others, most = action
-            others = [each for each in recent if each not in wanted]
+            others = [letter for letter in recent if letter not in wanted]
             kept = [] if close_others else others[max(0, len(others) - (most - len(wanted))) :]
             recent = kept + wanted
             command = opening(
                 agent,
-                *(name + each for each in wanted),
+                *(name + letter for letter in wanted),
                 close_all_others=close_others,
                 max_open=most,
             )
             result = await files.windows.open(command, receipt())
             assert len(result.windows) <= most
         assert [window.file_name for window in result.windows] == sorted(
-            name + each for each in recent
+            name + letter for letter in recent
         )
 
 
 async def folder_name(files: Any, folder: str) -> str:
     async with files.database.transaction(read_only=True) as connection:
-        found: str = (
+        value: str = (
             await connection.execute(
                 text("SELECT name FROM core_memory.folders WHERE id = :folder"),
                 {"folder": folder},
             )
         ).scalar_one()
-        return found
+        return value

@@ -57,7 +57,7 @@ async def test_what_is_opened_stands_in_the_prompt(client: Any, agent: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("windows", "error", "reason", "told"),
+    ("windows", "error", "reason", "message"),
     [
         ([], InvalidArgumentError, Reason.INVALID_FIELD, "No file requests provided"),
         (
@@ -95,12 +95,12 @@ async def test_refusals_are_statuses_with_words_for_the_model(
     windows: list[pb.FileWindow],
     error: type[StrataError],
     reason: Reason,
-    told: str,
+    message: str,
 ) -> None:
     with pytest.raises(error) as caught:
         await open_files(client, agent, *windows, max_files_open=2)
     assert caught.value.reason is reason
-    assert caught.value.message == told
+    assert caught.value.message == message
 
 
 async def test_the_same_request_gets_the_same_answer(client: Any, agent: str) -> None:
@@ -117,12 +117,12 @@ async def test_the_same_request_gets_the_same_answer(client: Any, agent: str) ->
 
 async def test_a_search_by_pattern_over_the_wire(client: Any, agent: str) -> None:
     request = pb.GrepFilesRequest(agent_id=agent, pattern="T", include="*a", context_lines=0)
-    found = await client.files.GrepFiles(request)
-    assert [(match_.file_name, match_.line, list(match_.lines)) for match_ in found.matches] == [
+    response = await client.files.GrepFiles(request)
+    assert [(match_.file_name, match_.line, list(match_.lines)) for match_ in response.matches] == [
         ("docs/a", 2, ["> 2: two"]),
         ("docs/a", 3, ["> 3: three"]),
     ]
-    assert (found.total_matches, found.truncated) == (2, False)
+    assert (response.total_matches, response.truncated) == (2, False)
     request.pattern = r"(t)\1"
     with pytest.raises(InvalidArgumentError, match="backreferences"):
         await client.files.GrepFiles(request)

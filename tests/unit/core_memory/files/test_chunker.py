@@ -33,8 +33,8 @@ def test_every_line_that_is_not_blank_is_in_its_chunk(lines: list[str]) -> None:
         else:
             assert chunk.start_line == chunk.end_line
             assert chunk.text in lines[chunk.start_line - 1]
-    found = {line for chunk in chunks for line in range(chunk.start_line, chunk.end_line + 1)}
-    assert {n for n, line in enumerate(lines, 1) if line.strip()} <= found
+    covered = {line for chunk in chunks for line in range(chunk.start_line, chunk.end_line + 1)}
+    assert {n for n, line in enumerate(lines, 1) if line.strip()} <= covered
 
 
 @given(LINES, st.integers(0, 20))

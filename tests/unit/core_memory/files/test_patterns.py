@@ -75,8 +75,8 @@ def test_a_search_ends_when_the_time_is_over() -> None:
         asked.append(time.monotonic())
         return len(asked) > 2
 
-    found = LinePattern("hit").lines(text, limit=100_000, expired=expired)
-    assert 0 < len(found) < 20_000
+    lines = LinePattern("hit").lines(text, limit=100_000, expired=expired)
+    assert 0 < len(lines) < 20_000
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(a|aa)+$", r"(a*)*b", r"([a-z]+)*!\?$"])
@@ -85,7 +85,7 @@ def test_patterns_that_hang_others_end(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "message"),
     [
         (r"a(?=b)", "Invalid regex pattern: lookahead and lookbehind"),
         (r"(?<!a)b", "Invalid regex pattern: lookahead and lookbehind"),
@@ -100,14 +100,14 @@ def test_patterns_that_hang_others_end(pattern: str) -> None:
         ("\ud800", "Invalid regex pattern: it is not valid text"),
     ],
 )
-def test_wrong_patterns_are_explained(pattern: str, told: str) -> None:
+def test_wrong_patterns_are_explained(pattern: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         LinePattern(pattern)
-    assert caught.value.message.startswith(told)
+    assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "message"),
     [
         (GrepQuery("agent-1", ""), "Empty search pattern provided"),
         (GrepQuery("agent-1", "  "), "Empty search pattern provided"),
@@ -119,10 +119,10 @@ def test_wrong_patterns_are_explained(pattern: str, told: str) -> None:
         (GrepQuery("agent-1", "a", offset=-1), "offset must be from 0 to 1000000, got -1"),
     ],
 )
-def test_wrong_queries_are_explained(query: GrepQuery, told: str) -> None:
+def test_wrong_queries_are_explained(query: GrepQuery, message: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         check_query(query)
-    assert caught.value.message == told
+    assert caught.value.message == message
 
 
 @pytest.mark.parametrize(

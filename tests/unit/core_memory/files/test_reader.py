@@ -52,14 +52,14 @@ async def refusal_of(data: bytes, file_format: Format, limits: ReadingLimits | N
 
 def children() -> list[psutil.Process]:
     """Our child processes that convert something."""
-    found = []
+    converters = []
     for process in psutil.Process().children(recursive=True):
         try:
             if CHILD in process.cmdline():
-                found.append(process)
+                converters.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return converters
 
 
 async def child() -> psutil.Process:
@@ -67,8 +67,8 @@ async def child() -> psutil.Process:
     async with asyncio.timeout(30):
         while not children():
             await asyncio.sleep(0.01)
-    (found,) = children()
-    return found
+    (process,) = children()
+    return process
 
 
 async def test_a_pdf() -> None:
@@ -185,12 +185,12 @@ async def test_the_child_dies_with_its_service(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     try:
-        found = await child()
+        process = await child()
     finally:
         service.kill()
         service.wait()
-    psutil.wait_procs([found], timeout=20)
-    assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
+    psutil.wait_procs([process], timeout=20)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def ask_child(file_format: str, code: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
