@@ -44,7 +44,7 @@ class PassageBacklog:
         # as complete.
         if await self._index.is_missing():
             count = await self._pending.index_all_again()
-            _log.info("the index is built anew", passages=count)
+            _log.info("the index of passages is missing and is rebuilt", passages=count)
         await self._index.ensure()
         self._gauges.tell(await self._pending.lag())
 
@@ -87,7 +87,7 @@ class ChunkBacklog:
         """See `Backlog.ensure`."""
         if await self._index.is_missing():
             count = await self._queue.index_all_again()
-            _log.info("the index of files is built anew", files=count)
+            _log.info("the index of files is missing and is rebuilt", files=count)
         await self._index.ensure()
         self._gauges.tell(await self._queue.lag())
 

@@ -19,9 +19,8 @@ class ArchivalSettings(RerankingServiceSettings):
     file_worker_public_keys: str = Field(
         default="",
         repr=False,
-        description="PEM public keys of core memory's worker, which has files indexed here. Tokens"
-        " that they sign are accepted by the methods for that and by no others. Without any, files"
-        " are not found by meaning.",
+        description="PEM public keys of core memory's worker. Tokens signed with them are accepted"
+        " only by the methods that index files. Without any, files are not searchable by meaning.",
     )
     file_worker_public_keys_file: Path | None = Field(
         default=None, description="File to read those keys from instead."
@@ -35,9 +34,9 @@ class ArchivalSettings(RerankingServiceSettings):
             "that the embedding model does not know has a token for every three bytes."
         ),
     )
-    index_batch: int = Field(default=128, gt=0, description="Passages indexed at a time.")
+    index_batch: int = Field(default=128, gt=0, description="Passages indexed per step.")
     index_file_batch: int = Field(
-        default=8, gt=0, description="Chunks of files indexed at a time, between passages."
+        default=8, gt=0, description="Chunks of files indexed per step, between passages."
     )
     request_days: int = Field(
         default=7, gt=0, description="Days for which a repeated request_id is recognised."
@@ -46,7 +45,7 @@ class ArchivalSettings(RerankingServiceSettings):
         default=500, gt=0, description="Expired passages destroyed in one transaction."
     )
     expiry_poll_s: float = Field(
-        default=30.0, gt=0, description="Seconds between two looks for expired passages."
+        default=30.0, gt=0, description="Seconds between two searches for expired passages."
     )
 
     def worker_keys(self) -> str:

@@ -21,8 +21,8 @@ class CoreMemorySettings(ServiceSettings):
     )
     worker_token_key: SecretStr = Field(
         default=SecretStr(""),
-        description="PEM private key that the worker signs its calls to archival with; without "
-        "one files are not found by meaning.",
+        description="PEM private key that signs the worker's calls to the archival service; "
+        "without it files are not searchable by meaning.",
     )
     worker_token_key_file: Path | None = Field(
         default=None, description="File to read that key from instead."
@@ -30,14 +30,14 @@ class CoreMemorySettings(ServiceSettings):
     max_file_bytes: int = Field(
         default=50 * MIB, gt=0, description="Largest file that can be uploaded, bytes."
     )
-    file_readers: int = Field(default=2, gt=0, description="Files that are read at once.")
+    file_readers: int = Field(default=2, gt=0, description="Files that are read concurrently.")
     file_poll_s: float = Field(
-        default=1.0, gt=0, description="Pause between looks for files to read or index, seconds."
+        default=1.0, gt=0, description="Interval of polling for files to read or index, seconds."
     )
     file_lease_s: float = Field(
         default=60.0,
         gt=0,
-        description="A file that a dead process was busy with is taken up after this, seconds.",
+        description="Time after which another process takes over a file of a dead process, seconds.",
     )
     file_reading_timeout_s: float = Field(
         default=300.0, gt=0, description="Time that converting one file may take, seconds."

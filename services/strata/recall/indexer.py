@@ -42,7 +42,7 @@ class MessageBacklog:
         # as complete.
         if await self._index.is_missing():
             count = await self._pending.index_all_again()
-            _log.info("the index of messages is built anew", messages=count)
+            _log.info("the index of messages is missing and is rebuilt", messages=count)
         await self._index.ensure()
         self._gauges.tell(await self._pending.lag())
 

@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 class RetentionWorker:
     """Deletes old messages and turns in small batches, periodically.
 
-    Replicas do not coordinate: the second one finds nothing to delete.
+    Replicas do not coordinate; deleting the same messages twice is harmless.
 
     Args:
         old: Finds and deletes old messages.

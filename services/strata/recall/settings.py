@@ -21,14 +21,14 @@ class RecallSettings(RerankingServiceSettings):
         description="PostgreSQL text-search configuration of conversations that name none.",
     )
     index_messages: bool = Field(
-        default=True, description="Search messages by meaning too; otherwise by words alone."
+        default=True, description="Index messages for search by meaning; otherwise only by words."
     )
     retention_batch: int = Field(
         default=200,
         gt=0,
-        description="Messages looked through in one transaction, where a project forgets old ones.",
+        description="Messages per transaction of the retention worker, which deletes old ones.",
     )
     retention_every_s: float = Field(
-        default=3600.0, gt=0, description="Seconds between two rounds of forgetting."
+        default=3600.0, gt=0, description="Seconds between two runs of the retention worker."
     )
-    index_batch: int = Field(default=32, gt=0, description="Messages indexed at a time.")
+    index_batch: int = Field(default=32, gt=0, description="Messages indexed per step.")

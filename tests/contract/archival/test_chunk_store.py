@@ -162,7 +162,7 @@ async def test_the_longest_waiting_file_is_next(stores: Stores) -> None:
         assert queued is None
 
 
-async def test_an_upload_that_ended_without_a_word_is_given_up(stores: Stores) -> None:
+async def test_abandoned_upload_is_dropped(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     set_id = await stores.chunks.begin(folder, file)
     await stores.chunks.add(set_id, new_chunks("half"))

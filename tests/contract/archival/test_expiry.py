@@ -1,4 +1,4 @@
-"""A time-to-live holds at once, and its worker destroys what has outlived it."""
+"""A time-to-live applies at once, and the worker destroys expired passages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def expiry(stores: Stores, batch: int = 10) -> tuple[Expiry, list[None]]:
     return made, woken
 
 
-async def test_what_has_expired_is_not_there_at_once(stores: Stores) -> None:
+async def test_expired_passages_disappear_at_once(stores: Stores) -> None:
     agent, old, young = await aged(stores)
     await live(stores, young, HOUR)
     for missing in (
@@ -165,7 +165,9 @@ async def test_what_is_too_old_is_refused(stores: Stores) -> None:
     assert [violation.field for violation in caught.value.violations] == ["passages[1].create_time"]
 
 
-async def test_the_index_forgets_what_has_expired(finder: tuple[Finder, EmbeddedVectors]) -> None:
+async def test_expired_passages_are_removed_from_the_index(
+    finder: tuple[Finder, EmbeddedVectors],
+) -> None:
     world, _ = finder
     _, old, young = await aged(world.stores)
     await world.index_all()

@@ -1,4 +1,4 @@
-"""Random lives of passages: what is alive is what is found, listed and counted."""
+"""Random operations on passages: existing ones are found, listed and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search for what waits for the index tells of."""
+"""Searches during indexing: the snapshot includes what the index does not have yet."""
 
 from __future__ import annotations
 

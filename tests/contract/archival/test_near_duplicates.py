@@ -1,4 +1,4 @@
-"""Passages that are nearly the same are named, and nothing else is."""
+"""Near-duplicates of passages are reported, and no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def put(stores: Stores, place: ArchiveRef, *texts: str) -> list[InsertedPa
         ("?!", False),
     ],
 )
-async def test_nearly_the_same_is_named(stores: Stores, words: str, near: bool) -> None:
+async def test_near_duplicates_are_reported(stores: Stores, words: str, near: bool) -> None:
     place = await home(stores)
     (first,) = await put(stores, place, GREEN)
     (second,) = await put(stores, place, words)
@@ -59,7 +59,7 @@ async def test_scripts_without_spaces_are_compared(stores: Stores) -> None:
     assert other.passage.near_duplicate_ids == ()
 
 
-async def test_the_most_alike_come_first_and_not_too_many(stores: Stores) -> None:
+async def test_near_duplicates_are_ordered_by_similarity_and_limited(stores: Stores) -> None:
     place = await home(stores)
     made = await put(stores, place, *(f"{GREEN} {n} {'x' * n}" for n in range(1, 9)))
     (last,) = await put(stores, place, f"{GREEN} 1  x.")
@@ -67,7 +67,7 @@ async def test_the_most_alike_come_first_and_not_too_many(stores: Stores) -> Non
     assert len(last.passage.near_duplicate_ids) == 5
 
 
-async def test_only_living_passages_of_the_archive_are_named(stores: Stores) -> None:
+async def test_only_existing_passages_of_the_archive_are_near_duplicates(stores: Stores) -> None:
     place, elsewhere = await home(stores), await home(stores)
     await put(stores, elsewhere, f"{GREEN} A")
     with context.use(caller(new_id("project"))):
@@ -84,7 +84,7 @@ async def test_only_living_passages_of_the_archive_are_named(stores: Stores) -> 
     assert (await stores.passages.get(second.passage.id)).near_duplicate_ids == (alone.passage.id,)
 
 
-async def test_another_text_is_compared_anew(stores: Stores) -> None:
+async def test_near_duplicates_are_updated_with_the_text(stores: Stores) -> None:
     place = await home(stores)
     green, other = await put(stores, place, GREEN, "The car is in the garage.")
     changed = await stores.history.update(

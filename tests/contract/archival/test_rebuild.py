@@ -1,4 +1,4 @@
-"""What waits is marked before an empty collection can be asked."""
+"""Passages are marked as pending before an empty collection is searched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watched:
         await self._index.ensure()
 
 
-async def test_everything_waits_before_the_new_collection_is_there(
+async def test_all_passages_are_pending_before_the_collection_is_created(
     finder: tuple[Finder, EmbeddedVectors],
 ) -> None:
     world, engine = finder
@@ -48,7 +48,7 @@ async def test_everything_waits_before_the_new_collection_is_there(
     assert (passages.waiting, chunks.waiting) == ([1], [2])
 
 
-async def test_how_far_the_index_is_behind_is_measured(
+async def test_lag_of_the_index_is_measured(
     finder: tuple[Finder, EmbeddedVectors],
 ) -> None:
     world, _ = finder

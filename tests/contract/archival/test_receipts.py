@@ -1,4 +1,4 @@
-"""Requests that are repeated: the same answer, and never another one's."""
+"""Repeated requests get their own stored response."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ async def test_the_model_is_changed_while_searches_go_on(world: World) -> None:
     assert (archive.embedding_model, archive.embedding_dim) == (WORDS, 256)
 
 
-async def test_one_can_go_back_until_the_end(world: World) -> None:
+async def test_rebuild_can_be_rolled_back_until_it_is_finished(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
     [old] = await world.generations()
@@ -171,7 +171,7 @@ async def test_a_model_that_finds_nothing_does_not_get_to_serve(world: World) ->
     assert (await world.find("glacier"))[0].startswith(TEXTS[2])
 
 
-async def test_a_model_that_refuses_the_key_is_told_and_left(world: World) -> None:
+async def test_rebuild_fails_if_the_model_refuses_the_key(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
     world.endpoint.script = lambda request: Reply(status=401, body={"error": {"message": "no"}})
@@ -181,7 +181,7 @@ async def test_a_model_that_refuses_the_key_is_told_and_left(world: World) -> No
     assert (await world.find("otter"))[0] == TEXTS[0]
 
 
-async def test_a_model_that_is_away_is_waited_for(world: World) -> None:
+async def test_rebuild_waits_for_an_unavailable_model(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
     world.endpoint.script = lambda request: Reply(status=503, body={"error": {"message": "no"}})
@@ -207,7 +207,7 @@ async def test_another_replica_goes_on_where_one_died(world: World) -> None:
     assert not set(TEXTS[:6]) & set(sent), "what was copied is copied again"
 
 
-async def test_a_claimed_rebuild_is_nobody_elses(world: World) -> None:
+async def test_claimed_rebuild_is_not_run_by_other_replicas(world: World) -> None:
     await world.insert(*TEXTS)
     await world.indexes.admin.start("passages", WORDS, "")
     ledger = world.indexes.admin._ledger
@@ -274,7 +274,7 @@ async def test_only_one_rebuild_is_open(world: World) -> None:
     assert (await world.reindex()).id == again.id
 
 
-async def test_the_grace_ends_it(world: World) -> None:
+async def test_rebuild_is_finished_after_the_grace_period(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
     hasty = await world.again(reindex_grace_s=0.0)
@@ -286,7 +286,7 @@ async def test_the_grace_ends_it(world: World) -> None:
     assert (await hasty.find("otter"))[0] == TEXTS[0]
 
 
-async def test_what_may_not_be_asked(world: World) -> None:
+async def test_invalid_rebuild_requests_are_refused(world: World) -> None:
     admin = world.indexes.admin
     with pytest.raises(InvalidArgumentError, match=f"there are .*{LOCAL_MODEL}.*{WORDS}"):
         await admin.start("passages", "no-such-model", "")

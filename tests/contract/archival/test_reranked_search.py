@@ -145,7 +145,7 @@ async def test_what_waits_for_the_index_is_reranked_too(finder: World, tmp_path:
     assert {hit.mode for hit in answer.hits} == {"fts"}
 
 
-async def test_the_time_that_is_spoken_of_still_counts(finder: World, tmp_path: Path) -> None:
+async def test_time_preference_counts_with_reranking(finder: World, tmp_path: Path) -> None:
     plain, _ = finder
     name = new_id("agent")
     # The one with two friends has a little more of any such question.
@@ -169,7 +169,7 @@ async def test_the_time_that_is_spoken_of_still_counts(finder: World, tmp_path: 
             assert added == (words != "then")
 
 
-async def test_out_of_time_or_out_of_order_the_fused_order_stands(
+async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
     finder: World, agent: str, tmp_path: Path
 ) -> None:
     plain, _ = finder
@@ -195,7 +195,7 @@ async def test_out_of_time_or_out_of_order_the_fused_order_stands(
                 assert well.reranking.outcome is Outcome.DONE
 
 
-async def test_where_nothing_is_found_nothing_is_asked(finder: World, tmp_path: Path) -> None:
+async def test_reranker_is_not_called_without_candidates(finder: World, tmp_path: Path) -> None:
     plain, _ = finder
     async with reranked(plain, export(tmp_path, SAID)) as world:
         for query in ("boat", "  "):

@@ -144,7 +144,7 @@ async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:
     assert len(await find(world, agent, "a city", top_k=1)) == 1
 
 
-async def test_what_was_stored_when_the_question_says_comes_first(finder: World) -> None:
+async def test_passages_of_the_mentioned_time_come_first(finder: World) -> None:
     world, _ = finder
     agent = new_id("agent")
     await world.stores.insert(agent, "Went climbing with Ada.", created=NOW - timedelta(days=40))
@@ -164,7 +164,7 @@ async def test_what_was_stored_when_the_question_says_comes_first(finder: World)
         await world.index_all()
 
 
-async def test_words_of_time_count_from_where_the_person_is(finder: World) -> None:
+async def test_time_expressions_use_the_time_zone_of_the_user(finder: World) -> None:
     world, _ = finder
     agent = new_id("agent")
     # Half past ten in the evening of the 20th in UTC is the 21st in Tokyo.
@@ -357,7 +357,7 @@ async def test_a_dropped_index_is_built_anew(finder: World) -> None:
 FACTS = ("She is allergic to peanuts.", "The car is blue.", "\U0001f389 The exam went well.")
 
 
-async def test_a_query_that_nothing_has_to_do_with_finds_nothing(finder: World) -> None:
+async def test_unrelated_query_finds_nothing(finder: World) -> None:
     world, _ = finder
     agent = new_id("agent")
     await world.stores.insert(agent, *FACTS)

@@ -1,4 +1,4 @@
-"""The contract of `BlockStore` about what was: deletions, past memories, selections of edits."""
+"""The contract of `BlockStore` for history: deletions, past memories, selections of edits."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_a_deleted_block_is_kept_but_not_there(store: PostgresBlockStore) 
     ]
 
 
-async def test_a_deleted_block_comes_back_detached_and_for_good(
+async def test_restored_block_is_detached_and_survives_its_agent(
     store: PostgresBlockStore,
 ) -> None:
     block = await insert(store, "human", "text", agent="agent-a", made_for="agent-a")
@@ -304,7 +304,7 @@ async def test_several_locks_find_what_there_is(store: PostgresBlockStore) -> No
     assert await do(store, lambda unit: unit.lock_blocks([])) == {}
 
 
-async def test_those_who_lock_several_never_wait_for_each_other(
+async def test_concurrent_locks_of_several_blocks_do_not_deadlock(
     store: PostgresBlockStore,
 ) -> None:
     blocks = [await insert(store, f"label{number}", "", agent="agent-a") for number in range(4)]
@@ -349,7 +349,7 @@ async def test_edits_are_found_by_run_agent_time_and_block(store: PostgresBlockS
     assert await matching(run_id="run-z") == {}
 
 
-async def test_reverts_tell_what_they_undid(store: PostgresBlockStore) -> None:
+async def test_reverts_record_what_they_undid(store: PostgresBlockStore) -> None:
     block = await insert(store, "one", "1")
     authorship = replace(by("revert", at(1)), undoes="1-1")
     changed = replace(next_revision(block, at(1)), value="2")

@@ -142,7 +142,7 @@ async def test_a_block_comes_back_as_it_was_stored(store: PostgresBlockStore) ->
     assert (labelled.block, labelled.labels) == (replace(block, agent_ids=("agent-a",)), ("human",))
 
 
-async def test_what_is_not_there_is_none(store: PostgresBlockStore) -> None:
+async def test_missing_blocks_are_none(store: PostgresBlockStore) -> None:
     await insert(store, make("persona"), agent="agent-a")
     assert await store.block(new_id("block")) is None
     labelled = await store.labelled("agent-a", "human")
@@ -425,7 +425,7 @@ async def test_other_projects_see_and_touch_nothing(store: PostgresBlockStore) -
     assert (await store.labelled("agent-a", "human")).block is not None
 
 
-async def test_no_table_shows_rows_of_others_even_without_a_filter(
+async def test_row_security_hides_rows_of_other_projects(
     store: PostgresBlockStore, database: Database
 ) -> None:
     async def counts() -> list[int]:
@@ -448,7 +448,7 @@ async def test_no_table_shows_rows_of_others_even_without_a_filter(
         assert await counts() == [0] * 6
 
 
-async def test_the_worker_forgets_old_requests_and_reads_no_answer(
+async def test_worker_deletes_old_requests_and_cannot_read_responses(
     databases: Any,
 ) -> None:
     # It forgets the requests of every project: not in the database of the other tests.

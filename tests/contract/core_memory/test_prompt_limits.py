@@ -1,4 +1,4 @@
-"""How large the memory of an agent may become in its prompt, held by PostgreSQL itself."""
+"""The limit of an agent's memory in its prompt, enforced by PostgreSQL."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ async def test_line_numbers_count_where_they_are_shown(store: PostgresBlockStore
     await refused(once(store, lambda unit: unit.attach("agent-numbered", {block.id: "human"}, NOW)))
 
 
-async def test_every_agent_that_sees_the_block_has_a_say(store: PostgresBlockStore) -> None:
+async def test_limits_of_all_agents_with_the_block_apply(store: PostgresBlockStore) -> None:
     for agent, most in (("agent-a", None), ("agent-b", 2_000), ("agent-c", 1_500)):
         await begin(store, agent, most)
     block = await insert(store, make("shared"), "agent-a", "agent-b", "agent-c")
@@ -276,7 +276,7 @@ async def test_first_blocks_that_are_too_large_leave_no_agent(store: PostgresBlo
     assert await store.block(own.id) is None
 
 
-async def test_an_older_limit_comes_too_late(store: PostgresBlockStore) -> None:
+async def test_limit_of_an_older_revision_is_ignored(store: PostgresBlockStore) -> None:
     await begin(store, "agent-a", 1_000)
     await set_limit(store, "agent-a", PromptLimit(3_000, line_numbers=True), 5)
     await set_limit(store, "agent-a", PromptLimit(2_000), 4)
@@ -311,7 +311,7 @@ async def test_two_edits_at_once_cannot_be_too_large_together(store: PostgresBlo
     assert (await size_of(store, "agent-a")).plain <= 1_500
 
 
-async def test_edits_of_shared_blocks_never_wait_for_each_other_in_a_circle(
+async def test_concurrent_edits_of_shared_blocks_do_not_deadlock(
     store: PostgresBlockStore,
 ) -> None:
     """Growth, renames, attachments and releases of the same agents and blocks, all at once."""
@@ -464,7 +464,7 @@ async def test_a_transaction_is_refused_exactly_when_it_makes_too_large(
                     assert size <= max(most[agent], before[agent])
 
 
-async def test_an_edit_takes_no_statement_more(
+async def test_limit_check_takes_no_extra_statement(
     store: PostgresBlockStore, database: Database
 ) -> None:
     await begin(store, "agent-a", 10_000)

@@ -163,7 +163,7 @@ async def test_a_summary_that_cannot_be_stored_leaves_the_window(talk: Talk) -> 
     assert await talk.window() == before
 
 
-async def test_a_run_is_told_its_inputs_and_not_the_summary_that_it_made(talk: Talk) -> None:
+async def test_resumed_run_gets_its_inputs_without_its_summary(talk: Talk) -> None:
     await talk.turn("old")
     run = new_id("run")
     asked = text(Role.USER, "new", run_id=run)

@@ -1,4 +1,4 @@
-"""The indexer serves the projects in turn, whatever one of them has said."""
+"""Projects take turns in indexing."""
 
 from __future__ import annotations
 

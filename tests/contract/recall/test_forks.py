@@ -200,7 +200,7 @@ async def test_a_fork_starts_with_copies_of_what_was_in_view(talk: Talk) -> None
     assert ids(await fork.listed()) == ids(window.messages)
 
 
-async def test_both_go_on_for_themselves(talk: Talk) -> None:
+async def test_fork_and_source_continue_independently(talk: Talk) -> None:
     asked, reply = await talk.turn("one")
     fork = await talk.fork(reply.id)
     there = await talk.turn("there")

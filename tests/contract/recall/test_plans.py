@@ -1,4 +1,4 @@
-"""What PostgreSQL makes of the statements where its statistics know nothing yet."""
+"""Query plans of PostgreSQL with outdated statistics."""
 
 from __future__ import annotations
 

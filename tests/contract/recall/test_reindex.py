@@ -1,4 +1,4 @@
-"""The index of messages is rebuilt with another model while people talk."""
+"""The index of messages is rebuilt with another model during writes and searches."""
 
 from __future__ import annotations
 

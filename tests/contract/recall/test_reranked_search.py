@@ -154,7 +154,7 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
         assert around[stored_messages[1].id] == [stored_messages[0].id, stored_messages[2].id]
 
 
-async def test_whose_words_are_asked_for_still_counts(finder: Finder, tmp_path: Path) -> None:
+async def test_role_preference_counts_with_reranking(finder: Finder, tmp_path: Path) -> None:
     mine = await finder.writer.say("The best pizza is at Da Remo.")
     # A little more of the question, so that the reranker alone would put it first.
     yours = await finder.writer.say("The best pizza is at the Da Remo.", Role.ASSISTANT)
@@ -165,7 +165,7 @@ async def test_whose_words_are_asked_for_still_counts(finder: Finder, tmp_path: 
         assert await world.ids("Where is the best pizza?") == [yours.id, mine.id]
 
 
-async def test_out_of_time_or_out_of_order_the_fused_order_stands(
+async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
     finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     words = [QUESTION, *SAID]

@@ -90,7 +90,7 @@ def flat(*turns: Sequence[Message]) -> list[str]:
     return [message.id for turn in turns for message in turn]
 
 
-async def test_everything_is_kept_until_somebody_says_otherwise(house: House) -> None:
+async def test_messages_are_kept_for_ever_by_default(house: House) -> None:
     talk = await house.talk()
     old = await talk.turn("old")
     await talk.compact()
@@ -116,7 +116,7 @@ async def test_the_setting_is_the_projects_own_and_keeps_its_time(house: House) 
         assert (await house.settings.get()).days == 0
 
 
-async def test_what_is_old_and_out_of_every_window_goes(house: House) -> None:
+async def test_old_messages_outside_of_windows_are_deleted(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     turns = [await talk.turn(f"turn {n}") for n in range(6)]
@@ -177,7 +177,7 @@ async def test_a_pinned_message_stays_even_out_of_view(house: House) -> None:
     assert ids(await log(talk)) == [asked.id, reply.id]
 
 
-async def test_a_call_goes_with_its_return_or_not_at_all(house: House) -> None:
+async def test_call_and_return_are_deleted_together_or_not_at_all(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     await talk.turn("first")
@@ -202,7 +202,7 @@ async def test_a_call_goes_with_its_return_or_not_at_all(house: House) -> None:
     assert not {call.id, reply.id} & set(ids(await log(talk)))
 
 
-async def test_a_fork_keeps_what_it_shows(house: House) -> None:
+async def test_retention_keeps_messages_of_forks(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     turns = [await talk.turn(f"turn {n}") for n in range(3)]
@@ -290,7 +290,7 @@ async def begun(house: House, *, days_ago: float = 0.0) -> None:
         )
 
 
-async def test_a_turn_is_forgotten_with_the_last_of_its_messages(house: House) -> None:
+async def test_turn_is_deleted_with_its_last_message(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     # More turns than a batch has, and an end of a summary among the first.
@@ -306,7 +306,7 @@ async def test_a_turn_is_forgotten_with_the_last_of_its_messages(house: House) -
     assert await turns_of(house, talk) == {runs[0], runs[6], runs[7], runs[8]}
 
 
-async def test_a_project_that_forgets_nothing_forgets_no_turn(house: House) -> None:
+async def test_project_without_retention_keeps_its_turns(house: House) -> None:
     talk = await house.talk()
     run = new_id("run")
     await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [])
@@ -316,7 +316,7 @@ async def test_a_project_that_forgets_nothing_forgets_no_turn(house: House) -> N
     assert await turns_of(house, talk) == {run, later[0].run_id}
 
 
-async def test_a_turn_is_remembered_for_a_week_at_least(house: House) -> None:
+async def test_turn_is_kept_for_a_week_at_least(house: House) -> None:
     await house.keep(1)
     talk = await house.talk()
     turns = [await talk.turn(f"turn {n}") for n in range(4)]
@@ -332,7 +332,7 @@ async def test_a_turn_is_remembered_for_a_week_at_least(house: House) -> None:
     assert middle not in await turns_of(house, talk)
 
 
-async def test_a_run_that_has_the_window_keeps_it(house: House) -> None:
+async def test_turn_of_the_active_run_is_kept(house: House) -> None:
     await house.keep(1)
     talk = await house.talk()
     stranded, running = new_id("run"), new_id("run")
@@ -380,7 +380,7 @@ async def embedder() -> AsyncIterator[MiniLmEmbedder]:
     await model.close()
 
 
-async def test_the_index_forgets_what_is_deleted(
+async def test_deleted_messages_are_removed_from_the_index(
     house: House, vectors: EmbeddedVectors, embedder: MiniLmEmbedder
 ) -> None:
     await house.keep(30)

@@ -187,7 +187,7 @@ async def test_times_bound_what_is_found_to_the_moment(finder: Finder) -> None:
     assert await finder.ids("journey to Portugal", end_time=second.create_time) == [first.id]
 
 
-async def test_words_of_time_place_what_was_said_then_first(finder: Finder) -> None:
+async def test_messages_of_the_mentioned_time_come_first(finder: Finder) -> None:
     by_month = {}
     for month in (2, 3, 4):
         moment = datetime(2026, month, 12, tzinfo=UTC)
@@ -216,7 +216,7 @@ async def test_the_day_is_that_of_the_timezone(finder: Finder) -> None:
     assert sorted(later) == sorted([evening.id, noon.id])
 
 
-async def test_the_form_of_the_question_tells_whose_words_come_first(finder: Finder) -> None:
+async def test_wording_of_the_question_decides_the_preferred_role(finder: Finder) -> None:
     mine = await finder.writer.say("The best pizza is at Da Remo.")
     yours = await finder.writer.say("The best pizza is at Da Remo.", Role.ASSISTANT)
     await finder.index_all()
@@ -285,7 +285,7 @@ async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
         assert (await finder.search.search(spy)).hits == ()
 
 
-async def test_it_is_told_what_the_conditions_leave_out(finder: Finder) -> None:
+async def test_exclusions_count_what_conditions_leave_out(finder: Finder) -> None:
     kept = await finder.writer.say("I keep bees on the roof.")
     early = await finder.writer.say("My bees sleep in winter.", at=START - timedelta(days=9))
     reply = await finder.writer.say("Bees need little in winter.", Role.ASSISTANT)
@@ -313,7 +313,7 @@ async def test_neighbours_come_with_every_hit(finder: Finder) -> None:
     ]
 
 
-async def test_how_far_the_index_is_behind_is_known(finder: Finder) -> None:
+async def test_lag_of_the_index_is_known(finder: Finder) -> None:
     await finder.writer.say("one")
     await finder.writer.say("two")
     await finder.backlog.ensure()
@@ -424,7 +424,7 @@ async def test_every_request_to_the_engine_names_its_project(
     await client.close()
 
 
-async def test_the_worker_reads_no_word(database: tuple[Database, Database]) -> None:
+async def test_worker_role_cannot_read_messages(database: tuple[Database, Database]) -> None:
     _, worker = database
     for column in ("parts", "search_words", "agent_id"):
         with pytest.raises(DBAPIError, match="permission denied"):
@@ -482,7 +482,7 @@ async def _has_caught_up(finder: Finder, count: int) -> bool:
     return len(hits) == count and all(hit.vector_rank for hit in hits)
 
 
-async def test_a_query_that_nothing_has_to_do_with_finds_nothing(finder: Finder) -> None:
+async def test_unrelated_query_finds_nothing(finder: Finder) -> None:
     for words in ("I moved to Porto.", "She is allergic to peanuts.", "The car is blue."):
         await finder.writer.say(words)
     await finder.index_all()

@@ -209,7 +209,7 @@ async def test_inputs_are_stored_once_whatever_the_attempt(conversation: Convers
     assert resumed.committed_steps == 0
 
 
-async def test_a_resumed_run_is_told_what_it_committed(conversation: Conversation) -> None:
+async def test_resumed_run_gets_its_committed_steps(conversation: Conversation) -> None:
     run = new_id("run")
     await conversation.begin(run, "Hello")
     await conversation.store.commit_step(conversation.step(run, 1, "One"))

@@ -51,7 +51,7 @@ def service(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Itera
         process.wait(60)
 
 
-async def test_a_killed_service_goes_on_where_it_was(
+async def test_indexing_resumes_after_a_kill(
     databases: Any, vectors: EmbeddedVectors, keys: Keys, project: str
 ) -> None:
     # What other tests have left would take its turn in the index as well.

@@ -164,7 +164,7 @@ F, G = new_id("folder"), new_id("file")
         ),
     ],
 )
-async def test_what_is_wrong_is_named_and_nothing_stays(
+async def test_invalid_chunks_are_refused_and_nothing_is_stored(
     client: Client, messages: list[pb.IndexFileRequest], field: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:

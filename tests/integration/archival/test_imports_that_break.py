@@ -1,4 +1,4 @@
-"""An import goes on by itself when the way breaks, and by hand when the service was killed."""
+"""Imports resume after a broken connection, and can be resumed after a kill of the service."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def importing(passages: Any, source: Source, archive: str, view: View) -> Import
     return Import(client, source, target, source.request_id(target), view)
 
 
-async def test_an_import_goes_on_when_the_way_breaks(client: Client, tmp_path: Path) -> None:
+async def test_import_resumes_after_a_broken_connection(client: Client, tmp_path: Path) -> None:
     source, archive, view = write(tmp_path, 2_600), await made(client), View()
     way = Breaking(client.passages, answers=4)
     done = await importing(way, source, archive, view).run()
@@ -80,14 +80,14 @@ async def test_an_import_goes_on_when_the_way_breaks(client: Client, tmp_path: P
     assert await count(client, archive) == 2_600
 
 
-async def test_an_import_that_gets_nowhere_ends(client: Client, tmp_path: Path) -> None:
+async def test_import_without_progress_ends(client: Client, tmp_path: Path) -> None:
     source, archive = write(tmp_path, 10), await made(client)
     with pytest.raises(UnavailableError):
         await importing(Breaking(client.passages, answers=0), source, archive, View()).run()
     assert await count(client, archive) == 0
 
 
-async def test_a_killed_service_has_every_passage_that_it_has_counted(
+async def test_counted_passages_survive_a_kill(
     urls: Any, vectors: EmbeddedVectors, keys: Keys, tmp_path: Path
 ) -> None:
     # Ours all the time, also while nobody listens.

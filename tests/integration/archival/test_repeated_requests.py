@@ -1,4 +1,4 @@
-"""Uploads and changes of archives that are sent again."""
+"""Repeated uploads and changes of archives."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_an_upload_that_failed_may_be_finished_later(client: Client) -> No
     assert await upload(client, archive, ["a"], ["b"], ["c"], request_id=request) == (1, 2)
 
 
-async def test_without_an_id_nothing_is_remembered(client: Client) -> None:
+async def test_repetitions_without_request_id_are_not_recognised(client: Client) -> None:
     archive = await made(client)
     assert await upload(client, archive, ["a"]) == (1, 0)
     assert await upload(client, archive, ["a"]) == (0, 1)

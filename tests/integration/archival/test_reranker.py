@@ -34,7 +34,7 @@ async def until_indexed(client: Client, archive: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_settings_of_the_service_decide_who_puts_the_results_into_order(
+async def test_reranker_of_the_settings_orders_the_results(
     settings: ArchivalSettings, keys: Keys, tmp_path: Path
 ) -> None:
     folder = export(tmp_path / "counter", [QUESTION, PLAIN, WORDY])
@@ -65,7 +65,7 @@ async def test_the_settings_of_the_service_decide_who_puts_the_results_into_orde
                 assert hit.relevance.rerank_rank == 1
 
 
-async def test_a_service_does_not_start_with_a_reranker_that_is_not_there(
+async def test_service_does_not_start_if_its_reranker_is_missing(
     settings: ArchivalSettings, keys: Keys, tmp_path: Path
 ) -> None:
     wrong = settings.model_copy(update={"reranker_path": tmp_path / "nowhere"})

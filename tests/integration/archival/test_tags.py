@@ -1,4 +1,4 @@
-"""Tags have one order, by their characters, and come once: from every method."""
+"""Every method returns tags sorted and without duplicates."""
 
 from __future__ import annotations
 

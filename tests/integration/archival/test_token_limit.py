@@ -1,4 +1,4 @@
-"""The limit of tokens holds for every call that stores a text, whatever the text is made of."""
+"""The token limit applies to every RPC that stores a text, for any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``UploadPassages``: counts after each message, and going on after a break."""
+"""``UploadPassages``: counts after each message, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_each_message_is_answered_when_it_is_durable(client: Client) -> No
     assert last.complete
 
 
-async def test_a_broken_upload_goes_on_where_it_was(client: Client) -> None:
+async def test_interrupted_upload_resumes(client: Client) -> None:
     archive, request = await made(client), new_id("x")
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a", "b"], ["c"], [" "], request_id=request)
@@ -101,7 +101,7 @@ async def test_another_upload_of_the_same_id_is_refused(client: Client) -> None:
     assert await count(client, archive) == 2
 
 
-async def test_more_cannot_be_passed_over_than_is_durable(client: Client) -> None:
+async def test_skip_count_beyond_the_durable_passages_is_refused(client: Client) -> None:
     archive, request = await made(client), new_id("x")
     for skip in (1, -1):
         with pytest.raises(InvalidArgumentError) as caught:

@@ -140,7 +140,7 @@ async def test_create_takes_paths_and_refuses_a_taken_label(client: Any) -> None
     assert len(listed.blocks) == 1
 
 
-async def test_rename_and_delete_are_told_and_done(client: Any) -> None:
+async def test_rename_and_delete_work_and_are_confirmed(client: Any) -> None:
     block = await create(client, "a", "text")
     renamed = await edit(client, "a", rename=pb.RenameEdit(new_label="/memories/b"))
     assert renamed.message == "Successfully renamed memory block 'a' to 'b'"

@@ -162,7 +162,7 @@ async def test_a_repeated_patch_is_done_once(client: Any) -> None:
     assert await memory(client) == {"human": "a\nb", "notes": "x"}
 
 
-async def test_headers_of_mere_form_leave_the_label_as_it_is(client: Any) -> None:
+async def test_meaningless_headers_of_a_patch_are_ignored(client: Any) -> None:
     await create(client, value="a")
     await create(client, "notes", "a")
     await patch(client, "--- before\n+++ after\n@@\n-a\n+b")
@@ -247,7 +247,7 @@ async def test_text_that_was_never_there_is_no_conflict(client: Any) -> None:
         )
 
 
-async def test_edits_with_a_sense_of_their_own_apply_to_the_newest_text(client: Any) -> None:
+async def test_edits_by_content_apply_to_the_newest_text(client: Any) -> None:
     seen = await create(client, value="a\nb")
     await append(client, "c")
     for verb, value in (
@@ -363,7 +363,7 @@ async def test_unknown_labels_name_the_known_ones_for_every_verb(client: Any) ->
         assert error.message == "Block field gone does not exist (available sections = persona)"
 
 
-async def test_versions_tell_what_kind_of_hand_it_was(client: Any) -> None:
+async def test_versions_have_the_kind_of_editor(client: Any) -> None:
     block = await create(client)
     for kind in (pb.EDITOR_KIND_AGENT, pb.EDITOR_KIND_SLEEPTIME_AGENT, pb.EDITOR_KIND_USER):
         await edit(client, append=pb.AppendEdit(content="x"), origin=pb.EditOrigin(kind=kind))

@@ -1,4 +1,4 @@
-"""Many hands on one block: no edit is lost, none is done twice, and the history replays."""
+"""Concurrent edits of one block: none is lost or done twice, and the history replays."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ async def test_no_addition_of_eight_writers_is_lost(shared: Shared) -> None:
     await shared.check_history()
 
 
-async def test_of_two_who_rewrite_the_same_line_one_is_told(shared: Shared) -> None:
+async def test_one_of_two_rewrites_of_the_same_line_gets_a_conflict(shared: Shared) -> None:
     await shared.open("likes tea", writers=2)
     await asyncio.gather(
         shared.edit(0, "a", Rethink("likes coffee"), 1),
@@ -261,7 +261,7 @@ async def test_of_two_who_rewrite_the_same_line_one_is_told(shared: Shared) -> N
     assert await shared.block() == winner.block
 
 
-async def test_patches_of_several_blocks_neither_wait_for_each_other_nor_come_in_halves(
+async def test_concurrent_patches_of_several_blocks_are_atomic_and_do_not_deadlock(
     shared: Shared,
 ) -> None:
     await shared.open("start", writers=WRITERS)

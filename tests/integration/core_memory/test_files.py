@@ -43,7 +43,7 @@ async def test_a_file_is_read_as_soon_as_it_is_there(client: Any) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 65_536])
-async def test_how_the_bytes_are_cut_makes_no_difference(
+async def test_result_does_not_depend_on_the_chunks_of_an_upload(
     client: Any, admin: Any, project: str, chunk: int
 ) -> None:
     folder = await make_folder(client)
@@ -313,7 +313,7 @@ async def test_what_is_not_there_is_not_found(client: Any) -> None:
         await anext(aiter(calls.WatchFile(pb.WatchFileRequest(file_id=nothing))))
 
 
-async def test_a_watched_file_is_told_until_it_is_deleted(client: Any) -> None:
+async def test_watch_sends_changes_until_the_file_is_deleted(client: Any) -> None:
     folder = await make_folder(client)
     file = await upload(client, folder.id, "a.txt", b"one\n")
     responses = aiter(client.files.WatchFile(pb.WatchFileRequest(file_id=file.id)))

@@ -74,7 +74,7 @@ async def all_files(client: Any, **more: Any) -> list[pb.File]:
             return files
 
 
-async def test_an_attached_folder_opens_files_only_if_it_is_told_to(client: Any) -> None:
+async def test_attaching_a_folder_opens_files_only_with_open_count(client: Any) -> None:
     agent, folder = await make_agent(client), await make_folder(client)
     for name in ("b.txt", "a.txt", "c.txt"):
         await until_read(client, await upload(client, folder.id, name, b"one\ntwo\n"))
@@ -127,7 +127,7 @@ async def test_files_are_opened_searched_and_closed(client: Any) -> None:
     assert "2: two" not in (await client.context.Compile(compile_request)).memory_section
 
 
-async def test_what_is_deleted_is_gone_though_the_index_is_down(
+async def test_deletion_works_while_the_index_is_down(
     client: Any, admin: Any, project: str
 ) -> None:
     agent, folder = await make_agent(client), await make_folder(client)

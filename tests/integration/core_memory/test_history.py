@@ -1,4 +1,4 @@
-"""Deleting, looking back, blaming and undoing, as the callers of `BlockService` see it."""
+"""Deletion, history, blame and reverts through `BlockService`."""
 
 from __future__ import annotations
 

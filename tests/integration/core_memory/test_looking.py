@@ -1,4 +1,4 @@
-"""Looking at a memory: as the model sees it, what is wrong with it, and what that costs."""
+"""RenderMemory and LintMemory: results and number of statements."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_folders_alone_are_compiled_too(client: Any, agent: str) -> None:
     assert (await compiled(client, agent, if_revision=alone.revision)).not_changed
 
 
-async def test_revisions_of_blocks_are_told_always(client: Any, agent: str) -> None:
+async def test_compile_always_returns_block_revisions(client: Any, agent: str) -> None:
     block = await create(client, agent, "human", "x")
     await create(client, agent, "notes", "")
     await client.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="y"))
@@ -133,7 +133,7 @@ async def test_revisions_of_blocks_are_told_always(client: Any, agent: str) -> N
 
 
 @pytest.mark.parametrize("field", ["max_files_open", "per_file_view_window_char_limit"])
-async def test_limits_that_are_none_are_refused(client: Any, agent: str, field: str) -> None:
+async def test_invalid_limits_are_refused(client: Any, agent: str, field: str) -> None:
     for number in (-1, 2**31 - 1):
         with pytest.raises(InvalidArgumentError) as caught:
             await compiled(client, agent, **{field: number})

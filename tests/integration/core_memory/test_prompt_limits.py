@@ -1,4 +1,4 @@
-"""Whatever would make an agent's memory too large for its prompt is refused, by every way in."""
+"""Every RPC refuses changes that make an agent's memory too large for its prompt."""
 
 from __future__ import annotations
 
@@ -151,14 +151,16 @@ async def test_no_verb_makes_memory_too_large(memory: LimitedMemory, verb: str) 
     await memory.refuses(lambda: memory.edit(label=label, **edit))
 
 
-async def test_nor_does_an_edit_by_another_agent_of_a_shared_block(memory: LimitedMemory) -> None:
+async def test_edit_of_a_shared_block_by_another_agent_cannot_exceed_the_limit(
+    memory: LimitedMemory,
+) -> None:
     edit = pb.AppendEdit(content=LONG)
     await memory.refuses(lambda: memory.edit(memory.other, "shared", append=edit))
     await memory.detach(memory.shared)
     await memory.edit(memory.other, "shared", append=edit)
 
 
-async def test_nor_does_the_api(memory: LimitedMemory) -> None:
+async def test_update_through_the_api_cannot_exceed_the_limit(memory: LimitedMemory) -> None:
     await memory.refuses(lambda: memory.update(memory.block, value=LONG))
     await memory.refuses(lambda: memory.update(memory.shared, value=LONG))
     await memory.refuses(lambda: memory.update(memory.shared, description=LONG))
@@ -168,7 +170,7 @@ async def test_nor_does_the_api(memory: LimitedMemory) -> None:
     await memory.attach(large, memory.other)
 
 
-async def test_nor_does_a_merge(memory: LimitedMemory) -> None:
+async def test_merge_cannot_exceed_the_limit(memory: LimitedMemory) -> None:
     """Two changes that fit, each for itself, are merged into one that does not."""
     await memory.update(memory.block, value="line one\nline two" + "y" * 150)
     first = await memory.edit(append=pb.AppendEdit(content="tail"))
@@ -181,7 +183,7 @@ async def test_nor_does_a_merge(memory: LimitedMemory) -> None:
     await memory.update(memory.block, value=both, base_revision=1)
 
 
-async def test_nor_does_undoing(memory: LimitedMemory) -> None:
+async def test_revert_cannot_exceed_the_limit(memory: LimitedMemory) -> None:
     await memory.detach(memory.shared)
     await memory.edit(rethink=pb.RethinkEdit(new_memory="x" * 600))
     await memory.edit(rethink=pb.RethinkEdit(new_memory="short"))
@@ -199,7 +201,7 @@ async def test_nor_does_undoing(memory: LimitedMemory) -> None:
     await revert(to_revision=2)
 
 
-async def test_what_makes_it_smaller_is_done_above_the_limit_too(memory: LimitedMemory) -> None:
+async def test_changes_that_shrink_memory_succeed_above_the_limit(memory: LimitedMemory) -> None:
     await memory.limit(None)
     await memory.edit(append=pb.AppendEdit(content=LONG))
     await memory.edit(append=pb.AppendEdit(content="y" * 700))
@@ -256,7 +258,7 @@ async def test_an_agent_begins_within_its_limit_or_not_at_all(
     assert not listed.blocks
 
 
-async def test_a_limit_is_raised_at_once_and_lowered_only_when_told(memory: LimitedMemory) -> None:
+async def test_limit_is_raised_at_once_and_lowered_on_request(memory: LimitedMemory) -> None:
     assert await memory.limit(2_000, only_raise=True) == LIMIT
     assert await memory.limit(1_500, only_raise=True) == 2_000
     await memory.edit(append=pb.AppendEdit(content="x" * 1_200))

@@ -1,4 +1,4 @@
-"""Random histories of a block, over PostgreSQL: what was is found again, and comes back exactly."""
+"""Random histories of a block in PostgreSQL: earlier states can be read and restored exactly."""
 
 from __future__ import annotations
 

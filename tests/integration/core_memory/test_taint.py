@@ -1,4 +1,4 @@
-"""Edits that were made while strangers' text was read, and who takes their mark off."""
+"""Taint labels of edits, and how they are removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def update(client: Any, block: pb.Block, **fields: Any) -> pb.UpdateBlockR
     ],
     ids=lambda verb: next(iter(verb)),
 )
-async def test_every_verb_marks_what_it_changes(client: Any, verb: dict[str, Any]) -> None:
+async def test_every_verb_adds_taint_labels(client: Any, verb: dict[str, Any]) -> None:
     block = await create(client, value="one")
     assert not block.taint
     assert list((await edit(client, origin=UNDER_WEB, **verb)).block.taint) == [WEB]
@@ -48,7 +48,7 @@ async def test_every_verb_marks_what_it_changes(client: Any, verb: dict[str, Any
     assert marks == [[WEB, MCP], [WEB], [WEB], []]
 
 
-async def test_blocks_that_are_made_are_marked_and_told_of(client: Any) -> None:
+async def test_new_blocks_have_taint_labels(client: Any) -> None:
     await create(client, value="one")
     await edit(client, "notes", create=pb.CreateEdit(file_text="x"), origin=UNDER_WEB)
     added = "*** Add Block: more\n+text\n*** Update Block: human\n@@ -1 +1 @@\n-one\n+two"
@@ -68,7 +68,7 @@ async def test_blocks_that_are_made_are_marked_and_told_of(client: Any) -> None:
     assert again.tainted_blocks == compiled.tainted_blocks
 
 
-async def test_a_person_takes_the_mark_off(client: Any) -> None:
+async def test_people_remove_taint_labels(client: Any) -> None:
     block = await create(client, value="one")
     dirty = (await edit(client, append=pb.AppendEdit(content="x"), origin=UNDER_WEB)).block
     assert (await update(client, block, description="Other.")).block.taint
@@ -83,7 +83,7 @@ async def test_a_person_takes_the_mark_off(client: Any) -> None:
     assert not (await update(client, block, value="Mine.")).block.taint
 
 
-async def test_a_run_takes_no_mark_off(client: Any, project: str) -> None:
+async def test_runs_cannot_remove_taint_labels(client: Any, project: str) -> None:
     block = await create(client, value="one")
     await edit(client, append=pb.AppendEdit(content="x"), origin=UNDER_WEB)
     with use(client.keys.context(project, new_id("run"))):

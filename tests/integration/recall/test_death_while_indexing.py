@@ -71,7 +71,7 @@ async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> No
 @pytest.mark.parametrize(
     "deaths", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
-async def test_what_was_acknowledged_is_found_whenever_the_service_dies(
+async def test_acknowledged_messages_are_found_after_a_kill(
     databases: Any, vectors: EmbeddedVectors, deaths: int
 ) -> None:
     urls = await databases.of(MIGRATIONS)

@@ -37,9 +37,7 @@ def message_of(text: str, role: common.Role.ValueType = common.ROLE_USER) -> com
     return message
 
 
-async def test_the_settings_of_the_service_decide_who_puts_the_results_into_order(
-    databases: Any, tmp_path: Path
-) -> None:
+async def test_reranker_of_the_settings_orders_the_results(databases: Any, tmp_path: Path) -> None:
     urls = await databases.of(MIGRATIONS)
     private, public = generate_key_pair()
     verifier = TokenVerifier(public)
@@ -79,7 +77,7 @@ async def test_the_settings_of_the_service_decide_who_puts_the_results_into_orde
             assert not (await messages.SearchMessages(request)).HasField("reranking")
 
 
-async def test_a_service_does_not_start_with_a_reranker_that_is_not_there(
+async def test_service_does_not_start_if_its_reranker_is_missing(
     databases: Any, tmp_path: Path
 ) -> None:
     urls = await databases.of(MIGRATIONS)

@@ -1,4 +1,4 @@
-"""Searches between the wire and the domain."""
+"""Conversion of searches and their results."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_wrong_fields_are_named(fields: dict[str, Any], field: str) -> None:
     assert [violation.field for violation in refused.value.violations] == [field]
 
 
-def test_an_answer_goes_onto_the_wire() -> None:
+def test_search_result_is_converted_to_proto() -> None:
     found_passage = FoundPassage(passage(), "hybrid", 0.75, 2, None, "because")
     answer = SearchResult(
         (found_passage,),
@@ -120,7 +120,7 @@ def test_an_answer_goes_onto_the_wire() -> None:
     assert not spoken.HasField("end_time")
 
 
-def test_what_the_reranker_did_goes_onto_the_wire() -> None:
+def test_reranking_is_converted_to_proto() -> None:
     assert not answer_to_proto(SearchResult()).HasField("reranking")
     hits = (
         FoundPassage(passage(), "hybrid", 0.75, 2, None, rerank_score=-3.5, rerank_rank=1),

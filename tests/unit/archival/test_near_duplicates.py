@@ -1,4 +1,4 @@
-"""TextSignature is what it estimates: the share of common runs of four characters."""
+"""Signatures estimate the share of common 4-grams of characters."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_no_band_of_one_archive_is_one_of_another() -> None:
     assert not set(signature.within("archive-1")) & set(signature.within("archive-2"))
 
 
-def test_what_is_stored_is_understood_by_every_release() -> None:
+def test_stored_signatures_never_change() -> None:
     signature = signature_of("The cat sleeps on the sofa.")
     assert signature.sketch.startswith(SKETCH)
     assert signature.bands[0] == BAND

@@ -62,7 +62,7 @@ def test_versions_that_left_the_text_alone_wrote_nothing() -> None:
     assert blamed(chain("a", "a", "a\nb", "a\nb")) == [("a", 1), ("b", 3)]
 
 
-def test_it_reads_no_further_than_it_must() -> None:
+def test_blame_stops_when_every_line_has_its_version() -> None:
     blame = Blame()
     assert not blame.read(chain("x", "y")[:1])
     assert blame.read(chain("x", "y")[1:])

@@ -1,4 +1,4 @@
-"""Naming and assembling a memory section, over readers that are moved at will."""
+"""Compilation of the memory section and its revision, over a reader in memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_an_unchanged_memory_is_read_once_and_not_rendered() -> None:
     assert (memory.reads, memory.rendered) == (1, [])
 
 
-async def test_folders_stand_last_and_are_not_asked_for_if_there_are_none() -> None:
+async def test_folders_are_rendered_last_and_read_only_if_attached() -> None:
     memory = Memory(folder="f")
     limits = FileLimits(max_open=2, view_chars=10)
     section = (await compiled(memory, replace(QUERY, limits=limits))).section
@@ -90,7 +90,7 @@ async def test_the_revision_names_form_and_limits() -> None:
     assert len(revisions) == len(queries)
 
 
-async def test_the_past_has_no_folders() -> None:
+async def test_memory_of_an_earlier_time_has_no_folders() -> None:
     memory = Memory(folder="f")
     past = await compiled(memory, replace(QUERY, as_of=NOW))
     assert past.section is not None

@@ -1,4 +1,4 @@
-"""The memory verbs: their fixed texts, and what must hold for every edit."""
+"""The memory verbs: golden messages, and properties of every edit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_replace_takes_every_occurrence_also_inside_words() -> None:
     assert success_message(Replace("cat", "dog"), "human") == "None"
 
 
-def test_replace_of_a_missing_text_is_told() -> None:
+def test_replace_of_missing_text_is_refused() -> None:
     error = failure(human("abc"), Replace("xyz", "q"))
     assert error.message == "Old content 'xyz' not found in memory block 'human'"
     assert error.reason is Reason.EDIT_NOT_APPLICABLE
@@ -80,7 +80,7 @@ def test_string_replace_changes_the_one_occurrence() -> None:
     assert success_message(StringReplace("b", "x"), "human") == EDITED
 
 
-def test_string_replace_of_a_missing_text_is_told() -> None:
+def test_string_replace_of_missing_text_is_refused() -> None:
     assert failure(human("abc"), StringReplace("X", "q")).message == (
         "No replacement was performed, old_str `X` did not appear verbatim in memory block with "
         "label `human`."

@@ -1,4 +1,4 @@
-"""What lint finds, and what it lets pass."""
+"""The rules of the linter: what they report and what they accept."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_nearly_full_blocks_are_found_before_their_lines() -> None:
     assert findings_of(replace(full, limit=101)) == [(LintRule.RELATIVE_DATE, "human", 1)]
 
 
-def test_findings_are_in_order_and_not_endless() -> None:
+def test_findings_are_ordered_and_limited() -> None:
     many = block("today\n" * 2_000)
     findings = lint([many])
     assert len(findings) == MOST_FINDINGS

@@ -1,4 +1,4 @@
-"""The bytes of the memory section, written by hand (docs/wire-format.md#system-message)."""
+"""Golden tests of the memory section, byte for byte."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_empty_value_leaves_an_empty_line_in_the_standard_form() -> None:
     )
 
 
-def test_a_read_only_block_says_so_first() -> None:
+def test_read_only_is_the_first_line_of_the_metadata() -> None:
     rendered = render_memory(STANDARD, [block("policy", "Be kind.", read_only=True)], [])
     assert "<metadata>\n- read_only=true\n- chars_current=8\n- chars_limit=20000\n" in rendered
 
@@ -98,7 +98,9 @@ def test_a_read_only_block_says_so_first() -> None:
         (1000, "- warning=nearly full: 100% of chars_limit used\n"),
     ],
 )
-def test_a_nearly_full_block_says_so_last(chars: int, warning: str) -> None:
+def test_warning_of_a_nearly_full_block_is_the_last_line_of_the_metadata(
+    chars: int, warning: str
+) -> None:
     rendered = render_memory(STANDARD, [block("human", "x" * chars, limit=1000)], [])
     assert f"\n- chars_current={chars}\n- chars_limit=1000\n{warning}</metadata>\n" in rendered
 

@@ -48,7 +48,7 @@ def undone(current: Block, before: Block | None, after: Block) -> Block:
     return undo(current, version_of(before) if before else None, version_of(after), LATER)
 
 
-def test_revisions_that_follow_each_other_are_one_span() -> None:
+def test_consecutive_revisions_form_one_range() -> None:
     assert revision_ranges_of([9, 8, 5, 3, 2, 1]) == [
         RevisionRange(8, 9),
         RevisionRange(5, 5),
@@ -58,7 +58,7 @@ def test_revisions_that_follow_each_other_are_one_span() -> None:
 
 
 @given(st.lists(st.integers(1, 10**9), unique=True))
-def test_spans_are_written_and_read(revisions: list[int]) -> None:
+def test_ranges_round_trip_as_text(revisions: list[int]) -> None:
     spans = revision_ranges_of(sorted(revisions, reverse=True))
     assert read_revision_ranges(write_revision_ranges(spans)) == spans
     assert sum(span.last - span.first + 1 for span in spans) == len(revisions)
@@ -76,7 +76,7 @@ def test_spans_are_written_and_read(revisions: list[int]) -> None:
         ({9: "6-8,2-3"}, [3], {6, 7, 8, 2, 3}),
     ],
 )
-def test_what_a_revert_undid_is_there_again_when_the_revert_is_undone(
+def test_undoing_a_revert_restores_what_it_undid(
     reverts: Mapping[int, str], selected: list[int], undone: set[int]
 ) -> None:
     assert already_undone(reverts, selected) == undone
@@ -98,7 +98,7 @@ def test_a_later_edit_of_the_same_text_is_a_conflict() -> None:
         undone(block("one\n2"), before, after)
 
 
-def test_what_was_undone_before_stays_so() -> None:
+def test_edits_that_were_undone_before_are_skipped() -> None:
     before, after = block("a", label="x"), block("b", label="y")
     assert undone(before, before, after) == before
 

@@ -1,4 +1,4 @@
-"""Marks of blocks: no line of strangers' making stands in a block without its label."""
+"""Taint of blocks: every block with untrusted content has its labels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def version_of(block: Block) -> Version:
 
 @settings(max_examples=300)
 @given(OPERATIONS)
-def test_no_line_that_was_written_under_a_mark_is_without_it(
+def test_every_tainted_line_is_in_a_block_with_its_label(
     operations: list[tuple[str, tuple[object, ...]]],
 ) -> None:
     states, under = [EMPTY], {"": frozenset[str]()}
@@ -79,14 +79,14 @@ def test_no_line_that_was_written_under_a_mark_is_without_it(
         assert labels <= set(new.taint)
 
 
-def test_an_edit_without_an_effect_marks_nothing() -> None:
+def test_edit_without_effect_adds_no_label() -> None:
     assert marked(EMPTY, EMPTY, ("web",)).taint == ()
     made = marked(None, EMPTY, ("mcp", "web"))
     assert made.taint == ("web", "mcp")
     assert marked(made, replace(made, value="x"), ()).taint == ("web", "mcp")
 
 
-def test_going_back_to_a_clean_text_takes_the_mark_off() -> None:
+def test_reverting_to_untainted_text_removes_the_labels() -> None:
     clean = replace(EMPTY, value="Ada")
     dirty = replace(clean, value="Ada\nObey", taint=("web",))
     assert undo(dirty, version_of(clean), version_of(dirty), NOW) == clean
@@ -94,7 +94,7 @@ def test_going_back_to_a_clean_text_takes_the_mark_off() -> None:
     assert undo(later, version_of(clean), version_of(dirty), NOW).taint == ("web",)
 
 
-def test_undoing_what_a_person_rewrote_brings_the_mark_back() -> None:
+def test_undoing_a_rewrite_restores_the_labels() -> None:
     dirty = replace(EMPTY, value="a\nb\nc\nObey", taint=("web",))
     cleaned = replace(EMPTY, value="a\nb\nc")
     later = replace(EMPTY, value="z\na\nb\nc")
@@ -103,13 +103,13 @@ def test_undoing_what_a_person_rewrote_brings_the_mark_back() -> None:
 
 
 @given(st.lists(MARKS))
-def test_marks_are_told_once_and_in_order(marks: list[tuple[str, ...]]) -> None:
+def test_labels_are_unique_and_ordered(marks: list[tuple[str, ...]]) -> None:
     union = joined(*marks)
     assert set(union) == {label for mark in marks for label in mark}
     assert to_taint(taint_to_proto(union)) == union
 
 
-def test_the_model_is_told_in_one_line_and_the_loop_only_of_what_is_shown() -> None:
+def test_rendered_block_has_one_line_about_its_taint() -> None:
     dirty = replace(EMPTY, taint=("web", "mcp"))
     form = Form.of("letta_v1_agent", line_numbers=False)
     clean, tainted = (render_memory(form, [block], []).split("\n") for block in (EMPTY, dirty))

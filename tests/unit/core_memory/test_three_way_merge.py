@@ -1,4 +1,4 @@
-"""Merging what two hands changed: nothing of either may be lost."""
+"""Three-way merges: no change of either side is lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_changes_of_the_same_text_conflict(base: str, current: str, mine: str) -
 
 
 @pytest.mark.parametrize("text", ["", "a", "a\nb\n", "\n"])
-def test_a_side_that_changed_nothing_gives_way(text: str) -> None:
+def test_unchanged_side_takes_the_other_text(text: str) -> None:
     assert merge3_text(text, text, "new\n") == "new\n"
     assert merge3_text(text, "new\n", text) == "new\n"
 
@@ -148,7 +148,7 @@ def test_no_word_of_either_side_is_lost(case: tuple[str, str, str]) -> None:
 
 
 @given(versions())
-def test_who_comes_first_does_not_decide_whether_it_is_a_conflict(
+def test_conflicts_do_not_depend_on_the_order_of_sides(
     case: tuple[str, str, str],
 ) -> None:
     base, current, mine = case

@@ -1,4 +1,4 @@
-"""Messages survive the way from the wire to the store and back."""
+"""Messages are the same after conversion to the domain and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages leave a window when they have been archived."""
+"""Eviction of archived messages from a window."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SAYS = Message(id="m", role=Role.USER, parts=({"type": "text", "text": "x"},), c
         [asks("a", "b"), APPROVES, answers("a"), APPROVES, answers("b")],
     ],
 )
-def test_whole_pairs_pass(messages: list[Message]) -> None:
+def test_complete_pairs_pass(messages: list[Message]) -> None:
     assert pair_violations(messages) == []
 
 
@@ -57,7 +57,7 @@ def test_whole_pairs_pass(messages: list[Message]) -> None:
         ([asks("a"), APPROVES, SAYS, answers("a")], 0),
     ],
 )
-def test_parted_pairs_are_named(messages: list[Message], place: int) -> None:
+def test_separated_pairs_are_reported(messages: list[Message], place: int) -> None:
     assert pair_violations(messages)[0].field == f"messages[{place}]"
 
 

@@ -1,4 +1,4 @@
-"""Whose words a question asks for."""
+"""Detection of the role that a query asks about."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strata.recall.domain.query_roles import query_role
         "could you please list what I\u2019ve bought",
     ],
 )
-def test_who_asks_of_himself_is_answered_from_his_own_words(query: str) -> None:
+def test_questions_about_the_user_prefer_user_messages(query: str) -> None:
     assert query_role(query) is Role.USER
 
 
@@ -36,7 +36,7 @@ def test_who_asks_of_himself_is_answered_from_his_own_words(query: str) -> None:
         "answer of the assistant about tea",
     ],
 )
-def test_who_asks_for_advice_given_is_answered_from_it(query: str) -> None:
+def test_questions_about_given_advice_prefer_assistant_messages(query: str) -> None:
     assert query_role(query) is Role.ASSISTANT
 
 
@@ -50,5 +50,5 @@ def test_who_asks_for_advice_given_is_answered_from_it(query: str) -> None:
         "can you help?",
     ],
 )
-def test_of_others_either_may_have_spoken(query: str) -> None:
+def test_questions_about_others_prefer_no_role(query: str) -> None:
     assert query_role(query) is None

@@ -37,7 +37,7 @@ def test_a_single_character_stays() -> None:
 
 
 @given(value=st.text())
-def test_nothing_but_the_limits_loses_words(value: str) -> None:
+def test_only_the_limits_drop_words(value: str) -> None:
     result = split_text(value)
     assert len(result.words) <= MAX_SEARCH_CHARS
     for word in value.split():

@@ -1,1 +1,1 @@
-"""What archives and passages are, free of transport, storage and engine."""
+"""The rules of archives and passages, free of transport, storage and engine."""

@@ -118,7 +118,7 @@ def blame_to_proto(origins: Sequence[LineOrigin]) -> pb.BlameBlockResponse:
 
 
 def reverted_to_proto(changes: Sequence[Change]) -> pb.RevertBlockResponse:
-    """Returns what a revert changed."""
+    """Returns the changes of a revert as a response."""
     return pb.RevertBlockResponse(
         blocks=[block_to_proto(change.block) for change in changes],
         changes=[change_to_proto(change) for change in changes],

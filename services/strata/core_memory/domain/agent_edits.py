@@ -25,7 +25,7 @@ from strata.core_memory.domain.editing import (
     TextMissingError,
     apply_edit,
     bad_label,
-    block_gone,
+    block_not_attached,
     check_no_line_numbers,
     check_writable,
     edit_conflict,
@@ -69,7 +69,7 @@ async def apply_verb(unit: Unit, command: EditBlock, now: datetime, encode: Enco
     labelled = await unit.lock_labelled(command.agent_id, command.label)
     if command.block_id and (labelled.block is None or labelled.block.id != command.block_id):
         # Another block may have the label now, which must not be overwritten.
-        raise block_gone(command.label)
+        raise block_not_attached(command.label)
     verb = _Verb(unit, command, labelled, now, encode)
     if labelled.block is None:
         return await verb.create(edit)

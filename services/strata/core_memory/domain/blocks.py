@@ -200,7 +200,7 @@ def made_block(new: NewBlock, agent_ids: tuple[str, ...], now: datetime) -> Bloc
 
 
 def next_revision(block: Block, now: datetime) -> Block:
-    """Returns a changed block as its next revision; its time never goes back."""
+    """Returns a changed block as its next revision; `update_time` never decreases."""
     return replace(block, revision=block.revision + 1, update_time=max(now, block.update_time))
 
 
@@ -257,7 +257,7 @@ def is_nearly_full(block: Block) -> bool:
 
 
 def check_revision(block: Block, expected: int) -> None:
-    """Raises if the block is not at the expected revision; 0 expects nothing.
+    """Raises if the block is not at the expected revision; 0 accepts any.
 
     Raises:
         AbortedError: It has changed since (``REVISION_MISMATCH``).

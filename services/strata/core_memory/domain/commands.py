@@ -31,7 +31,7 @@ class CreateBlock:
 
 @dataclass(frozen=True, slots=True)
 class UpdateBlock:
-    """Changes a block as the API may; None leaves a field as it is.
+    """Changes a block through the API; None keeps a field.
 
     Attributes:
         metadata: Pairs to set; an empty value removes the key.
@@ -187,7 +187,7 @@ class ListBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """The block after a change through the API; whether it was merged with what others changed."""
+    """The block after an update, and whether it was merged with changes of others."""
 
     block: Block
     merged: bool = False
@@ -195,7 +195,7 @@ class Updated:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A block after a change, the change of its text as a diff, and what was done."""
+    """A block after a change, the diff of its text, and the operation."""
 
     block: Block
     diff: str
@@ -204,11 +204,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """The block after a verb, the change as a diff, and what the model is told.
+    """The block after an edit, the diff, and the message to the model.
 
     Attributes:
         changes: Every block that changed.
-        merged: The edit was merged with what others had changed.
+        merged: The edit was merged with changes of others.
     """
 
     block: Block

@@ -259,7 +259,7 @@ class CoreMemory:
     async def revert(
         self, command: RevertBlock, receipt: Receipt[tuple[Change, ...]]
     ) -> tuple[Change, ...]:
-        """Undoes edits; see `reverting.revert`.
+        """Undoes edits; see `reverts.revert`.
 
         Raises:
             ReplayedError: The request was done before.

@@ -58,7 +58,7 @@ def apply_edit(block: Block, edit: TextEdit, labels: Sequence[str] = ()) -> str:
     """Returns the value of the block after the edit.
 
     Args:
-        block: The block as it is now.
+        block: The current block.
         edit: One verb with its arguments, as the agent wrote them.
         labels: Labels of all blocks of the agent. Their tags are escaped in the prompt,
             and so in text that the agent copied from there.
@@ -79,7 +79,7 @@ def merge_edit(block: Block, edit: TextEdit, base: str, labels: Sequence[str] = 
     """Applies an edit that is based on an older text: edits that text and merges the result.
 
     Args:
-        block: The block as it is now.
+        block: The current block.
         edit: One verb with its arguments.
         base: The text that the agent saw.
         labels: As for `apply_edit`.
@@ -171,7 +171,7 @@ def unknown_label(label: str, labels: Sequence[str]) -> NotFoundError:
     )
 
 
-def block_gone(label: str) -> NotFoundError:
+def block_not_attached(label: str) -> NotFoundError:
     """Returns the error for a block that was renamed or detached."""
     return NotFoundError(
         f"The block that was memory block '{shortened(label)}' is not there under that label any"

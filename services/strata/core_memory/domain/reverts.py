@@ -141,10 +141,10 @@ def _undo_ranges(
 
 
 def undo(block: Block, before: Version | None, after: Version, now: datetime) -> Block:
-    """Returns a block without what changed from one version to a later one.
+    """Returns a block without the changes from one version to a later one.
 
     Args:
-        block: The block as it is.
+        block: The current block.
         before: The version before the edits; None if they made the block.
         after: The version that they led to.
         now: The time of deletion, if the block is deleted by that.

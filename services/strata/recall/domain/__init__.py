@@ -1,1 +1,1 @@
-"""What recall means, free of transport and storage."""
+"""The rules of recall, free of transport and storage."""

@@ -2,8 +2,8 @@
 
 Each write is one statement whose first part is a guarded UPDATE of the window's row.
 That row is the lock and the fence: PostgreSQL checks the guard again after waiting
-for it, so of two writers exactly one passes. When none passes, a second look tells
-why: repeated, stale, or missing.
+for it, so of two writers exactly one passes. When none passes, a second query finds
+the reason: repeated, stale, or missing.
 """
 
 from __future__ import annotations

@@ -131,5 +131,5 @@ async def delete_unused_images(
     if image_ids:
         bound = {"project": project, "ids": list(image_ids)}
         await connection.execute(_LOCK, bound)
-        # A statement of its own: it sees what was committed while the locks were waited for.
+        # A separate statement, which sees changes that were committed while it waited for the locks.
         await connection.execute(_DELETE_UNUSED, bound)

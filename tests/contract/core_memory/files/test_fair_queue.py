@@ -1,4 +1,4 @@
-"""Files are read and sent to the index in turn over the projects."""
+"""Projects take turns in reading and indexing files."""
 
 from __future__ import annotations
 

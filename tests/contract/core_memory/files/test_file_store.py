@@ -192,7 +192,7 @@ async def test_an_empty_file_has_no_parts(stores: Stores) -> None:
     assert await stores.counts() == {"folders": 1, "contents": 1, "files": 1}
 
 
-async def test_bytes_that_could_not_be_read_get_another_chance(stores: Stores) -> None:
+async def test_unreadable_bytes_are_read_again_after_a_new_upload(stores: Stores) -> None:
     folder = await stores.folder()
     file = await stores.upload(folder)
     sibling = await stores.upload(folder, "b.txt")

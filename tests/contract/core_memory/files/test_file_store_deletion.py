@@ -61,7 +61,9 @@ async def test_a_deleted_folder_takes_its_files_along(stores: Stores) -> None:
         await stores.folders.delete(folder.id)
 
 
-async def test_deletions_and_uploads_of_the_same_bytes_leave_nothing_half(stores: Stores) -> None:
+async def test_concurrent_deletions_and_uploads_of_the_same_bytes_stay_consistent(
+    stores: Stores,
+) -> None:
     folders = [await stores.folder(f"f{number}") for number in range(4)]
 
     async def coming_and_going(folder: Folder) -> None:
@@ -76,7 +78,7 @@ async def test_deletions_and_uploads_of_the_same_bytes_leave_nothing_half(stores
     assert await stores.counts() == {"folders": 4, "dropped_files": 40}
 
 
-async def test_who_deletes_the_last_file_waits_for_who_adds_another(stores: Stores) -> None:
+async def test_deleting_the_last_file_waits_for_a_concurrent_upload(stores: Stores) -> None:
     one, other = await stores.folder("one"), await stores.folder("other")
     last = await stores.upload(one)
     new = replace(stores.new_file(other, "b.txt", b"hello\n"), upload_id=new_id("upload"))
@@ -214,7 +216,7 @@ async def test_parts_of_a_broken_upload_are_found_by_the_worker(
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-async def test_what_was_being_indexed_is_dropped_until_its_lease_has_ended(
+async def test_file_in_indexing_is_dropped_again_after_its_lease(
     stores: Stores, worker: Database, what: str
 ) -> None:
     folder = await stores.folder()
@@ -237,7 +239,7 @@ async def test_what_was_being_indexed_is_dropped_until_its_lease_has_ended(
     assert (dropped.id, dropped.is_last) == (dropped_id, False)
 
 
-async def test_what_nobody_was_indexing_is_dropped_once(stores: Stores, worker: Database) -> None:
+async def test_file_without_lease_is_dropped_once(stores: Stores, worker: Database) -> None:
     folder = await stores.folder()
     file = await stores.upload(folder)
     await stores.files.delete(file.id)

@@ -1,4 +1,4 @@
-"""Work that is broken off: by a kill in the middle, by a lease that ran out, by a shutdown."""
+"""Interrupted work: kills, expired leases, shutdowns."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def page(number: int) -> TextPage:
     return TextPage(number, number + 1, 1, f"line {number + 1}")
 
 
-async def test_who_lost_his_lease_writes_nothing(
+async def test_worker_without_its_lease_writes_nothing(
     quiet: Services, stores: Stores, admin: Admin
 ) -> None:
     data = b"line 1\nline 2"
@@ -185,7 +185,7 @@ async def test_progress_of_an_earlier_text_is_not_taken(quiet: Services, stores:
     assert (await quiet.file(file.id)).state == pb.FILE_STATE_READY
 
 
-async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
+async def test_dropped_file_is_dropped_again_after_its_last_lease(
     quiet: Services, stores: Stores, admin: Admin
 ) -> None:
     file = await quiet.upload(await quiet.folder(), "a.txt", b"text")
@@ -207,7 +207,7 @@ async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
     assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
 
 
-async def test_parts_of_an_abandoned_upload_go(
+async def test_parts_of_an_abandoned_upload_are_removed(
     quiet: Services, stores: Stores, admin: Admin
 ) -> None:
     file = await quiet.upload(await quiet.folder(), "a.txt", b"kept")
@@ -304,9 +304,7 @@ async def until_up(files: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", ["reading", "converting"])
-async def test_a_killed_service_takes_its_work_up_again(
-    services: Services, admin: Admin, moment: str
-) -> None:
+async def test_work_resumes_after_a_kill(services: Services, admin: Admin, moment: str) -> None:
     data = {
         "reading": BIG_TEXT,
         "converting": samples.pdf(*[[f"page {p} line {n}" for n in range(30)] for p in range(400)]),
@@ -358,7 +356,7 @@ async def until_busy(admin: Admin, moment: str) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_service_that_is_killed_while_it_sends_pieces_sends_them_all_again(
+async def test_all_chunks_are_sent_again_after_a_kill_while_sending(
     services: Services, admin: Admin
 ) -> None:
     data = BIG_TEXT[: BIG_TEXT.index(b"\n", 3_000_000) + 1]

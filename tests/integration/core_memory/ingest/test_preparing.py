@@ -1,4 +1,4 @@
-"""From an upload to a file that is found by meaning, and what can go wrong between."""
+"""From an upload to a searchable file, with failures in between."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_file_deleted_while_it_is_read_leaves_nothing(
     assert await services.pieces(folder, "lighthouse") == ["The next one."]
 
 
-async def test_what_archival_misses_while_it_is_down_is_sent_later(services: Services) -> None:
+async def test_changes_are_sent_when_archival_is_up_again(services: Services) -> None:
     await services.start_core_memory()
     folder = await services.folder()
     file = await services.upload(folder, "a.txt", b"The lighthouse keeper has a dog.")
@@ -175,7 +175,7 @@ async def test_without_a_key_files_are_readable_and_say_why_they_are_not_indexed
     assert file.error == NOT_SET_UP
 
 
-async def test_a_key_that_archival_does_not_trust_is_told(services: Services) -> None:
+async def test_key_that_archival_does_not_trust_is_reported(services: Services) -> None:
     await services.start(worker_token_key=generate_key_pair()[0])
     uploaded = await services.upload(await services.folder(), "a.txt", b"one\ntwo\n")
     file = await services.until(uploaded.id, lambda file: bool(file.error))
@@ -200,7 +200,7 @@ async def test_the_key_may_come_from_a_file(services: Services, tmp_path: Path) 
         ("a.pdf", samples.endless_pdf(), "longer than 12 seconds", 12.0),
     ],
 )
-async def test_a_hostile_file_fails_in_words_and_holds_up_nobody(
+async def test_hostile_file_fails_with_a_reason_and_blocks_no_other(
     services: Services, admin: Admin, name: str, data: bytes, words: str, seconds: float
 ) -> None:
     # On a slow machine the child alone may take some seconds to start.

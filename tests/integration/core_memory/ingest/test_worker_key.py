@@ -1,4 +1,4 @@
-"""The key that core memory's background work signs with opens no more than it needs."""
+"""The signing key of core memory's worker gives access only to the index of files."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ async def test_a_long_window_fills_the_limit_and_no_more(files: Any) -> None:
         assert f"- chars_current={limit}\n" in section
 
 
-async def test_a_file_that_shrank_or_is_read_again_says_so(files: Any) -> None:
+async def test_window_of_a_shrunk_or_reread_file_explains_that(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a", "1\n2\n3\n")
     agent = await files.seeds.agent(folder)

@@ -83,7 +83,7 @@ async def test_pages_of_matches_and_an_offset_past_the_end(files: Any) -> None:
     assert (past.matches, past.total) == ((), 25)
 
 
-async def test_what_is_said_when_nothing_is_found(files: Any) -> None:
+async def test_message_when_nothing_is_found(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a.txt", "text")
     agent = await files.seeds.agent(folder)
@@ -97,12 +97,12 @@ async def test_what_is_said_when_nothing_is_found(files: Any) -> None:
     assert none.message == "No files are currently attached to search"
 
 
-async def test_a_pattern_that_is_none_is_explained(files: Any) -> None:
+async def test_invalid_pattern_is_explained(files: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="Invalid regex pattern: lookahead"):
         await files.grep.search(GrepQuery(await files.seeds.agent(), "(?=a)"))
 
 
-async def test_files_without_text_are_told(files: Any) -> None:
+async def test_message_counts_files_without_text(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a", "text")
     await files.seeds.file(folder, "b", state="stored")
@@ -199,13 +199,13 @@ async def test_a_search_takes_no_longer_than_it_may(files: Any) -> None:
     )
 
 
-async def test_it_answers_before_the_callers_deadline(files: Any) -> None:
+async def test_search_replies_before_the_deadline_of_the_caller(files: Any) -> None:
     seconds = MAX_SECONDS / 60
     assert not (await search_in_haste(files, seconds, within=None)).truncated
     assert (await search_in_haste(files, seconds, within=MAX_SECONDS / 5)).truncated
 
 
-async def test_the_loop_turns_while_a_hanging_pattern_is_searched(files: Any) -> None:
+async def test_slow_pattern_does_not_block_the_event_loop(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a", "a" * 1_000_000 + "!")
     agent = await files.seeds.agent(folder)

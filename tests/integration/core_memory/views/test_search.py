@@ -1,4 +1,4 @@
-"""Searching by meaning: names, limits and words. The index is the archival service's own affair."""
+"""Search of files by meaning: names, limits and messages, with an index in memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def hit(file_id: str, first: int, text: str, score: float = 1.0) -> ChunkHit:
     return ChunkHit(file_id, Chunk(0, text, first, first + text.count("\n")), score)
 
 
-async def test_hits_are_told_by_name_best_first(files: Any, search: Any, index: Index) -> None:
+async def test_hits_have_file_names_and_come_best_first(
+    files: Any, search: Any, index: Index
+) -> None:
     folder, other = await files.seeds.folder("docs"), await files.seeds.folder("other")
     a = await files.seeds.file(folder, "a.md", "x")
     b = await files.seeds.file(folder, "b.md", "y")
@@ -98,7 +100,7 @@ async def test_pieces_below_the_floor_are_counted_on_request(
     assert (await search.search(FileQuery(agent, "tea", 7, explain=True))).below_floor == 7
 
 
-async def test_five_hits_unless_told_otherwise(files: Any, search: Any, index: Index) -> None:
+async def test_default_limit_is_five_hits(files: Any, search: Any, index: Index) -> None:
     folder = await files.seeds.folder("docs")
     a = await files.seeds.file(folder, "a.md", "x")
     agent = await files.seeds.agent(folder)
@@ -107,7 +109,7 @@ async def test_five_hits_unless_told_otherwise(files: Any, search: Any, index: I
     assert len((await search.search(FileQuery(agent, "tea", 50))).hits) == 50
 
 
-async def test_what_is_said_when_nothing_is_found(files: Any, search: Any, index: Index) -> None:
+async def test_message_when_nothing_is_found(files: Any, search: Any, index: Index) -> None:
     folder = await files.seeds.folder("docs")
     none = await search.search(FileQuery(await files.seeds.agent(folder), "tea"))
     assert none.message == "No passages found for query: 'tea'"

@@ -124,7 +124,7 @@ async def test_nothing_is_closed_when_a_name_is_wrong(files: Any, agent: str) ->
     assert await open_names(files, agent) == {"docs/a"}
 
 
-async def test_the_most_similar_names_are_told_of_many(files: Any) -> None:
+async def test_error_lists_the_most_similar_of_many_names(files: Any) -> None:
     folder = await files.seeds.folder("big")
     await files.seeds.files(folder, [f"part-{n:04}.txt" for n in range(5000)] + ["invoice.md"])
     agent = await files.seeds.agent(folder)

@@ -1,4 +1,4 @@
-"""What clients of the service get: statuses, words for the model, and the compiled prompt."""
+"""Responses to clients of `FileService`: statuses, messages for models, the compiled prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of files: whole lines, none too long, nothing lost."""
+"""Chunks of files: whole lines within the limit, without losses."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def test_every_line_that_is_not_blank_is_in_its_chunk(lines: list[str]) -> None:
 
 
 @given(LINES, st.integers(0, 20))
-def test_pages_make_no_difference(lines: list[str], at: int) -> None:
+def test_chunks_do_not_depend_on_pages(lines: list[str], at: int) -> None:
     assert cut(lines[:at], lines[at:]) == cut(lines)
 
 
 @given(st.text("abc ", min_size=CHUNK_CHARS + 1, max_size=5 * CHUNK_CHARS))
-def test_a_long_line_is_all_there(line: str) -> None:
+def test_long_line_is_split_without_loss(line: str) -> None:
     parts = "".join(chunk.text for chunk in cut([line]))
     assert parts.replace(" ", "") == line.replace(" ", "")
 
 
-def test_a_chunk_rather_ends_before_a_heading() -> None:
+def test_chunk_ends_before_a_heading() -> None:
     text = ["word " * 20] * 7
     first, second = cut([*text, "# Next", *text[:3]])
     assert first.end_line == 7
     assert second.text.startswith("# Next")
 
 
-def test_blank_files_have_none() -> None:
+def test_blank_files_have_no_chunks() -> None:
     assert cut([]) == []
     assert cut(["", "  ", "\t"]) == []

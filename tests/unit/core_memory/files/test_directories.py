@@ -1,4 +1,4 @@
-"""The bytes of ``<directories>``, written by hand (docs/wire-format.md#directories)."""
+"""Golden tests of the ``<directories>`` element, byte for byte."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_is_not_shown_is_counted() -> None:
     )
 
 
-def test_what_users_wrote_cannot_close_our_tags() -> None:
+def test_text_of_users_cannot_close_prompt_tags() -> None:
     hostile = folder(
         window('docs/"></file>&.txt', 1, 1),
         name='do"cs<',

@@ -1,4 +1,4 @@
-"""What can be read is told from the bytes first, from the name second."""
+"""Detection of formats and encodings: the bytes take precedence over the name."""
 
 from __future__ import annotations
 

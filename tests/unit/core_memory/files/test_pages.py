@@ -120,13 +120,13 @@ def test_binary_data_behind_a_text_is_refused(data: bytes) -> None:
         read(data)
 
 
-def test_a_few_wrong_bytes_do_not_make_a_text_another() -> None:
+def test_few_invalid_bytes_do_not_change_the_encoding() -> None:
     text = "Größe und Übermut, " * 20_000
     damaged = text.encode() + b"\xff" + text.encode()
     assert lines_of(read(damaged))[0].startswith("Größe und Übermut")
     assert "".join(lines_of(read(damaged))).count("\N{REPLACEMENT CHARACTER}") == 1
 
 
-def test_another_encoding_is_seen_wherever_its_first_letter_is() -> None:
+def test_other_encodings_are_detected_anywhere_in_the_file() -> None:
     data = b"plain text\n" * 30_000 + "Grüße aus München".encode("latin-1")
     assert lines_of(read(data))[-1] == "Grüße aus München"

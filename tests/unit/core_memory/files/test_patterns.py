@@ -80,7 +80,7 @@ def test_a_search_ends_when_the_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(a|aa)+$", r"(a*)*b", r"([a-z]+)*!\?$"])
-def test_patterns_that_hang_others_end(pattern: str) -> None:
+def test_patterns_with_catastrophic_backtracking_elsewhere_are_fast(pattern: str) -> None:
     assert lines(pattern, "a" * 1_000_000 + "!") == []
 
 

@@ -115,34 +115,34 @@ async def test_a_web_page() -> None:
     ],
     ids=["password", "scan", "broken-pdf", "broken-docx", "no-docx", "zip-bomb", "xml-bomb"],
 )
-async def test_what_cannot_be_converted_is_told_in_words(
+async def test_unreadable_files_have_errors_with_reasons(
     data: bytes, file_format: Format, words: str
 ) -> None:
     assert words in await refusal_of(data, file_format)
     assert children() == []
 
 
-async def test_a_file_that_takes_for_ever_is_given_up() -> None:
+async def test_conversion_has_a_time_limit() -> None:
     limits = ReadingLimits(seconds=3)
     message = await refusal_of(samples.endless_pdf(), Format.PDF, limits)
     assert message == "Reading the file took longer than 3 seconds."
     assert children() == []
 
 
-async def test_a_file_that_takes_all_memory_is_given_up() -> None:
+async def test_conversion_has_a_memory_limit() -> None:
     limits = ReadingLimits(memory_bytes=320 * MIB)
     message = await refusal_of(b"<div>" * 400_000, Format.HTML, limits)
     assert "needs too much memory" in message
 
 
-async def test_a_killed_child_is_worth_another_attempt() -> None:
+async def test_killed_child_raises_an_error_that_allows_another_attempt() -> None:
     reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
     (await child()).send_signal(signal.SIGKILL)
     with pytest.raises(ReadingBrokeOffError):
         await reading
 
 
-async def test_who_stops_reading_leaves_no_child() -> None:
+async def test_cancelled_reading_ends_the_child() -> None:
     reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
     await child()
     reading.cancel()
@@ -151,7 +151,7 @@ async def test_who_stops_reading_leaves_no_child() -> None:
     assert children() == []
 
 
-async def test_who_leaves_after_the_first_page_leaves_no_child() -> None:
+async def test_closing_the_pages_early_ends_the_child() -> None:
     pages = [[f"page {page} line {line}" for line in range(60)] for page in range(300)]
     with file_of(samples.pdf(*pages)) as file:
         async with aclosing(FileReader().pages(file, Format.PDF)) as reading:
@@ -159,7 +159,7 @@ async def test_who_leaves_after_the_first_page_leaves_no_child() -> None:
     assert children() == []
 
 
-async def test_the_child_knows_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_does_not_inherit_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-service")
     reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
     environment = (await child()).environ()
@@ -226,13 +226,13 @@ def ask_child(file_format: str, code: str, data: bytes) -> subprocess.CompletedP
         "os.remove('/tmp/nothing-is-there')",
     ],
 )
-def test_a_conversion_can_do_nothing_but_read(code: str) -> None:
+def test_child_can_only_read_its_input(code: str) -> None:
     done = ask_child("html", code, b"<p>x</p>")
     assert b"a converter" in done.stderr, done.stderr
     assert done.stdout[:1] == b"X"
 
 
-def test_what_a_library_prints_is_no_page() -> None:
+def test_output_of_libraries_is_not_taken_for_pages() -> None:
     done = ask_child("html", "print('hello'); os.write(1, b'hello')", b"<p>x</p>")
     assert b"hello" not in done.stdout
     assert done.stdout[:1] == b"P"

@@ -1,4 +1,4 @@
-"""What is refused before anything is opened, and the texts of the refusals."""
+"""Validation of requests to open files, with the error messages for models."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_nearest_names_come_first() -> None:
     assert nearest("zzz", ["b", "a"], 2) == ["a", "b"]
 
 
-def test_an_agent_without_files_is_told_so() -> None:
+def test_error_says_that_no_files_are_attached() -> None:
     assert not_attached("F", []).message == (
         "F not attached - did you get the filename correct? Currently you have no files attached."
     )

@@ -1,1 +1,1 @@
-"""What folders and files are, without a database and without a wire."""
+"""The rules of folders and files, free of transport, database and generated code."""

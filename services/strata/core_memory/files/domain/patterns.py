@@ -16,8 +16,8 @@ from strata.core_memory.files.domain.grep import wrong_field
 
 _MAX_PROGRAM = 20_000
 _MAX_MEMORY = 8 * 1024 * 1024
-# How much is searched before the time is looked at: a pattern at the limit of what is
-# allowed takes some seconds for that much.
+# Bytes that are searched between checks of the time. The slowest patterns that are allowed
+# take some seconds for this much.
 _PIECE_BYTES = 16 * 1024
 _GLOB_PARTS = re.compile(r"\[!?[^\[\]]+\]|\*|\?|.", re.DOTALL)
 

@@ -1,1 +1,1 @@
-"""Turning the bytes of a file into numbered lines of text, in a process of its own."""
+"""Converts the bytes of files to pages of text; formats with converters in a child process."""
