@@ -166,4 +166,6 @@ def _why(
 ) -> str:
     named = _of_that_time(ranked.item, spoken)
     reasons = [f"it was stored at the time of {time_range.words!r}" for time_range in named]
-    return " ".join(filter(None, [explained(ranked.place, reasons), told(ranked, place, report)]))
+    return " ".join(
+        filter(None, [explained(ranked.place, reasons), explain_rank(ranked, place, report)])
+    )

@@ -37,7 +37,7 @@ class CoreMemorySettings(ServiceSettings):
     file_lease_s: float = Field(
         default=60.0,
         gt=0,
-        description="Time after which another process takes over a file of a dead process, seconds.",
+        description="Time after which the file of a dead process is taken over, seconds.",
     )
     file_reading_timeout_s: float = Field(
         default=300.0, gt=0, description="Time that converting one file may take, seconds."

@@ -1,4 +1,4 @@
-"""Golden tests of the memory section, byte for byte."""
+"""Golden tests of the memory section, byte for byte (docs/wire-format.md#system-message)."""
 
 from __future__ import annotations
 

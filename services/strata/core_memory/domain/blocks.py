@@ -223,7 +223,7 @@ def is_label(text: str) -> bool:
 def label_of(text: str) -> str:
     """Returns the label for a name that may be written as a path, as some models do.
 
-    ``/memories/a/b`` becomes the label ``a_b``.
+    ``/memories/a/b`` becomes the label ``a_b`` (docs/wire-format.md#memory-blocks).
     """
     if not text.startswith("/"):
         return text

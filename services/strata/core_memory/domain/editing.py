@@ -1,6 +1,6 @@
 """Applies the memory verbs to a text, and builds their messages and errors.
 
-Models read the messages and errors: most are those of Letta's tools, which models know.
+Models read the messages and errors; their texts are fixed (docs/wire-format.md#memory-tools).
 Lengths are counted in characters. Lines are separated by line feeds, as in the numbered
 rendering. Text outside the edit stays byte for byte (tabs too).
 """
@@ -140,6 +140,8 @@ def check_writable(block: Block) -> None:
 
 def check_no_line_numbers(label: str, edit: Edit) -> None:
     """Raises if a text of the edit contains line numbers of the numbered rendering.
+
+    See docs/wire-format.md#line-numbers.
 
     Raises:
         FailedPreconditionError: A line starts with one (``EDIT_NOT_APPLICABLE``).

@@ -1,4 +1,4 @@
-"""Renders the memory section of the system prompt. Golden tests fix its bytes.
+"""Renders the memory section of the system prompt (docs/wire-format.md#system-message).
 
 From ``<memory_blocks>`` to ``</directories>``: up to three parts, joined by an empty
 line, no newline at the end. The agent loop puts the base prompt before it and

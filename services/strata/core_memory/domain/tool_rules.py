@@ -1,6 +1,6 @@
 """The tool rules of an agent as its prompt shows them.
 
-The order of the groups is that of Letta's prompts, with ``required_before_exit`` at the end.
+The order of the groups is fixed (docs/wire-format.md#tool-usage-rules).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks the invariant that a tool call and its return are never separated."""
+"""Checks that a call and its return are never separated (docs/architecture.md, invariant 4)."""
 
 from __future__ import annotations
 

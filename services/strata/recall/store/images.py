@@ -131,5 +131,5 @@ async def delete_unused_images(
     if image_ids:
         bound = {"project": project, "ids": list(image_ids)}
         await connection.execute(_LOCK, bound)
-        # A separate statement, which sees changes that were committed while it waited for the locks.
+        # A separate statement: it sees changes that were committed during the wait for the locks.
         await connection.execute(_DELETE_UNUSED, bound)

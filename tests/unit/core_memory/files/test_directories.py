@@ -1,4 +1,4 @@
-"""Golden tests of the ``<directories>`` element, byte for byte."""
+"""Golden tests of the ``<directories>`` element (docs/wire-format.md#directories)."""
 
 from __future__ import annotations
 

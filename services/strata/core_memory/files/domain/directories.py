@@ -1,4 +1,4 @@
-"""Renders the ``<directories>`` element of the prompt. Golden tests fix its bytes."""
+"""Renders the ``<directories>`` element of the prompt (docs/wire-format.md#directories)."""
 
 from __future__ import annotations
 

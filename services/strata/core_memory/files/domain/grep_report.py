@@ -1,4 +1,4 @@
-"""Writes the text that a model reads about a search by pattern."""
+"""Writes the text of a search by pattern for models (docs/wire-format.md#file-tools)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans which windows an agent has open after a request, and writes the messages about it."""
+"""Plans the open windows of an agent, and writes the messages (docs/wire-format.md#file-tools)."""
 
 from __future__ import annotations
 
