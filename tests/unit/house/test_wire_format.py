@@ -35,7 +35,7 @@ from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.archival import convert as archival
 from strata.archival.settings import ArchivalSettings
 from strata.core_memory.convert import requests as block_requests
-from strata.core_memory.domain import blocks, editing, patching, rendering, tool_rules
+from strata.core_memory.domain import blocks, editing, patches, rendering, tool_rules
 from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.edits import Insert, Replace, StringReplace, TextEdit
 from strata.core_memory.files.domain import (
@@ -45,7 +45,7 @@ from strata.core_memory.files.domain import (
     grep,
     grep_report,
     search,
-    window_planning,
+    window_plans,
 )
 from strata.core_memory.files.reading import pages
 from strata.gateway.groups.exchange import Exchange
@@ -253,7 +253,7 @@ TEXTS = (
     question_of_a_group(),
     DEFAULT_TERMINATION_TOKEN,
     search.message_of(search.FileQuery("agent-1", "QUERY"), [], 0),
-    window_planning.not_attached("NAME", ["NAMES"]).message,
+    window_plans.not_attached("NAME", ["NAMES"]).message,
     *directories.TRUNCATED.split("\n"),
     directories._closed_note(["NAMES"], []).strip(),
     documents.GONE,
@@ -271,8 +271,8 @@ LIMITS: dict[str, object] = {
     "Percent of its limit from which a block is nearly full": blocks.NEARLY_FULL_PERCENT,
     "Characters of a description of a block": block_requests.MAX_DESCRIPTION_CHARS,
     "Blocks of an agent": block_requests.MAX_BLOCKS_OF_AGENT,
-    "Hunks of a patch": patching.MAX_HUNKS,
-    "Blocks of a patch": patching.MAX_SECTIONS,
+    "Hunks of a patch": patches.MAX_HUNKS,
+    "Blocks of a patch": patches.MAX_SECTIONS,
     "UTF-8 bytes of the tags in the prompt": system_message.TAGS_BYTES,
     "Characters of a tag": archival.MAX_TAG_CHARS,
     "Tags of a passage": archival.MAX_TAGS,
@@ -284,7 +284,7 @@ LIMITS: dict[str, object] = {
     "Results of a search of files, most": search.MAX_LIMIT,
     "Characters of a page of `expand_summary`": summaries.PAGE_CHARS,
     "Closed files shown of a folder": directories.CLOSED_SHOWN,
-    "Names of files in a message": window_planning.NAMES_SHOWN,
+    "Names of files in a message": window_plans.NAMES_SHOWN,
     "Characters of a name of a file or folder": files.MAX_NAME_CHARS,
     "Characters of a line of a file": pages.MAX_LINE_CHARS,
     "Characters of a pattern": grep.MAX_PATTERN_CHARS,
