@@ -294,7 +294,7 @@ class ChunkIndex:
         """
         await self.texts.put(project_id, chunk_entries(batch), replace=False)
 
-    async def forget(self, project_id: str, set_id: str) -> None:
+    async def remove_set(self, project_id: str, set_id: str) -> None:
         """Removes all chunks of a set.
 
         Raises:

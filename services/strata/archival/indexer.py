@@ -108,8 +108,8 @@ class ChunkBacklog:
         if queued.state is SetState.STAGED:
             await self._queue.abandon(queued)
         if queued.state is not SetState.SERVING:
-            await self._index.forget(queued.project_id, queued.id)
-            await self._queue.forgotten(queued)
+            await self._index.remove_set(queued.project_id, queued.id)
+            await self._queue.delete_dropped(queued)
         elif (batch := await self._queue.next(queued, self._batch)) is not None:
             await self._index.write(queued.project_id, batch)
             await self._queue.indexed(queued, batch)

@@ -154,8 +154,8 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         background=[
             indexer.run,
             indexes.reindexer.run,
-            log.keep_forgetting,
-            expiry.keep_destroying,
+            log.run,
+            expiry.run,
         ],
         authenticator=TokenAuthenticator(wiring.verifier, _workers(settings, wiring)),
     )

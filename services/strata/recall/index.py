@@ -78,7 +78,7 @@ class MessageIndex:
         """See `TextIndex.remove`."""
         await self.texts.remove(project_id, ids)
 
-    async def forget_agent(self, project_id: str, agent_id: str) -> None:
+    async def remove_agent(self, project_id: str, agent_id: str) -> None:
         """Removes all messages of an agent.
 
         Raises:

@@ -48,7 +48,7 @@ class MessageBacklog:
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
-        forgotten = await self._forget()
+        removed_agents = await self._remove_agents()
         waiting = await self._pending.find(self._batch)
         for project_id, ids in waiting.items():
             messages = await self._pending.load(project_id, ids)
@@ -56,11 +56,11 @@ class MessageBacklog:
             # Remove messages that were deleted while they were embedded.
             if gone := await self._pending.done(project_id, ids):
                 await self._index.remove(project_id, gone)
-        return forgotten or bool(waiting)
+        return removed_agents or bool(waiting)
 
-    async def _forget(self) -> bool:
-        agents = await self._pending.forgotten()
+    async def _remove_agents(self) -> bool:
+        agents = await self._pending.deleted_agents()
         for agent in agents:
-            await self._index.forget_agent(agent.project_id, agent.agent_id)
-            await self._pending.swept(agent)
+            await self._index.remove_agent(agent.project_id, agent.agent_id)
+            await self._pending.removed(agent)
         return bool(agents)

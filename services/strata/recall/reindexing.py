@@ -45,7 +45,7 @@ class MessageTexts:
 
     async def changed(self, batch: Batch) -> list[str]:
         """See `Contents.changed`; messages never change, but they can be deleted."""
-        return await self._contents.gone(batch.project_id, [entry.id for entry in batch.entries])
+        return await self._contents.deleted(batch.project_id, [entry.id for entry in batch.entries])
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
         """See `Rebuildable.texts`."""

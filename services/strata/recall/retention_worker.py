@@ -59,8 +59,8 @@ class RetentionWorker:
         while projects := await self._old.projects(after, _PROJECTS):
             for project_id, days in projects:
                 # Deleting a summary makes the messages that it refers to deletable.
-                while forgotten := await self._project(project_id, days):
-                    total += forgotten
+                while deleted := await self._project(project_id, days):
+                    total += deleted
             after = projects[-1][0]
         return total
 
@@ -86,7 +86,7 @@ class RetentionWorker:
         cursor: Cursor | None = None
         while True:
             swept = await sweep(project_id, agent_id, before, cursor, self._batch)
-            total += swept.forgotten
+            total += swept.deleted
             cursor = swept.cursor
             if cursor is None:
                 return total
@@ -95,8 +95,8 @@ class RetentionWorker:
 class DeletedMessageBacklog:
     """Index entries of deleted messages, to remove; a `Backlog` of the indexer."""
 
-    def __init__(self, forgotten: DeletedMessages, index: MessageIndex) -> None:
-        self._forgotten = forgotten
+    def __init__(self, deleted: DeletedMessages, index: MessageIndex) -> None:
+        self._deleted = deleted
         self._index = index
 
     async def ensure(self) -> None:
@@ -104,8 +104,8 @@ class DeletedMessageBacklog:
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
-        deleted = await self._forgotten.find(_DELETED_AT_ONCE)
+        deleted = await self._deleted.find(_DELETED_AT_ONCE)
         for project_id, ids in deleted.items():
             await self._index.remove(project_id, ids)
-            await self._forgotten.done(project_id, ids)
+            await self._deleted.done(project_id, ids)
         return bool(deleted)

@@ -173,7 +173,7 @@ async def test_abandoned_upload_is_dropped(stores: Stores) -> None:
         assert queued is not None
         assert queued.state is SetState.STAGED
         await impatient.abandon(queued)
-        await impatient.forgotten(queued)
+        await impatient.delete_dropped(queued)
     assert await sets(stores) == []
     assert await chunks_left(stores) == 0
 

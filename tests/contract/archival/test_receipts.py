@@ -91,6 +91,6 @@ async def test_another_project_may_use_the_same_request_id(stores: Stores) -> No
 async def test_old_receipts_are_forgotten(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", "")
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
-    assert await ReceiptLog(stores.worker, timedelta(days=1)).forget_old() == 0
-    assert await ReceiptLog(stores.worker, timedelta(0)).forget_old() == 1
+    assert await ReceiptLog(stores.worker, timedelta(days=1)).delete_old() == 0
+    assert await ReceiptLog(stores.worker, timedelta(0)).delete_old() == 1
     assert not await stores.passages.is_answered("r1")

@@ -334,7 +334,7 @@ async def test_a_deleted_agent_leaves_the_index(finder: Finder, project: str) ->
     # For a while it stays noted, for a replica that was just writing.
     agents = await PendingMessages(
         finder.pending._database, finder.pending._worker, timedelta()
-    ).forgotten()
+    ).deleted_agents()
     assert [(agent.project_id, agent.agent_id) for agent in agents] == [(project, finder.agent)]
     assert agents[0].settled
 
@@ -411,7 +411,7 @@ async def test_every_request_to_the_engine_names_its_project(
     for mode in Mode:
         await search.search(replace(query, mode=mode, explain=True))
     await index.remove(project, [message.id])
-    await index.forget_agent(project, finder.agent)
+    await index.remove_agent(project, finder.agent)
     requests = [call for call in client.calls if call[0] not in ADMINISTRATION]
     assert {name for name, _, _ in requests} == {
         "upsert",

@@ -157,7 +157,7 @@ class ChunkQueue:
         async with self._database.transaction(project_id=queued.project_id) as connection:
             await connection.execute(_ABANDON, values)
 
-    async def forgotten(self, queued: QueuedSet) -> None:
+    async def delete_dropped(self, queued: QueuedSet) -> None:
         """Deletes a dropped set, after its chunks were removed from the index."""
         async with self._database.transaction(project_id=queued.project_id) as connection:
             await connection.execute(_FORGET, {"project": queued.project_id, "set": queued.id})

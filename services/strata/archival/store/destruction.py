@@ -137,7 +137,7 @@ class Expiry:
             self._wake()
         return total
 
-    async def keep_destroying(self) -> None:
+    async def run(self) -> None:
         """Destroys expired passages periodically, until cancelled."""
         while True:
             while await self.destroy_expired():

@@ -121,7 +121,7 @@ class ReceiptLog:
         self._worker = worker
         self._keep = keep
 
-    async def forget_old(self) -> int:
+    async def delete_old(self) -> int:
         """Deletes receipts that are older than `keep`; returns their number."""
         total = 0
         while True:
@@ -131,8 +131,8 @@ class ReceiptLog:
             if result.rowcount < _BATCH:
                 return total
 
-    async def keep_forgetting(self) -> None:
+    async def run(self) -> None:
         """Deletes old receipts once an hour, until cancelled."""
         while True:
-            await self.forget_old()
+            await self.delete_old()
             await asyncio.sleep(_PAUSE.total_seconds())

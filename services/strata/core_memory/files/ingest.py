@@ -202,7 +202,9 @@ class Ingest:
             group.create_task(self._keep(self._indexing.send_next, self._read))
             group.create_task(self._keep(self._indexing.follow, asyncio.Event()))
             group.create_task(self._keep(self._indexing.drop_next, self._deleted))
-            group.create_task(self._keep(self._forget_uploads, asyncio.Event(), _UPLOADS_EVERY_S))
+            group.create_task(
+                self._keep(self._delete_abandoned_uploads, asyncio.Event(), _UPLOADS_EVERY_S)
+            )
 
     async def _read_next(self) -> bool:
         has_read = await self._reading.read_next()
@@ -212,8 +214,8 @@ class Ingest:
             self._uploaded.set()
         return has_read
 
-    async def _forget_uploads(self) -> bool:
-        count = await self._queue.forget_uploads(_UPLOAD_AGE_S)
+    async def _delete_abandoned_uploads(self) -> bool:
+        count = await self._queue.delete_abandoned_uploads(_UPLOAD_AGE_S)
         if count:
             _log.info("parts of abandoned uploads were removed", parts=count)
         return False

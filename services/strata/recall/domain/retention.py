@@ -48,11 +48,11 @@ class SweepResult:
     """The result of a batch of old messages or turns.
 
     Attributes:
-        forgotten: Number of deleted messages or turns.
+        deleted: Number of deleted messages or turns.
         cursor: The cursor of the next batch; None at the end.
     """
 
-    forgotten: int
+    deleted: int
     cursor: Cursor | None
 
 

@@ -56,7 +56,7 @@ class MessageContents:
         keys = [(row.project_id, row.id) for row in same if row.index_state != "none"]
         return keys, (same[-1].project_id, same[-1].id)
 
-    async def gone(self, project_id: str, ids: Collection[str]) -> list[str]:
+    async def deleted(self, project_id: str, ids: Collection[str]) -> list[str]:
         """Returns those of some messages that are deleted."""
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = await connection.execute(_GONE, {"project": project_id, "ids": list(ids)})

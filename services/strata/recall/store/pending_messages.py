@@ -99,13 +99,13 @@ class PendingMessages:
         """Returns the lag of the index; counts at most 100,000 messages."""
         return Lag(*await self._in_turn.lag(MOST_COUNTED))
 
-    async def forgotten(self) -> list[DeletedAgent]:
+    async def deleted_agents(self) -> list[DeletedAgent]:
         """Returns deleted agents to remove from the index."""
         async with self._worker.system_transaction(read_only=True) as connection:
             rows = await connection.execute(_FORGOTTEN, {"settled": self._settled})
             return [DeletedAgent(*row) for row in rows]
 
-    async def swept(self, agent: DeletedAgent) -> None:
+    async def removed(self, agent: DeletedAgent) -> None:
         """Records that an agent was removed from the index."""
         values: dict[str, object] = {"project": agent.project_id, "agent": agent.agent_id}
         async with self._worker.system_transaction() as connection:

@@ -211,7 +211,7 @@ async def test_parts_of_a_broken_upload_are_found_by_the_worker(
         )
     finally:
         await admin.close()
-    assert await FileQueue(stores.database, worker).forget_uploads(7200) == 3
+    assert await FileQueue(stores.database, worker).delete_abandoned_uploads(7200) == 3
     assert (await stores.counts())["content_parts"] == 3 + 1
 
 

@@ -217,7 +217,7 @@ async def test_parts_of_an_abandoned_upload_are_removed(
     )
     await admin.value(put, "upload-old", timedelta(hours=2))
     await admin.value(put, "upload-new", timedelta(minutes=5))
-    assert await stores.queue.forget_uploads(3600.0) == 1
+    assert await stores.queue.delete_abandoned_uploads(3600.0) == 1
     assert await admin.value("SELECT count(*) FROM core_memory.content_parts") == 2
     assert await stores.reading().read_next()
     assert (await quiet.file(file.id)).line_count == 1

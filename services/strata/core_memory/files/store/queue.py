@@ -341,7 +341,7 @@ class FileQueue:
         async with self._worker.system_transaction() as connection:
             await connection.execute(_DROPPED, bound)
 
-    async def forget_uploads(self, age: float) -> int:
+    async def delete_abandoned_uploads(self, age: float) -> int:
         """Removes the parts of uploads that are older than `age` seconds; returns how many."""
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ABANDONED, {"age": age})).rowcount)
