@@ -46,7 +46,9 @@ class RetentionWorker:
             try:
                 await self.round()
             except StrataError as error:
-                _log.warning("retention waits", reason=error.reason.value, message=error.message)
+                _log.warning(
+                    "retention is paused", reason=error.reason.value, message=error.message
+                )
             await asyncio.sleep(self._every)
 
     async def round(self) -> int:

@@ -235,7 +235,7 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
     checks.id(message.agent_id, "agent", "agent_id")
     checks.text(message.if_revision, "if_revision", most=MAX_NAME_CHARS)
     if len(message.tool_rules) > MAX_TOOL_RULES:
-        checks.fail("tool_rules", f"at most {MAX_TOOL_RULES} are allowed")
+        checks.fail("tool_rules", f"must not be more than {MAX_TOOL_RULES}")
     rules: list[ToolRule] = []
     for index, rule in enumerate(message.tool_rules[:MAX_TOOL_RULES]):
         kind = _RULE_TYPES.get(rule.type)
@@ -273,7 +273,7 @@ def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
     if len(message.blocks) + len(message.block_ids) > MAX_BLOCKS_OF_AGENT:
-        checks.fail("blocks", f"an agent can start with at most {MAX_BLOCKS_OF_AGENT} blocks")
+        checks.fail("blocks", f"must not be more than {MAX_BLOCKS_OF_AGENT}, with block_ids")
     if len(set(message.block_ids)) < len(message.block_ids):
         checks.fail("block_ids", "must not name a block twice")
     blocks = [

@@ -270,7 +270,7 @@ def revision_mismatch(block: Block, expected: int) -> AbortedError:
     """Returns the error for a block that is not at the expected revision."""
     return AbortedError(
         f"Memory block '{block.label}' is at revision {block.revision}, not {expected}: "
-        "read it again and decide anew.",
+        "read it again before you change it.",
         reason=Reason.REVISION_MISMATCH,
         metadata={"expected": expected, "current": block.revision},
     )

@@ -90,10 +90,10 @@ class FileIndexing:
             raise
         except StrataError as error:
             await self._queue.postpone(
-                claim, _LONG_PAUSE_S, f"Semantic search does not take the file: {error.message}"
+                claim, _LONG_PAUSE_S, f"Semantic search rejected the file: {error.message}"
             )
             _log.warning(
-                "the index does not take a file",
+                "the archival service rejected a file",
                 project_id=claim.project_id,
                 file_id=claim.file_id,
                 reason=error.reason.value,

@@ -84,7 +84,7 @@ class Reading:
         try:
             await self._attempt(claim)
         except LeaseLostError:
-            _log.info("reading a file was given up", project_id=claim.project_id)
+            _log.info("the lease of a file was lost while reading it", project_id=claim.project_id)
         except (StrataError, asyncio.CancelledError):
             # Not the file's fault: release it, so that the next attempt can start at once.
             with contextlib.suppress(StrataError):
@@ -95,7 +95,7 @@ class Reading:
     async def _attempt(self, claim: ClaimedContent) -> None:
         if claim.attempt > MAX_ATTEMPTS:
             await self._give_up(
-                claim, f"Reading the file broke off {MAX_ATTEMPTS} times; it may be damaged."
+                claim, f"Reading the file failed {MAX_ATTEMPTS} times; it may be damaged."
             )
             return
         try:
@@ -108,7 +108,7 @@ class Reading:
             await self._give_up(claim, error.message)
         except ReadingBrokeOffError as error:
             await self._queue.release_content(claim, counted=True)
-            _log.warning("reading a file broke off", attempt=claim.attempt, why=str(error))
+            _log.warning("reading a file was interrupted", attempt=claim.attempt, why=str(error))
 
     async def _give_up(self, claim: ClaimedContent, why: str) -> None:
         await self._contents.unreadable(claim.project_id, claim.content, why, attempt=claim.attempt)
@@ -234,7 +234,7 @@ class Ingest:
                     continue
             except StrataError as error:
                 _log.warning(
-                    "preparing files waits",
+                    "processing of files is paused",
                     reason=error.reason.value,
                     message=error.message,
                     pause=pause,

@@ -179,7 +179,9 @@ class _Incoming:
         try:
             await self._store.discard(self._id)
         except StrataError as error:
-            _log.warning("an upload is left for the worker", reason=error.reason.value)
+            _log.warning(
+                "the worker will remove the parts of a failed upload", reason=error.reason.value
+            )
 
     async def _detect_format(self) -> None:
         """Detects the format from the first bytes, once; raises if it cannot be read."""

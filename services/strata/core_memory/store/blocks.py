@@ -58,7 +58,7 @@ class PostgresBlockStore:
             except LostRaceError:
                 continue
         raise AbortedError(
-            "Others changed the same at the same time; try again.", reason=Reason.EDIT_CONFLICT
+            "Concurrent requests changed the same data; try again.", reason=Reason.EDIT_CONFLICT
         )
 
     @asynccontextmanager

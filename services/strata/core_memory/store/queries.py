@@ -10,7 +10,11 @@ from strata.shared.db import text_with_columns
 
 # Equal fingerprints mean equal blocks in equal order, and the same windows into the same
 # files: then values and agents are not returned. Without blocks there is one empty row.
-MEMORY = text(
+_READ = (
+    "id, label, description, char_limit, read_only, revision, metadata, create_time, update_time,"
+    " delete_time, char_count, taint, fingerprint, has_folders"
+)
+MEMORY = text_with_columns(
     f"""
     WITH attached AS (
         SELECT b.*, x.position FROM core_memory.attachments x

@@ -180,7 +180,7 @@ async def test_key_that_archival_does_not_trust_is_reported(services: Services) 
     uploaded = await services.upload(await services.folder(), "a.txt", b"one\ntwo\n")
     file = await services.until(uploaded.id, lambda file: bool(file.error))
     assert file.state == pb.FILE_STATE_INDEXING
-    assert file.error.startswith("Semantic search does not take the file: ")
+    assert file.error.startswith("Semantic search rejected the file: ")
 
 
 async def test_the_key_may_come_from_a_file(services: Services, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ class _Child:
             return self._too_slow()
         if any(words in stderr for words in _OUT_OF_MEMORY):
             return UnreadableFileError("Reading the file needs too much memory.")
-        _log.warning("the child process of a file broke off", code=code, stderr=stderr)
+        _log.warning("the child process that reads a file died", code=code, stderr=stderr)
         return ReadingBrokeOffError(f"the child process ended with code {code}")
 
     async def _read_stderr(self) -> str:

@@ -58,7 +58,7 @@ async def once(
                 return result
         except LostRaceError:
             continue
-    raise UnavailableError("Others changed the same at the same time; try again.", retry_after=0.1)
+    raise UnavailableError("Concurrent requests changed the same data; try again.", retry_after=0.1)
 
 
 async def check_request(connection: AsyncConnection, request: RequestKey) -> None:
