@@ -232,7 +232,7 @@ async def test_a_file_whose_child_always_dies_fails_after_three_attempts(
     assert len(killed) == 3
     failed = await services.file(file.id)
     assert failed.state == pb.FILE_STATE_FAILED
-    assert failed.error == "Reading the file broke off 3 times; it may be damaged."
+    assert failed.error == "Reading the file failed 3 times; it may be damaged."
     assert await admin.value("SELECT count(*) FROM core_memory.content_pages") == 0
 
 
