@@ -22,7 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
-from strata.gateway.runs import live
+from strata.gateway.runs import live_run
 from strata.shared.context import current
 from strata.shared.interceptors.observe import IN_FLIGHT, REQUESTS
 from strata.shared.telemetry import Telemetry
@@ -54,15 +54,15 @@ def wait_for_following_events(patch: pytest.MonkeyPatch) -> None:
     It does not hold for the event that a step or a call has begun: that is stored before the next
     one, or with it if this comes soon. A test has to decide which, see `store_events_at_the_end`.
     """
-    patch.setattr(live, "_START_DELAY_S", _LONG_S)
-    patch.setattr(live, "_MESSAGE_DELAY_S", _LONG_S)
+    patch.setattr(live_run, "_START_DELAY_S", _LONG_S)
+    patch.setattr(live_run, "_MESSAGE_DELAY_S", _LONG_S)
     patch.setattr(result_merge, "_HELD_SECONDS", _LONG_S)
 
 
 def store_events_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """Makes a turn store all its events with its end, for tests that compare the costs of turns."""
     wait_for_following_events(patch)
-    patch.setattr(live, "_DELAY_S", _LONG_S)
+    patch.setattr(live_run, "_DELAY_S", _LONG_S)
 
 
 @dataclass(repr=False)

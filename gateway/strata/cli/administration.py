@@ -1,4 +1,4 @@
-"""Organisations, projects and keys as commands name and show them."""
+"""Arguments, options, look-ups and output of the commands for organisations, projects and keys."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ OrganizationOption = Annotated[
     typer.Option(
         "--organization",
         metavar="ORGANIZATION",
-        help="Name or id of another organisation than that of the key.",
+        help="Name or id of an organisation; else that of the key.",
         show_default=False,
     ),
 ]
 ScopeOption = Annotated[
     list[str] | None,
-    typer.Option("--scope", metavar="SCOPE", help="What the key may do; give several times."),
+    typer.Option("--scope", metavar="SCOPE", help="Scope of the key; may be repeated."),
 ]
 ExpiresOption = Annotated[
     str,
@@ -113,7 +113,7 @@ def expiry(text: str) -> Timestamp | None:
 def show_new_key(
     response: pb.CreateApiKeyResponse | pb.CreateOrganizationKeyResponse, *, as_json: bool
 ) -> None:
-    """Prints the secret of a new key, on standard output alone, and on the other what it is."""
+    """Prints the secret of a new key to standard output, its id and scopes to standard error."""
     if as_json:
         print_json(response)
         return

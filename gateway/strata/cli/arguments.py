@@ -1,4 +1,4 @@
-"""Checks of what is typed, before anything is loaded or called."""
+"""Validation of arguments, before any command module is imported."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from strata.cli.failures import UsageError
 
 
 def named(text: str) -> str:
-    """Returns a name or an id.
+    """Returns a name or an id that is not blank.
 
     Raises:
-        UsageError: It is blank, as a variable of a shell is that was never set.
+        UsageError: It is blank, for example an unset shell variable.
     """
     if not text.strip():
         raise UsageError("The name is blank.")
@@ -22,8 +22,8 @@ def folder_of_option(text: str) -> Path:
     """Returns the data folder that an option names.
 
     Raises:
-        UsageError: It is blank; as a path that would be the working directory.
+        UsageError: It is blank; as a path that would mean the working directory.
     """
     if not text.strip():
-        raise UsageError("--data names no folder: it is blank.")
+        raise UsageError("--data is blank: give the path of the data folder.")
     return Path(text)

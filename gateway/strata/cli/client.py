@@ -1,4 +1,4 @@
-"""The public API of a gateway, as commands call it."""
+"""Client of the public API of a gateway, with look-ups that commands need."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from strata.shared.errors import NotFoundError, Reason, UnavailableError
 
 ResultT = TypeVar("ResultT")
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
 class Client(Services):
-    """The services of one gateway, and agents by their names."""
+    """Stubs of one gateway's services, and look-up of agents by name."""
 
     async def agent(self, name_or_id: str) -> agent_service_pb2.Agent:
         """Returns an agent by id or by name.
@@ -51,30 +51,30 @@ class Client(Services):
         return name_or_id if is_agent_id(name_or_id) else (await self.agent(name_or_id)).id
 
 
-class Page(Protocol):
-    """The response of a listing."""
+class ListResponse(Protocol):
+    """A response of a List call: one page of a list."""
 
     next_page_token: str
 
 
-PageT = TypeVar("PageT", bound=Page)
+ListResponseT = TypeVar("ListResponseT", bound=ListResponse)
 
 
 async def first_of(
-    call: Callable[[Any], Awaitable[PageT]], request: Any, items: str, limit: int
-) -> PageT:
+    call: Callable[[Any], Awaitable[ListResponseT]], request: Any, items: str, limit: int
+) -> ListResponseT:
     """Reads pages until there are `limit` items, and returns them as one response.
 
     Args:
         call: The method of a stub.
-        request: With the filters; its page fields are set here.
+        request: The request with its filters; its page fields are set here.
         items: Name of the repeated field.
-        limit: How many at most.
+        limit: Most items.
     """
-    whole: PageT | None = None
+    whole: ListResponseT | None = None
     while True:
         have = len(getattr(whole, items)) if whole is not None else 0
-        request.page_size = min(_PAGE, limit - have)
+        request.page_size = min(_PAGE_SIZE, limit - have)
         page = await call(request)
         if whole is None:
             whole = page
@@ -95,13 +95,13 @@ def is_agent_id(text: str) -> bool:
 
 
 def new_request_id() -> str:
-    """Returns a new idempotency key: a call that is repeated by the channel counts once."""
+    """Returns a new idempotency key, so that a call that the channel retries takes effect once."""
     return services.new_request_id("cli")
 
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[Client]:
-    """Talks to a gateway while the block lasts.
+    """Opens a connection to a gateway for the length of the block.
 
     Raises:
         UnreachableError: Nothing answers there.
@@ -118,7 +118,7 @@ async def connected(target: Target) -> AsyncIterator[Client]:
 
 
 def talk(target: Target, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-    """Runs `work` against a gateway, to its end."""
+    """Connects to a gateway, runs `work` and returns its result."""
 
     async def main() -> ResultT:
         async with connected(target) as client:

@@ -1,4 +1,4 @@
-"""Options that say how a window is compacted."""
+"""Command options for compaction settings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from strata.cli.failures import UsageError
 
 _PANEL = "Compaction"
 _MODES = ("sliding_window", "all")
-_MODE = "What leaves a full window: sliding_window, the oldest exchanges; or all before the newest."
+_MODE = "Which messages leave a full window: sliding_window (the oldest) or all (but the newest)."
 _SHARE = "Share of the space for messages that a compaction frees, such as 0.3."
 _MODEL = "Handle of the model that writes the summaries; else the agent's own."
-_PROMPT = "What that model is told; else our prompt."
-_FILE = "File with what that model is told."
+_PROMPT = "Prompt for that model; else the built-in one."
+_FILE = "File with the prompt for that model."
 _CHARS = "Most characters of a summary."
 _ACKNOWLEDGE = (
-    "Show the summarizer a reply of its own in which it agrees to answer with the summary alone."
+    "Add an assistant message in which the summarizer agrees to reply with the summary alone."
 )
 _TEMPERATURE = "Temperature of the model that writes the summaries."
 
@@ -60,7 +60,7 @@ CompactionTemperatureOption = Annotated[
     ),
 ]
 
-# The same for one compaction, by shorter names.
+# The same options with shorter names, for a single compaction.
 ModeOption = Annotated[str | None, typer.Option("--mode", help=_MODE)]
 ShareOption = Annotated[float | None, typer.Option("--share", min=0, max=1, help=_SHARE)]
 ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
@@ -71,9 +71,9 @@ CharsOption = Annotated[int | None, typer.Option("--chars", min=0, help=_CHARS)]
 
 @dataclass(frozen=True, slots=True)
 class CompactionChoice:
-    """What the options said; None where nothing was said.
+    """Values of the compaction options; None for an option that is absent.
 
-    An empty text or 0 goes back to the default.
+    An empty text or 0 resets a setting to its default.
     """
 
     mode: str | None = None
@@ -89,13 +89,13 @@ class CompactionChoice:
         return any(getattr(self, name) is not None for name in self.__slots__)
 
     def over(self, present: pb.CompactionSettings | None = None) -> pb.CompactionSettings:
-        """Returns settings with what was said, the rest as it is.
+        """Returns the present settings with the values of the options in place.
 
         Raises:
-            UsageError: The mode is none, or the prompt is given twice.
+            UsageError: The mode is unknown, or both the prompt and a prompt file are set.
         """
         if self.mode not in (None, "", *_MODES):
-            raise UsageError(f"{self.mode!r} is no mode. Give {' or '.join(_MODES)}.")
+            raise UsageError(f"{self.mode!r} is not a compaction mode. Give {' or '.join(_MODES)}.")
         if self.prompt is not None and self.prompt_file is not None:
             raise UsageError("Give the prompt or the file with it, not both.")
         prompt = self.prompt
@@ -104,7 +104,7 @@ class CompactionChoice:
         settings = pb.CompactionSettings()
         if present is not None:
             settings.CopyFrom(present)
-        said = {
+        overrides = {
             "mode": self.mode,
             "sliding_window_percentage": self.share,
             "model": self.model,
@@ -112,7 +112,7 @@ class CompactionChoice:
             "clip_chars": self.chars,
             "prompt_acknowledgement": self.acknowledge,
         }
-        for name, value in said.items():
+        for name, value in overrides.items():
             if value is not None:
                 setattr(settings, name, value)
         if self.temperature is not None:

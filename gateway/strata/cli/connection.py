@@ -1,4 +1,4 @@
-"""Where the gateway is, and with which key: options, then environment, then data folder."""
+"""Address and key of the gateway: from options, then the environment, then the data folder."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from contextlib import contextmanager
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.client import target
-from strata.client.target import Choice, Target, Words, folder_of
+from strata.client.target import Choice, OptionNames, Target, folder_of
 from strata.shared.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["Choice", "Target", "find_organization_target", "find_target", "folder_of"]
 
-_WORDS = Words("--address", "--api-key")
-_ORGANIZATION_WORDS = Words("--address", "--organization-key")
+_OPTIONS = OptionNames("--address", "--api-key")
+_ORGANIZATION_OPTIONS = OptionNames("--address", "--organization-key")
 
 
 def find_target(choice: Choice, settings: CliSettings) -> Target:
-    """Returns the gateway to talk to, as `strata.client.target` does.
+    """Returns address and key of the gateway; see `strata.client.target`.
 
     Raises:
-        UsageError: The address is not ``host:port``, no key looks like this one, or a file of the
+        UsageError: The address is not ``host:port``, the key is malformed, or a file of the
             TLS settings cannot be used.
         StrataError: No gateway can be found, or no key for it.
     """
     with _usage_errors():
-        return _usable(target.find_target(choice, settings, _WORDS))
+        return _usable(target.find_target(choice, settings, _OPTIONS))
 
 
 def find_organization_target(
     choice: Choice, settings: CliSettings, organization_key: str = ""
 ) -> Target:
-    """Returns the gateway to talk to with an organisation key.
+    """Returns address and organisation key of the gateway.
 
     Raises:
         UsageError: As for `find_target`.
@@ -40,7 +40,9 @@ def find_organization_target(
     """
     with _usage_errors():
         return _usable(
-            target.find_organization_target(choice, settings, _ORGANIZATION_WORDS, organization_key)
+            target.find_organization_target(
+                choice, settings, _ORGANIZATION_OPTIONS, organization_key
+            )
         )
 
 

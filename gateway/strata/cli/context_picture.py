@@ -1,4 +1,4 @@
-"""A context window as a picture: one bar, and what its colours mean."""
+"""A context window as a bar with a legend."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _ITEMS = {
 
 
 def picture(window: pb.GetContextWindowResponse, width: int) -> list[Text]:
-    """Returns the lines that show what fills a window.
+    """Returns the bar and its legend.
 
     Args:
-        window: What fills it.
-        width: Columns of the screen.
+        window: The parts of the window with their tokens.
+        width: Columns of the terminal.
     """
     cells = max(10, min(_MAX_WIDTH, width - 2))
     whole = max(window.context_window, window.used_tokens, 1)
@@ -54,13 +54,13 @@ def picture(window: pb.GetContextWindowResponse, width: int) -> list[Text]:
 
 
 def _next_steps(window: pb.GetContextWindowResponse) -> list[Text]:
-    """Returns the lines that say what the next turn does to make the request fit."""
+    """Returns lines on what the next turn will do to make the request fit."""
     lines = []
     if window.files_to_close:
         names = ", ".join(map(safe, window.files_to_close))
         lines.append(f" the next turn closes {names}")
     if window.compaction_due:
-        lines.append(" the next turn puts a summary in the place of older messages")
+        lines.append(" the next turn replaces older messages with a summary")
     return [Text(line, style="yellow") for line in lines]
 
 
@@ -83,7 +83,7 @@ def _free(window: pb.GetContextWindowResponse, filled: int, whole: int, cells: i
 
 
 def _shares(tokens: Sequence[int], whole: int, cells: int) -> list[int]:
-    """Shares out the cells of a bar; what is there at all gets a cell as long as there is one."""
+    """Divides the cells of the bar among the parts; a part with tokens gets at least one cell."""
     counts = [max(1, round(token * cells / whole)) if token else 0 for token in tokens]
     while sum(counts) > cells:
         largest = max(range(len(counts)), key=counts.__getitem__)

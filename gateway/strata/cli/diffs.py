@@ -1,4 +1,4 @@
-"""Small, coloured diffs of memory blocks."""
+"""Coloured diffs of memory blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def diff_text(diff: str, *, limit: int) -> Iterator[Text]:
 
     Args:
         diff: The diff.
-        limit: Most lines; what is beyond is counted on one more.
+        limit: Most lines; one more line then counts the rest.
     """
     changed = [line for line in diff.split("\n") if line[:1] in _STYLES]
     for line in changed[:limit]:
@@ -37,7 +37,7 @@ def diff_text(diff: str, *, limit: int) -> Iterator[Text]:
 
 
 def whole_diff(diff: str) -> Iterator[Text]:
-    """Yields every line of a unified diff, as it is."""
+    """Yields every line of a unified diff, coloured."""
     for line in diff.split("\n"):
         style = _STYLES.get(line[:1], "cyan" if line.startswith("@@") else "")
         yield Text(safe(line), style=style)

@@ -1,4 +1,4 @@
-"""Lets the person edit a text in an editor of their own."""
+"""Opens a text in the person's editor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from strata.cli.chat.prompt import interruptible
 from strata.cli.failures import UsageError
 
-_USUAL = ("sensible-editor", "nano", "vim", "vi")
+_DEFAULT_EDITORS = ("sensible-editor", "nano", "vim", "vi")
 
 
 class EditorSettings(BaseSettings):
-    """The editor, as every program looks it up: ``VISUAL``, then ``EDITOR``."""
+    """The editor command: ``VISUAL``, then ``EDITOR``."""
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True)
 
@@ -26,15 +26,15 @@ class EditorSettings(BaseSettings):
 
 
 def edit(text: str, settings: EditorSettings) -> str:
-    """Returns the text as the person left it.
+    """Opens the text in the editor and returns the edited text.
 
     Raises:
         UsageError: There is no editor, or it failed.
     """
-    command = shlex.split(settings.visual or settings.editor) or _usual_editor()
+    command = shlex.split(settings.visual or settings.editor) or _default_editor()
     with tempfile.TemporaryDirectory(prefix="strata-edit-") as folder:
         file = Path(folder) / "memory.txt"
-        # As bytes: line ends must stay what they are.
+        # As bytes, to keep the line ends.
         file.write_bytes(text.encode())
         try:
             with interruptible():
@@ -47,12 +47,12 @@ def edit(text: str, settings: EditorSettings) -> str:
             edited = file.read_bytes().decode()
         except UnicodeDecodeError as error:
             raise UsageError("The text is not UTF-8 any more; nothing was changed.") from error
-    # Editors end a file with a newline that nobody typed.
+    # Editors add a newline at the end of a file.
     return edited if text.endswith("\n") else edited.removesuffix("\n")
 
 
-def _usual_editor() -> list[str]:
-    for name in _USUAL:
+def _default_editor() -> list[str]:
+    for name in _DEFAULT_EDITORS:
         if shutil.which(name):
             return [name]
     raise UsageError("There is no editor here. Set EDITOR, or give --value or --file.")

@@ -1,4 +1,4 @@
-"""How a failed command ends: what the person reads, and the exit code."""
+"""Error messages and exit codes of failed commands."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 
-# Metadata that helps a person; the rest repeats the message or is for programs.
-_TOLD_METADATA = ("incident_id",)
+# Metadata worth printing; the rest repeats the message or is for programs.
+_PRINTED_METADATA = ("incident_id",)
 
 
 class UsageError(StrataError):
-    """The command was called in a way that cannot work."""
+    """The arguments of a command are wrong."""
 
     status = "INVALID_ARGUMENT"
     default_reason = Reason.INVALID_FIELD
 
 
 def reported_error(error: BaseException) -> StrataError | None:
-    """Returns what is told of an error; None if it is a defect and must show its traceback."""
+    """Returns the error to print; None for a defect, which must show its traceback."""
     if isinstance(error, StrataError):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -44,14 +44,14 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def exit_code_of(error: StrataError) -> int:
-    """Returns the exit code of a command that failed so."""
+    """Returns the exit code of a command that failed with this error."""
     if isinstance(error, UnreachableError):
         return EXIT_UNREACHABLE
     return EXIT_USAGE if isinstance(error, UsageError | WrongSettingError) else EXIT_FAILURE
 
 
 def error_lines(error: StrataError) -> list[str]:
-    """Returns the message, the reason where it says more, and each wrong field."""
+    """Returns the message with its reason, and a line for each invalid field."""
     own = isinstance(error, UnreachableError | UsageError | WrongSettingError)
     reason = "" if own or error.reason is Reason.UNSPECIFIED else f" [{error.reason.value}]"
     lines = [f"{error.message}{reason}"]
@@ -62,7 +62,7 @@ def error_lines(error: StrataError) -> list[str]:
         and f"{violation.field} {violation.description}" not in error.message
     ]
     lines += [
-        f"  {name}: {error.metadata[name]}" for name in _TOLD_METADATA if name in error.metadata
+        f"  {name}: {error.metadata[name]}" for name in _PRINTED_METADATA if name in error.metadata
     ]
     if error.retry_after is not None:
         lines.append(f"  Try again in {error.retry_after:g} s.")
@@ -70,7 +70,7 @@ def error_lines(error: StrataError) -> list[str]:
 
 
 def show_error(error: StrataError) -> None:
-    """Writes the error to standard error."""
+    """Prints the error to standard error."""
     from strata.cli.output import error_console, safe  # noqa: PLC0415 - loads rich
 
     first, *rest = error_lines(error)

@@ -1,4 +1,4 @@
-"""What ``strata doctor`` reports."""
+"""Results of the checks of ``strata doctor``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
-    """How a check came out."""
+class CheckVerdict(StrEnum):
+    """Result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,16 +16,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report.
+    """One line of the report of ``strata doctor``.
 
     Attributes:
-        check: What was looked at.
-        verdict: How it came out.
-        text: What was found.
-        remedy: What to do; empty if nothing.
+        check: Name of the check.
+        verdict: Its result.
+        text: What it found out.
+        remedy: What to do; empty if nothing is wrong.
     """
 
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     text: str
     remedy: str = ""

@@ -1,4 +1,4 @@
-"""Asks a gateway how it is, and the services behind it."""
+"""Health of a gateway, of the services behind it and of the indexes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from strata.shared.ids import new_id
 from strata.shared.skew import server_time, skew_between
 
 _PROBE_S = 5.0
-_PAGE = 500
-_MOST_PAGES = 20
+_PAGE_SIZE = 500
+_MAX_PAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """Whether a service answers.
+    """Health of one service.
 
     Attributes:
         service: Its name.
-        answers: Whether it does.
-        detail: Why not.
-        skew_s: Seconds, at least, by which its clock is ahead of this machine's; None if it
-            sent no time.
+        answers: Whether it answers calls.
+        detail: Why it does not answer.
+        skew_s: Lower bound of how far its clock is ahead of this machine's, in seconds; None if
+            it sent no time.
     """
 
     service: str
@@ -48,15 +48,15 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """What a gateway says of itself.
+    """State of a gateway.
 
     Attributes:
-        serving: Whether it takes work; not while it starts or stops.
+        serving: Whether it accepts calls; False while it starts or stops.
         version: Release of the server.
         project: Name of the key's project.
-        scopes: What the key may do.
-        skew_s: Seconds, at least, by which its clock is ahead of this machine's; None if it
-            sent no time.
+        scopes: Scopes of the key.
+        skew_s: Lower bound of how far its clock is ahead of this machine's, in seconds; None if
+            it sent no time.
     """
 
     serving: bool
@@ -72,7 +72,7 @@ async def gateway_state(client: Client) -> GatewayState:
     Raises:
         StrataError: It does not answer, or refuses the key.
     """
-    # The stubs of this package do not know their methods.
+    # The stubs of this package are not typed.
     health: Any = health_pb2_grpc.HealthStub(client.channel)
     checked = await health.Check(health_pb2.HealthCheckRequest(), timeout=_PROBE_S)
     sent = time.time()
@@ -89,10 +89,10 @@ async def gateway_state(client: Client) -> GatewayState:
 
 
 async def service_states(client: Client) -> list[ServiceState]:
-    """Returns whether each service answers through the gateway.
+    """Returns the health of each service behind the gateway.
 
-    Health checks stop at the gateway, so each service is asked for something small. Any
-    answer will do, also that there is no such thing.
+    The gateway does not forward health checks, so each service gets a small read. Any response
+    counts as an answer, also NOT_FOUND.
     """
     tools = tool_service_pb2_grpc.ToolServiceStub(client.channel)
     probes: dict[str, Any] = {
@@ -136,21 +136,21 @@ def _skew(trailing: Any, sent: float) -> float | None:
 
 
 async def index_states(client: Client) -> list[IndexState]:
-    """Returns what serves each index and what waits for it, as far as the key may ask."""
-    found = []
+    """Returns the state of each index that the key may read."""
+    states = []
     for name in COLLECTIONS:
         try:
-            found.append(await whole_index(client, name).state())
+            states.append(await whole_index(client, name).state())
         except StrataError:
             continue
-    return found
+    return states
 
 
 async def count_agents(client: Client) -> str:
-    """Returns how many agents the project has; ``10000+`` beyond that."""
-    request = agent_service_pb2.ListAgentsRequest(page_size=_PAGE)
+    """Returns the number of agents in the project; ``10000+`` if there are more."""
+    request = agent_service_pb2.ListAgentsRequest(page_size=_PAGE_SIZE)
     count = 0
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await client.agents.ListAgents(request)
         count += len(page.agents)
         request.page_token = page.next_page_token

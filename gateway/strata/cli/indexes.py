@@ -1,4 +1,4 @@
-"""The indexes behind a gateway, and their rebuilds, as commands call them."""
+"""Calls for vector indexes and their rebuilds."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class WholeIndex:
     """An index that all projects share.
 
     Attributes:
-        stub: Its service.
+        stub: Stub of its service.
         pb: The messages of that service.
-        name: The collection.
+        name: Name of the collection.
     """
 
     stub: Any
@@ -36,7 +36,7 @@ class WholeIndex:
     name: str
 
     async def state(self) -> pb.IndexState:
-        """Returns what serves, and what waits for it."""
+        """Returns which model serves the index, and how many texts wait for it."""
         reply = await self.stub.GetIndex(self.pb.GetIndexRequest(collection=self.name))
         state: pb.IndexState = reply.index
         return state
@@ -45,7 +45,7 @@ class WholeIndex:
         """Returns the newest rebuild.
 
         Raises:
-            NotFoundError: There was none.
+            NotFoundError: The index was never rebuilt.
         """
         state = await self.state()
         if not state.HasField("reindex"):
@@ -53,26 +53,26 @@ class WholeIndex:
         return state.reindex
 
     async def start(self, model: str) -> pb.Reindex:
-        """Begins a rebuild."""
+        """Starts a rebuild."""
         request = self.pb.StartReindexRequest(
             request_id=str(uuid.uuid4()), collection=self.name, embedding_model=model
         )
         return _reindex(await self.stub.StartReindex(request))
 
     async def finish(self) -> pb.Reindex:
-        """Drops what was replaced."""
+        """Drops the old index after a rebuild."""
         request = self.pb.FinishReindexRequest(collection=self.name)
         return _reindex(await self.stub.FinishReindex(request))
 
     async def roll_back(self) -> pb.Reindex:
-        """Goes back to what was replaced."""
+        """Switches back to the old index."""
         request = self.pb.RollBackReindexRequest(collection=self.name)
         return _reindex(await self.stub.RollBackReindex(request))
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveIndex:
-    """One archive; otherwise as `WholeIndex`."""
+    """The index of one archive; same methods as `WholeIndex`."""
 
     client: Client
     archive_id: str
@@ -122,5 +122,5 @@ def whole_index(client: Client, name: str) -> WholeIndex:
 
 
 def _reindex(reply: Any) -> pb.Reindex:
-    found: pb.Reindex = reply.reindex
-    return found
+    reindex: pb.Reindex = reply.reindex
+    return reindex

@@ -45,7 +45,7 @@ class ListChange:
     """A change of one list.
 
     Attributes:
-        name: Of one entry, as in the options: "tool".
+        name: Singular of the list, as in the options: "tool".
         add: Entries to add.
         remove: Entries to remove.
         whole: The whole new list, separated by commas; None to keep the present one.
@@ -79,7 +79,7 @@ class ListChange:
         """Returns the list after the change.
 
         Args:
-            present: The entries as they are.
+            present: The present entries.
 
         Raises:
             UsageError: An entry to remove is not among them.

@@ -1,4 +1,4 @@
-"""``strata``: starts quickly because each command is imported only when it is run."""
+"""Entry point of ``strata``: imports the module of a command only when the command runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Entry:
     """One command of ``strata``, before its module is imported.
 
     Attributes:
-        name: What is typed.
-        help: The line in the list of commands.
-        panel: Heading that it stands under.
-        module: Module of `strata.cli.commands`; it has ``app``, a `typer.Typer`.
+        name: Name of the command.
+        help: Its line in the list of commands.
+        panel: Heading of its group in the list.
+        module: Module of `strata.cli.commands` that defines ``app``, a `typer.Typer`.
     """
 
     name: str
@@ -43,33 +43,33 @@ ENTRIES = (
     Entry("keys", "Create, list and revoke keys of a project.", _RUN, "keys"),
     Entry("organizations", "List and create organisations, keep keys.", _RUN, "organizations"),
     Entry("usage", "Show runs and tokens of projects.", _RUN, "usage"),
-    Entry("status", "Tell whether Strata runs, and which services answer.", _RUN, "status"),
-    Entry("doctor", "Check this machine, and say what to do about what is wrong.", _RUN, "doctor"),
+    Entry("status", "Show whether Strata runs, and which services answer.", _RUN, "status"),
+    Entry("doctor", "Check this machine, and print how to fix what is wrong.", _RUN, "doctor"),
     Entry("chat", "Talk with an agent.", _USE, "chat"),
     Entry("agents", "Create, show, change and delete agents.", _USE, "agents"),
     Entry("groups", "Let several agents answer together.", _USE, "groups"),
     Entry("memory", "Show, edit, explain and undo what an agent always sees.", _USE, "memory"),
     Entry("folders", "Make folders of files, and give them to agents.", _USE, "folders"),
     Entry("files", "Upload, open and search files.", _USE, "files"),
-    Entry("recall", "List, search, pin and export what was said.", _USE, "recall"),
+    Entry("recall", "List, search, pin and export messages.", _USE, "recall"),
     Entry("archival", "Store and search passages.", _USE, "archival"),
     Entry("reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"),
     Entry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
     Entry("mcp", "Use tools of MCP servers, and be one for other programs.", _USE, "mcp"),
     Entry("runs", "Start, list, show, explain and cancel runs.", _USE, "runs"),
-    Entry("schedules", "Start runs at a time, once or again and again.", _USE, "schedules"),
-    Entry("webhooks", "Tell other programs that runs have ended.", _USE, "webhooks"),
-    Entry("approvals", "List, show and answer what agents wait for.", _USE, "approvals"),
+    Entry("schedules", "Start runs at a set time, once or repeatedly.", _USE, "schedules"),
+    Entry("webhooks", "Notify other programs when runs end.", _USE, "webhooks"),
+    Entry("approvals", "List, show and answer requests for approval.", _USE, "approvals"),
     Entry("prompts", "List and show the system prompts for new agents.", _USE, "prompts"),
     Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
 )
 
 
 class LazyGroup(TyperGroup):
-    """Lists the commands from a table, and imports the one that is run.
+    """Lists the commands from a table, and imports only the one that runs.
 
-    An error of our tree ends a command with one readable message and an exit code:
-    1 for a failure, 3 if Strata cannot be reached. Wrong usage is 2.
+    A `StrataError` ends the command with a message and an exit code: 1 for a failure, 2 for wrong
+    usage, 3 if Strata cannot be reached.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -79,12 +79,12 @@ class LazyGroup(TyperGroup):
             self.add_command(listed)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the name, the real command and what is left of the arguments."""
+        """Returns the name, the imported command and the rest of the arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, _load(name) if command is not None and name else command, rest
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Prints the help if nothing is asked for; that is no mistake."""
+        """Prints the help if there are no arguments, and exits with 0."""
         if not args:
             _print_help(ctx)
             ctx.exit(0)
@@ -95,31 +95,31 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            # The class is a private one of typer's.
+            # The class is private to typer.
             if type(error).__name__ == "NoArgsIsHelpError":
                 _print_help(getattr(error, "ctx"))  # noqa: B009
                 raise typer.Exit(0) from error
-            told = reported_error(error)
-            if told is None:
+            reported = reported_error(error)
+            if reported is None:
                 raise
-            show_error(told)
-            raise typer.Exit(exit_code_of(told)) from error
+            show_error(reported)
+            raise typer.Exit(exit_code_of(reported)) from error
 
 
 def _print_help(ctx: Any) -> None:
-    # With rich the help is printed while it is made.
+    # With rich, typer prints the help itself and returns nothing.
     if text := ctx.get_help():
         typer.echo(text)
 
 
 def _load(name: str) -> Any:
-    from strata.cli.quiet import quieten_grpc  # noqa: PLC0415 - `--help` does without
+    from strata.cli.grpc_log import quieten_grpc  # noqa: PLC0415 - `--help` does without
 
     quieten_grpc()
-    [entry] = [each for each in ENTRIES if each.name == name]
+    [entry] = [candidate for candidate in ENTRIES if candidate.name == name]
     module = importlib.import_module(f"strata.cli.commands.{entry.module}")
     command: Any = typer.main.get_command(module.app)
-    # A module with several commands of `strata` itself is a group that holds them.
+    # A module that defines several commands of `strata` has them in a group.
     command = getattr(command, "commands", {}).get(name, command)
     command.name = name
     return command
@@ -162,7 +162,7 @@ def main() -> None:
     """Runs the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A terminal that cannot show a character must not end a chat.
+            # A character that the terminal cannot encode must not end a chat.
             stream.reconfigure(errors="replace")
     app(prog_name="strata")
 

@@ -1,4 +1,4 @@
-"""Messages on one line."""
+"""Messages as one line of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEXT_CHARS = 160
 
 
 def message_row(message: message_pb2.Message) -> tuple[str, str, str, str]:
-    """Returns when, who, text and id."""
+    """Returns time, speaker, text and id of a message."""
     text = clipped(text_of(message), _TEXT_CHARS)
     return when(message.create_time), speaker_of(message), text, message.id
 
@@ -50,5 +50,5 @@ def _texts(part: message_pb2.Part) -> Iterator[str]:
         case "approval_response":
             yield "[answers a request for approval]"
         case _:
-            # Reasoning is not what was said.
+            # Reasoning is not part of the conversation.
             return

@@ -1,4 +1,4 @@
-"""What cannot be checked about a model that a command names."""
+"""Warning about model names that the server could not check."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ async def warn_of_unchecked_model(client: Client, handle: str) -> None:
     try:
         listing = await client.models.ListModels(pb.ListModelsRequest())
     except StrataError as error:
-        note(f"Whether there is a model {handle} could not be checked: {error.message}")
+        note(f"The model {handle} could not be checked: {error.message}")
         return
     provider = handle.partition("/")[0]
     if any(endpoint.name == provider and not endpoint.reachable for endpoint in listing.endpoints):
-        note(
-            f"Warning: whether there is a model {handle} is not known: {provider} does not answer."
-        )
+        note(f"Warning: {handle} could not be checked, because {provider} does not answer.")

@@ -1,4 +1,4 @@
-"""Options that say which models answer for an agent."""
+"""Options for the models of an agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FallbackModelsOption = Annotated[
     typer.Option(
         "--fallback-models",
         metavar="A,B",
-        help="Handles of the models that answer, in this order, where its model is rate limited,"
+        help="Handles of the models to try, in this order, when its model is rate limited,"
         ' fails or declines; "" for none.',
     ),
 ]
@@ -26,11 +26,11 @@ FallbackModelsOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """What options say of the models of an agent; None keeps what it has.
+    """Values of the model options; None keeps the agent's setting.
 
     Attributes:
         handle: Its chat model.
-        fallbacks: The models that answer where it cannot, separated by commas.
+        fallbacks: Its fallback models, separated by commas.
     """
 
     handle: str | None = None
@@ -41,7 +41,7 @@ class ModelChoice:
 
     @property
     def handles(self) -> list[str]:
-        """All models that are named, its own first."""
+        """All models in the options, the chat model first."""
         return [*([self.handle] if self.handle else []), *self._fallbacks]
 
     @property
@@ -49,7 +49,7 @@ class ModelChoice:
         return [name for name in map(str.strip, (self.fallbacks or "").split(",")) if name]
 
     def over(self, present: pb.ModelConfig) -> pb.ModelConfig:
-        """Returns the configuration after the change; it is replaced whole, so the rest stays."""
+        """Returns a copy of the present configuration with the changed models."""
         changed = pb.ModelConfig()
         changed.CopyFrom(present)
         if self.handle is not None:

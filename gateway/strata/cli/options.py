@@ -1,4 +1,4 @@
-"""Options that many commands have."""
+"""Arguments and options that many commands share, and the connection to the gateway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AgentArgument = Annotated[
 
 
 def not_blank(text: str) -> str:
-    """Returns a query.
+    """Returns a query that is not blank.
 
     Raises:
         UsageError: It is blank.
@@ -40,7 +40,7 @@ QueryArgument = Annotated[
     str, typer.Argument(metavar="QUERY", help="Words or a question.", callback=not_blank)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows.")]
 OrganizationKeyOption = Annotated[
     str,
     typer.Option(
@@ -57,25 +57,25 @@ ConversationOption = Annotated[
 
 
 class Connection:
-    """Gives a command its gateway.
+    """The gateway that a command calls.
 
     Args:
-        choice: What the options said.
+        choice: Values of the connection options.
     """
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
 
     def target(self) -> Target:
-        """Returns the gateway that is meant.
+        """Returns address and key of the gateway.
 
         Raises:
-            StrataError: It cannot be found.
+            StrataError: No gateway or key is configured.
         """
         return find_target(self.choice, CliSettings())
 
     def run(self, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-        """Runs `work` against the gateway, to its end.
+        """Connects to the gateway, runs `work` and returns its result.
 
         Raises:
             StrataError: The gateway cannot be found or reached, or `work` failed.
@@ -88,7 +88,7 @@ class Connection:
         """Runs `work` with an organisation key.
 
         Args:
-            work: What to do.
+            work: Makes the calls.
             organization_key: The key; empty for that of the environment or the data folder.
 
         Raises:
@@ -98,11 +98,11 @@ class Connection:
 
 
 def online(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of the connection, and a `Connection` as first argument.
+    """Adds the connection options to a command, and passes a `Connection` as first argument.
 
-    The command is declared as ``def show(connection: Connection, agent: AgentArgument)``;
-    what typer sees has ``--address``, ``--api-key``, ``--data``, ``--tls`` and ``--ca-file`` in
-    its place.
+    The command is declared as ``def show(connection: Connection, agent: AgentArgument)``; typer
+    gets ``--address``, ``--api-key``, ``--data``, ``--tls`` and ``--ca-file`` in place of
+    `connection`.
     """
 
     @functools.wraps(command)
@@ -120,8 +120,8 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     _, *own = inspect.signature(command).parameters.values()
     parameters = [
-        each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in own
+        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in own
     ]
     parameters += _connection_parameters()
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def _connection_parameters() -> list[inspect.Parameter]:
                 typer.Option(
                     "--data",
                     metavar="FOLDER",
-                    help="The data folder; else STRATA_DATA, else the usual place.",
+                    help="The data folder; else STRATA_DATA, else the default one.",
                     parser=folder_of_option,
                     rich_help_panel=_PANEL,
                     show_default=False,
@@ -194,7 +194,7 @@ def _connection_parameters() -> list[inspect.Parameter]:
                 typer.Option(
                     "--ca-file",
                     metavar="FILE",
-                    help="PEM file of the authorities to trust; else STRATA_TLS_CA_FILE.",
+                    help="PEM file of trusted certificate authorities; else STRATA_TLS_CA_FILE.",
                     rich_help_panel=_PANEL,
                     show_default=False,
                 ),

@@ -1,7 +1,7 @@
-"""What commands print: tables and fields for people, JSON and tabs for programs.
+"""Output of commands: tables and fields for people, JSON and tab-separated values for programs.
 
-All text that comes from a server passes `safe`: what a model or another person wrote
-must not steer the terminal.
+All text from a server passes through `safe`, so that text of a model or of another person
+cannot send control sequences to the terminal.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _CONTROLS = dict.fromkeys(
 
 
 def safe(text: str) -> str:
-    """Returns the text without what a terminal would take for a command."""
+    """Returns the text without control characters."""
     return text.translate(_CONTROLS)
 
 
 def console() -> Console:
-    """Returns a console on standard output that takes text as it is."""
+    """Returns a console on standard output without markup."""
     return Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
 
 
 def error_console() -> Console:
-    """Returns a console on standard error that takes text as it is."""
+    """Returns a console on standard error without markup."""
     return Console(file=sys.stderr, markup=False, highlight=False, emoji=False)
 
 
 def note(text: str) -> None:
-    """Writes a remark to standard error, where it does not disturb a pipe."""
+    """Prints a remark to standard error, so that it stays out of a pipe."""
     sys.stdout.flush()
     error_console().print(Text(safe(text), style="dim"), soft_wrap=True)
 
 
 def print_json(document: Message | dict[str, object] | list[object]) -> None:
-    """Prints one JSON document; of a message its canonical form, with all its fields."""
+    """Prints one JSON document; a protobuf message in its canonical form, with all fields."""
     value = document
     if isinstance(document, Message):
         value = MessageToDict(document, always_print_fields_with_no_presence=True)
@@ -66,7 +66,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     Args:
         columns: The headings.
         rows: The cells.
-        empty: Said to a person if there is no row.
+        empty: Text to print on a terminal if there are no rows.
     """
     listed = [[safe(cell) for cell in row] for row in rows]
     screen = console()
@@ -93,13 +93,13 @@ def print_listing(
     empty: str,
     as_json: bool,
 ) -> None:
-    """Prints a response that lists something: as JSON, or as a table.
+    """Prints the response of a List call as JSON or as a table.
 
     Args:
-        listing: The response; if it has a ``next_page_token``, it is said that there is more.
+        listing: The response; if it has a ``next_page_token``, a note says that there are more.
         columns: The headings.
         rows: The cells.
-        empty: Said to a person if there is no row.
+        empty: Text to print on a terminal if there are no rows.
         as_json: Print the response itself.
     """
     if as_json:
@@ -111,7 +111,7 @@ def print_listing(
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
-    """Prints names and values, one a line; empty values are left out."""
+    """Prints names and values, one per line, without empty values."""
     screen = console()
     for name, value in fields:
         if value:
@@ -120,7 +120,7 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
 
 
 def print_text(text: str) -> None:
-    """Prints a text as it is stored; into a pipe to the byte."""
+    """Prints a text; into a pipe unchanged, with a newline at the end."""
     if sys.stdout.isatty():
         sys.stdout.write(safe(text) + "\n")
     else:
@@ -128,29 +128,29 @@ def print_text(text: str) -> None:
 
 
 def when(time: Timestamp) -> str:
-    """Returns a time as the person's clock shows it; empty if it is not set."""
+    """Returns a time in the local time zone; empty if it is not set."""
     if not time.seconds:
         return ""
     return time.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def clipped(text: str, limit: int) -> str:
-    """Returns the text on one line, cut to so many characters."""
+    """Returns the text on one line, truncated to `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def labels_line(labels: Iterable[int]) -> str:
-    """Returns labels of where text came from as ``web, mcp``."""
+    """Returns provenance labels as text: ``web, mcp``."""
     names = (enum_name(message_pb2.Provenance, label, "PROVENANCE_") for label in labels)
     return ", ".join(names)
 
 
 def enum_name(wrapper: object, value: int, prefix: str) -> str:
-    """Returns the name of an enum value as a person would write it: ``end turn``."""
+    """Returns the name of an enum value in plain words: ``end turn``."""
     descriptor = wrapper.DESCRIPTOR  # type: ignore[attr-defined]
-    found = descriptor.values_by_number.get(value)
-    if found is None:
+    enum_value = descriptor.values_by_number.get(value)
+    if enum_value is None:
         return str(value)
-    name: str = found.name.removeprefix(prefix).lower().replace("_", " ")
+    name: str = enum_value.name.removeprefix(prefix).lower().replace("_", " ")
     return "" if name == "unspecified" else name

@@ -1,4 +1,4 @@
-"""The option ``--response-format`` of several commands."""
+"""The option ``--response-format``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ResponseFormatOption = Annotated[
     typer.Option(
         "--response-format",
         metavar="FORMAT",
-        help="What replies must be: text, json_object, or the path of a file with a JSON schema.",
+        help="Format of replies: text, json_object, or the path of a file with a JSON schema.",
     ),
 ]
 
@@ -27,10 +27,10 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def response_format(value: str | None) -> pb.ResponseFormat | None:
-    """Returns the format that an option names; None without the option.
+    """Returns the format for the value of the option; None without the option.
 
-    A file has a JSON schema, named after the file; or, as OpenAI's API has it, an object with
-    `type` and `json_schema`.
+    A file contains a JSON schema, which is named after the file, or an object with `type` and
+    `json_schema` as in OpenAI's API.
 
     Raises:
         UsageError: The value is neither a format nor a file with JSON.
@@ -47,7 +47,7 @@ def response_format(value: str | None) -> pb.ResponseFormat | None:
 
 
 def named_format(value: pb.ResponseFormat) -> str:
-    """Returns a format in words, for a person; empty for text."""
+    """Returns a short description of a format; empty for text."""
     match value.WhichOneof("format"):
         case "json_object":
             return "json_object"
@@ -69,7 +69,7 @@ def _read(file: Path) -> pb.JsonSchemaFormat:
     try:
         content = parse_json(text)
     except JsonTextError as error:
-        raise UsageError(f"{file} is no JSON: {error}") from None
+        raise UsageError(f"{file} is not JSON: {error}") from None
     wrapped = content.get("json_schema") if isinstance(content, dict) else None
     if isinstance(wrapped, dict) and "schema" in wrapped:
         return _of_openai(wrapped)

@@ -1,4 +1,4 @@
-"""What the command line can be told from outside: ``STRATA_…`` without a service's name."""
+"""Settings of the command line: ``STRATA_…`` variables without a service's name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import Field
 from strata.agent_loop.models.presets.table import PRESETS
 from strata.client.settings import ClientSettings
 
-# What a process needs to run, whatever it does.
+# Variables that every process needs.
 _FOR_ALL = frozenset({"HOME", "PATH", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR"})
 
 
 class CliSettings(ClientSettings):
-    """Where Strata is, and how it is started here."""
+    """Where the server is, and how `strata up` starts one."""
 
     port: int = Field(
         default=7600, ge=0, le=65535, description="Preferred port of the gateway of `strata up`."
@@ -35,18 +35,18 @@ class CliSettings(ClientSettings):
 
 
 def environment_of_server() -> dict[str, str]:
-    """Returns what a `strata up` that is started from here may see of our environment.
+    """Returns the environment for a `strata up` that a command starts.
 
-    Settings of services and of model providers, and what a process needs to run; no more.
+    It has the settings of services and of model providers, and what every process needs.
     """
     return _environment("STRATA_", *_variables_of_providers())
 
 
 def environment_of_service(name: str) -> dict[str, str]:
-    """Returns what a service in a process of its own may see of our environment.
+    """Returns the environment for the process of one service.
 
-    Its own settings, which may hold keys, and no other service's; keys of chat models are for the
-    agent loop alone, which reads them under the names that providers use.
+    It has that service's settings, which may contain keys, and no other service's. Only the agent
+    loop gets the keys of chat models, which it reads under the providers' own variable names.
 
     Args:
         name: The folder name of the service, ``core_memory``.
@@ -56,7 +56,7 @@ def environment_of_service(name: str) -> dict[str, str]:
 
 
 def _variables_of_providers() -> list[str]:
-    """Returns the beginnings of the variables that users of model providers set."""
+    """Returns the prefixes of the model providers' own variables."""
     return [prefix for preset in PRESETS.values() for prefix in preset.variables_in(os.environ)]
 
 

@@ -1,4 +1,4 @@
-"""Says which times a query speaks of."""
+"""Notes about the time expressions in a query."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from strata.cli.output import note, when
 
 
 class TimeExpression(Protocol):
-    """A stretch of time as search of any service returns it."""
+    """A time expression in the response of a search."""
 
     @property
     def words(self) -> str:
-        """The words of the query."""
+        """The words in the query, such as ``last week``."""
         ...
 
     @property
     def start_time(self) -> Timestamp:
-        """From then on; unset if open."""
+        """Start; unset if open."""
         ...
 
     @property
     def end_time(self) -> Timestamp:
-        """Before then; unset if open."""
+        """End, exclusive; unset if open."""
         ...
 
 
-def print_time_expressions(times: Iterable[TimeExpression]) -> None:
-    """Prints a note for each."""
-    for spoken in times:
-        start, end = when(spoken.start_time) or "ever", when(spoken.end_time) or "now"
-        note(f"{spoken.words!r}: from {start} to {end} counts more.")
+def print_time_expressions(expressions: Iterable[TimeExpression]) -> None:
+    """Prints one note per expression."""
+    for expression in expressions:
+        start, end = when(expression.start_time) or "ever", when(expression.end_time) or "now"
+        note(f"{expression.words!r}: from {start} to {end} counts more.")

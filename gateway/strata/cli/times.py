@@ -1,4 +1,4 @@
-"""Points in time as a person writes them."""
+"""Parses points in time that a person types."""
 
 from __future__ import annotations
 
@@ -28,44 +28,46 @@ AsOfOption = Annotated[
     typer.Option(
         "--as-of",
         metavar="TIME",
-        help='As it was then: "2026-07-30 14:00", "14:00" today, or "2h" ago.',
+        help='The state at this time: "2026-07-30 14:00", "14:00" today, or "2h" ago.',
         show_default=False,
     ),
 ]
 
 
 def parse_time(text: str, now: datetime | None = None) -> datetime:
-    """Returns the point in time that is meant; without a zone it is the person's own.
+    """Returns a point in time; without a zone it is in the local one.
 
     Args:
         text: ``2026-07-30``, ``2026-07-30 14:00``, ``2026-07-30T14:00:00Z``, ``14:00`` of
             today, or a span before now: ``30s``, ``15m``, ``2h``, ``3d``, ``1w``.
-        now: Stands for the present.
+        now: The present, for tests.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has none of these forms.
     """
     present = (now or datetime.now(UTC)).astimezone()
-    given = text.strip()
+    stripped = text.strip()
     try:
-        if ago := _AGO.fullmatch(given):
+        if ago := _AGO.fullmatch(stripped):
             return present - int(ago[1]) * _UNITS[ago[2]]
-        if _CLOCK.fullmatch(given):
-            given = f"{present:%Y-%m-%d} {given.zfill(5) if given.count(':') == 1 else given}"
-        # A time without a zone is the one on the person's clock.
-        return datetime.fromisoformat(given).astimezone()
+        if _CLOCK.fullmatch(stripped):
+            stripped = (
+                f"{present:%Y-%m-%d} {stripped.zfill(5) if stripped.count(':') == 1 else stripped}"
+            )
+        # A time without a zone is local time.
+        return datetime.fromisoformat(stripped).astimezone()
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
-            f'{text!r} is no time. Write "2026-07-30 14:00", "14:00", or "2h" for two hours ago.'
+            f'{text!r} is not a time. Write "2026-07-30 14:00", "14:00", or "2h" for two hours ago.'
         ) from error
 
 
 def parse_end(text: str, now: datetime | None = None) -> datetime:
-    """Returns a point in time that lies ahead.
+    """Returns a point in time in the future.
 
     Args:
         text: A span from now (``12h``, ``90d``, ``4w``), or a point in time as `parse_time` reads.
-        now: Stands for the present.
+        now: The present, for tests.
 
     Raises:
         UsageError: It is neither, or lies in the past.
@@ -82,7 +84,7 @@ def parse_end(text: str, now: datetime | None = None) -> datetime:
 
 
 def timestamp_of(text: str) -> Timestamp | None:
-    """Returns a time as the API takes it; None if there is no text.
+    """Returns a time as a protobuf timestamp; None for an empty text.
 
     Raises:
         UsageError: It is not a time.

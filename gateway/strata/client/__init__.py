@@ -4,8 +4,8 @@
         async for event in client.send(agent_id, "Hello!"):
             ...
 
-Calls fail with the errors of `strata.shared.errors`, which are here too. Names are imported when
-they are first used: the command line shares the errors and must not wait for gRPC.
+Calls raise the errors of `strata.shared.errors`, which this package exports too. Names are imported
+at their first use, because the command line shares the errors and must not wait for gRPC.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from strata.client.client_tools import ClientTools, Untrusted
     from strata.client.connection import Client, connect
     from strata.client.errors import ToolSourceError, UnreachableError
-    from strata.client.following import (
+    from strata.client.images import image
+    from strata.client.run_follower import (
         BackOff,
         ConnectionBack,
         ConnectionLost,
         RunFollower,
         Update,
     )
-    from strata.client.images import image
     from strata.client.services import new_request_id
     from strata.client.source import tool_source
     from strata.client.tools import Effect, returned
@@ -93,11 +93,11 @@ _HOMES = {
     "connect": "connection",
     "ToolSourceError": "errors",
     "UnreachableError": "errors",
-    "BackOff": "following",
-    "ConnectionBack": "following",
-    "ConnectionLost": "following",
-    "RunFollower": "following",
-    "Update": "following",
+    "BackOff": "run_follower",
+    "ConnectionBack": "run_follower",
+    "ConnectionLost": "run_follower",
+    "RunFollower": "run_follower",
+    "Update": "run_follower",
     "image": "images",
     "new_request_id": "services",
     "tool_source": "source",

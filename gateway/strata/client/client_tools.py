@@ -1,4 +1,4 @@
-"""Tools that this program runs for agents: their calls are answered here, with their returns."""
+"""Client tools: functions of this program that answer tool calls of agents."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pydantic_core
 from strata.api.common.v1 import message_pb2 as pb
 from strata.client.tools import wrong_argument
 
-MOST_ANSWERS = 100
-"""Times that one message's runs are answered before they are left to wait."""
+MAX_ANSWERS = 100
+"""Most approval requests that are answered for one message."""
 
-# What the gateway takes of one return.
-_MOST_CHARS = 200_000
+# The gateway's limit for one return.
+_MAX_CHARS = 200_000
 _CUT = "... [cut at {limit} characters]"
 _LABELS = {"web": pb.PROVENANCE_WEB, "mcp": pb.PROVENANCE_MCP}
 
 
 @dataclass(frozen=True, slots=True)
 class Untrusted:
-    """What a tool returns if strangers wrote it; the turn is tainted with it.
+    """A return with untrusted content, which taints the turn.
 
     Attributes:
         value: The return.
-        label: Where it comes from.
+        label: Its provenance.
     """
 
     value: Any
@@ -37,15 +37,15 @@ class Untrusted:
 
 
 class ClientTools:
-    """Functions of this program that agents call by their names.
+    """Functions of this program that agents call by name.
 
     Args:
-        functions: Plain or ``async`` functions or methods. They get their arguments as their
-            annotations say, read by pydantic.
+        functions: Plain or ``async`` functions or methods. pydantic converts their arguments to
+            the types in their annotations.
 
     Raises:
-        InvalidArgumentError: One has no name, two have the same, or pydantic cannot read an
-            annotation.
+        InvalidArgumentError: A function has no name, two have the same name, or pydantic does not
+            support an annotation.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
@@ -63,16 +63,15 @@ class ClientTools:
                     None
                 )
 
-    def cover(self, request: pb.ApprovalRequestPart) -> bool:
-        """Says whether all that is asked for are calls of these functions."""
+    def covers(self, request: pb.ApprovalRequestPart) -> bool:
+        """Whether the request consists only of calls of these functions."""
         return len(self._own(request)) == len(request.tool_calls)
 
     async def decide(self, request: pb.ApprovalRequestPart) -> list[pb.ApprovalDecision]:
-        """Makes the calls of these functions, in their order, and returns the decisions about them.
+        """Calls these functions in the order of the request, and returns the decisions.
 
-        All else in the request is left out; an answer needs a decision about each call. An
-        exception of a function is told to the model by type and message. A plain function runs in
-        a thread.
+        Other calls in the request are left out, although an answer needs a decision about each
+        call. The model gets type and message of an exception. A plain function runs in a thread.
         """
         hashes = {bound.tool_call_id: bound.arguments_hash for bound in request.bindings}
         return [
@@ -93,7 +92,7 @@ class ClientTools:
             tool_call_id=call.tool_call_id, arguments_hash=arguments_hash
         )
         try:
-            value = await _called(self._functions[call.name], call.arguments)
+            value = await _call(self._functions[call.name], call.arguments)
             if isinstance(value, Untrusted):
                 decision.client_taint.append(_LABELS[value.label])
                 value = value.value
@@ -105,15 +104,15 @@ class ClientTools:
 
 
 def calls_by_client(request: pb.ApprovalRequestPart) -> frozenset[str]:
-    """Returns the ids of the calls of a request that wait for the return of a client's tool."""
+    """Returns the ids of a request's calls of client tools."""
     return frozenset(bound.tool_call_id for bound in request.bindings if bound.by_client)
 
 
-async def _called(function: Callable[..., Any], arguments: str) -> Any:
-    given: Mapping[str, Any] = pydantic_core.from_json(arguments or "{}")
+async def _call(function: Callable[..., Any], arguments: str) -> Any:
+    values: Mapping[str, Any] = pydantic_core.from_json(arguments or "{}")
     if inspect.iscoroutinefunction(function):
-        return await function(**given)
-    value = await asyncio.to_thread(function, **given)
+        return await function(**values)
+    value = await asyncio.to_thread(function, **values)
     return await value if inspect.isawaitable(value) else value
 
 
@@ -124,9 +123,9 @@ def _as_text(value: Any) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Returns text as a message can hold it: no NUL, no half of a character, not too long."""
+    """Returns text that is valid in a message: without NUL and lone surrogates, and truncated."""
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
-    if len(text) <= _MOST_CHARS:
+    if len(text) <= _MAX_CHARS:
         return text
-    note = _CUT.format(limit=_MOST_CHARS)
-    return text[: _MOST_CHARS - len(note)] + note
+    note = _CUT.format(limit=_MAX_CHARS)
+    return text[: _MAX_CHARS - len(note)] + note

@@ -1,4 +1,4 @@
-"""A gateway for a Python program: the generated stubs, and the few things that take more."""
+"""Client of a gateway for Python programs: the generated stubs, and helpers on top of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.client.client_tools import MOST_ANSWERS, ClientTools
-from strata.client.following import BackOff, Request, RunFollower
+from strata.client.client_tools import MAX_ANSWERS, ClientTools
 from strata.client.images import ImageSource, user_message
+from strata.client.run_follower import BackOff, FollowedRequest, RunFollower
 from strata.client.services import CALL_S, Services, new_request_id, open_channel
 from strata.client.settings import ClientSettings
 from strata.client.source import tool_source
@@ -26,9 +26,9 @@ from strata.shared.errors import PermissionDeniedError, Reason
 
 
 class Client(Services):
-    """One gateway; made by `connect`.
+    """Client of one gateway; created by `connect`.
 
-    Every call that the gateway has is a method of a stub: ``client.agents.CreateAgent(...)``.
+    Every RPC of the gateway is a method of a stub: ``client.agents.CreateAgent(...)``.
     """
 
     async def send(
@@ -46,34 +46,34 @@ class Client(Services):
         back_off: BackOff | None = None,
         tools: Sequence[Callable[..., Any]] = (),
     ) -> AsyncGenerator[RunEvent, None]:
-        """Sends a message, and yields the events of its run to the end, each once.
+        """Sends a message, and yields each event of its run once, up to the end.
 
-        Calls of the client's tools are made here by the functions of `tools`, and the events of
-        the run that goes on with their returns follow: the last ``run_finished`` counts. A run
-        that waits for anything else ends there; so does the hundredth.
+        Calls of client tools are answered with the functions in `tools`, and the events of the
+        continuing run follow: the last ``run_finished`` counts. The iteration ends at a run that
+        waits for anything else, and after a hundred answers.
 
-        A connection that breaks is taken up again behind the last event that arrived; the
-        message counts once. Who stops listening does not stop the run.
+        A broken connection is resumed after the last event; the message takes effect once. Leaving
+        the iteration does not stop the run.
 
         Args:
-            agent_id: To whom.
-            text: What a person says.
-            images: Images beside the text: bytes, files, https URLs, or parts that `image` made.
-            conversation_id: Where; empty for the agent's default conversation.
+            agent_id: The agent.
+            text: The text of the message.
+            images: Images of the message: bytes, files, https URLs, or parts made by `image`.
+            conversation_id: The conversation; empty for the agent's default one.
             max_steps: Most model calls; 0 for the server's default.
-            request_id: Names the message; one that was sent before gives the events of its run.
-            stream_tokens: Yield text as it comes, not only whole messages. A reply in JSON comes
-                whole, once it is checked.
-            send_message_as_text: Yield what the tool ``send_message`` sends as the agent's text,
+            request_id: Idempotency key; a repeated one returns the events of its first run.
+            stream_tokens: Yield text as it is generated, not only whole messages. A reply in JSON
+                is yielded whole, after it is validated.
+            send_message_as_text: Yield messages of the tool ``send_message`` as the agent's text,
                 not as calls and returns.
-            response_format: What the reply must be; None as the agent says.
-            back_off: How a lost connection is taken up again.
-            tools: Functions that this program runs; see `ClientTools`. The agent needs tools of
-                their names that are the client's; see `upsert_tool`.
+            response_format: Format of the reply; None for the agent's setting.
+            back_off: Waits between attempts to reconnect.
+            tools: Functions for client tools; see `ClientTools`. The agent needs client tools of
+                these names; see `upsert_tool`.
 
         Raises:
-            InvalidArgumentError: The functions cannot be told apart, or not be called; or an image
-                is not accepted.
+            InvalidArgumentError: Two functions have the same name, a function cannot be called, or
+                an image is not accepted.
             UnreachableError: There was no contact for too long.
             StrataError: The gateway refused.
         """
@@ -101,66 +101,68 @@ class Client(Services):
         max_steps: int = 0,
         back_off: BackOff | None = None,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Makes the calls that a request waits for, and yields as `send` with `tools` does.
+        """Answers the calls of an open request, and yields events like `send` with `tools`.
 
-        For what an earlier program has left waiting: the metadata ``approval_id`` of the error
-        ``APPROVAL_PENDING`` names it.
+        Use it for a request that an earlier program left open; the error ``APPROVAL_PENDING`` has
+        its id in the metadata ``approval_id``.
 
         Args:
             approval_id: The request.
-            tools: Functions that this program runs.
+            tools: Functions for client tools.
             max_steps: Most model calls of each run; 0 for the server's default.
-            back_off: How a lost connection is taken up again.
+            back_off: Waits between attempts to reconnect.
 
         Raises:
-            InvalidArgumentError: The request asks for something that is none of these functions.
+            InvalidArgumentError: The request contains a call of another tool.
             UnreachableError: There was no contact for too long.
             StrataError: The gateway refused.
         """
-        own = ClientTools(tools)
-        found = await self.runs.GetApproval(run_pb.GetApprovalRequest(approval_id=approval_id))
-        asked = found.approval.request
-        if not own.cover(asked):
-            names = ", ".join(sorted({call.name for call in asked.tool_calls}))
-            raise wrong_argument("tools", f"do not run all that is asked for: {names}")
+        client_tools = ClientTools(tools)
+        response = await self.runs.GetApproval(run_pb.GetApprovalRequest(approval_id=approval_id))
+        approval_request = response.approval.request
+        if not client_tools.covers(approval_request):
+            names = ", ".join(sorted({call.name for call in approval_request.tool_calls}))
+            raise wrong_argument("tools", f"do not include all requested functions: {names}")
         request = run_pb.RespondToApprovalRequest(
-            approval_id=approval_id, decisions=await own.decide(asked), max_steps=max_steps
+            approval_id=approval_id,
+            decisions=await client_tools.decide(approval_request),
+            max_steps=max_steps,
         )
-        async with aclosing(self._runs_of(request, own, back_off)) as events:
+        async with aclosing(self._runs_of(request, client_tools, back_off)) as events:
             async for event in events:
                 yield event
 
     async def _runs_of(
-        self, request: Request, own: ClientTools, back_off: BackOff | None
+        self, request: FollowedRequest, client_tools: ClientTools, back_off: BackOff | None
     ) -> AsyncGenerator[RunEvent, None]:
         asked_form = request.HasField("send_message_as_text")
         as_text = request.send_message_as_text if asked_form else None
-        for _ in range(MOST_ANSWERS):
-            asked: message_pb2.ApprovalRequestPart | None = None
+        for _ in range(MAX_ANSWERS):
+            approval_request: message_pb2.ApprovalRequestPart | None = None
             async with aclosing(self.follow(request, back_off)) as events:
                 async for event in events:
                     if event.HasField("approval_requested"):
-                        asked = event.approval_requested.approval
+                        approval_request = event.approval_requested.approval
                     yield event
-            if asked is None or not own.cover(asked):
+            if approval_request is None or not client_tools.covers(approval_request):
                 return
             request = run_pb.RespondToApprovalRequest(
-                approval_id=asked.approval_id,
-                decisions=await own.decide(asked),
+                approval_id=approval_request.approval_id,
+                decisions=await client_tools.decide(approval_request),
                 max_steps=request.max_steps,
                 send_message_as_text=as_text,
             )
 
     async def follow(
         self,
-        request: Request,
+        request: FollowedRequest,
         back_off: BackOff | None = None,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Sends a message or the answer to an approval, and yields as `send` does.
+        """Sends a message or the answer to an approval, and yields events like `send`.
 
         Args:
-            request: A missing ``request_id`` is set.
-            back_off: How a lost connection is taken up again.
+            request: The request; a missing ``request_id`` is set.
+            back_off: Waits between attempts to reconnect.
 
         Raises:
             UnreachableError: There was no contact for too long.
@@ -187,10 +189,10 @@ class Client(Services):
         description: str | None = None,
         return_char_limit: int = 0,
     ) -> tool_pb.Tool:
-        """Stores a function as a tool, or a new version of it; agents name it to have it.
+        """Stores a function as a tool, or as a new version of it; agents use it by name.
 
-        What is sent is text: the function and what it uses of its module. Nothing of it is run,
-        here or there; see `tool_source`.
+        The source of the function and of everything that it uses in its module is sent. None of it
+        is run, neither here nor on the server; see `tool_source`.
 
         Args:
             function: A function, plain or ``async``, with annotations and a docstring.
@@ -198,16 +200,17 @@ class Client(Services):
             pip_requirements: Packages that it needs: ``"requests>=2,<3"``.
             secret_names: Secrets that it gets as environment variables.
             allowed_hosts: Hosts that it may reach by http and https; none for no network.
-            by_client: A program of yours runs it, and nothing of its body is sent; see `send`.
+            by_client: Make it a client tool, whose body is not sent; see `send`.
             requires_approval: Every call waits for a person.
-            parallel: Its calls may run at the same time.
-            effect: What a call does to the world. A call whose outcome is unknown is made again
-                only if that does no harm.
-            description: In place of the docstring.
+            parallel: Its calls may run concurrently.
+            effect: Effect of a call. A call with unknown outcome is repeated only if it is
+                read-only or idempotent.
+            description: Description instead of the docstring.
             return_char_limit: Most characters of a return; 0 for the server's default.
 
         Raises:
-            ToolSourceError: The function cannot stand alone; names and lines are told.
+            ToolSourceError: The function needs something that its module does not define; the
+                message has names and lines.
             StrataError: The gateway refused.
         """
         request = tool_pb.UpsertToolRequest(
@@ -232,21 +235,21 @@ class Client(Services):
     async def run_tool(
         self, tool: Callable[..., Any] | str, arguments: Mapping[str, Any] | None = None
     ) -> tool_pb.RunToolResponse:
-        """Runs a tool once in the sandbox, without an agent; `returned` reads what it gave.
+        """Runs a tool once in the sandbox, without an agent; read its return with `returned`.
 
         Args:
-            tool: A function, which is tried and not stored, without packages and secrets; or
-                the name of a tool that is stored.
-            arguments: What JSON can hold, by parameter.
+            tool: A function, which is run without packages and secrets and not stored; or the name
+                of a stored tool.
+            arguments: JSON values by parameter.
 
         Raises:
-            ToolSourceError: The function cannot stand alone.
+            ToolSourceError: The function needs something that its module does not define.
             StrataError: The gateway refused.
         """
         request = tool_pb.RunToolRequest(arguments_json=arguments_json(arguments))
         if isinstance(tool, str):
-            found = await self.tools.GetTool(tool_pb.GetToolRequest(name=tool))
-            request.tool_id = found.tool.id
+            response = await self.tools.GetTool(tool_pb.GetToolRequest(name=tool))
+            request.tool_id = response.tool.id
         else:
             request.source_code = tool_source(tool, packages=False)
             request.function_name = tool.__name__
@@ -264,26 +267,26 @@ async def connect(
     tls: bool = False,
     ca_file: Path | None = None,
 ) -> AsyncIterator[Client]:
-    """Talks to a gateway while the block lasts.
+    """Opens a connection to a gateway for the length of the block.
 
-    What is not given is looked for as the command line does: ``STRATA_ADDRESS`` and
-    ``STRATA_API_KEY``, then the Strata that runs on the data folder (``STRATA_DATA``).
+    Missing values are read as by the command line: from ``STRATA_ADDRESS`` and
+    ``STRATA_API_KEY``, then from the Strata that runs on the data folder (``STRATA_DATA``).
 
     Args:
-        address: ``host:port``, or ``https://host`` to speak TLS (port 443 if none is given).
-        api_key: The key; it also decides the project.
-        project: Name or id of the project that the key must belong to; empty for whichever.
-        data: A data folder; comes before the environment.
-        timeout_s: Longest time that a unary call may take; None for no limit. Streams have none.
+        address: ``host:port``, or ``https://host`` to speak TLS (default port 443).
+        api_key: The key, which also determines the project.
+        project: Name or id of the project that the key must belong to; empty for any.
+        data: A data folder; takes precedence over the environment.
+        timeout_s: Deadline of a unary call in seconds; None for none. Streams have none.
         tls: Speak TLS; else ``STRATA_TLS``.
-        ca_file: PEM file of the authorities to trust; else ``STRATA_TLS_CA_FILE``, else the public
-            ones. Our own certificate, for a gateway that asks for one, is named by
-            ``STRATA_TLS_CERTIFICATE_FILE`` and ``STRATA_TLS_KEY_FILE``.
+        ca_file: PEM file of trusted certificate authorities; else ``STRATA_TLS_CA_FILE``, else the
+            public ones. A client certificate is read from ``STRATA_TLS_CERTIFICATE_FILE`` and
+            ``STRATA_TLS_KEY_FILE``.
 
     Raises:
-        UnreachableError: No address is given and nothing runs on the data folder.
+        UnreachableError: There is no address and nothing runs on the data folder.
         UnauthenticatedError: There is no key (``CREDENTIALS_MISSING``).
-        PermissionDeniedError: The key is another project's.
+        PermissionDeniedError: The key belongs to another project.
         InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``.
         FailedPreconditionError: A file of the TLS settings cannot be used.
     """
@@ -298,10 +301,10 @@ async def connect(
 
 
 async def _check_project(client: Client, wanted: str) -> None:
-    own = (await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())).project
-    if wanted not in {own.id, own.name}:
+    project = (await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())).project
+    if wanted not in {project.id, project.name}:
         raise PermissionDeniedError(
-            f"The API key belongs to the project {own.name!r}, not to {wanted!r}.",
+            f"The API key belongs to the project {project.name!r}, not to {wanted!r}.",
             reason=Reason.CREDENTIALS_INVALID,
-            metadata={"project": own.id},
+            metadata={"project": project.id},
         )

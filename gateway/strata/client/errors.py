@@ -1,4 +1,4 @@
-"""What fails on this side of the wire."""
+"""Errors that the client raises itself."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from strata.shared.errors import FieldViolation, InvalidArgumentError, Unavailab
 
 
 class UnreachableError(UnavailableError):
-    """No gateway answers; not the same as a gateway that cannot do something now."""
+    """No gateway answers, in contrast to a gateway that is temporarily unable to serve a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """One thing that keeps a function from being a tool.
+    """A reason why a function cannot be a tool.
 
     Attributes:
-        text: What is wrong, and what would be right.
-        line: Line of the file that the function is in, from 1; 0 if it is about none.
+        text: What is wrong, and what is needed.
+        line: Line in the function's file, from 1; 0 for none.
     """
 
     text: str
@@ -30,17 +30,19 @@ class SourceProblem:
 
 
 class ToolSourceError(InvalidArgumentError):
-    """No source that stands alone can be made of a function; nothing was sent.
+    """The source of a tool cannot be extracted from a function; nothing was sent.
 
     Attributes:
-        problems: Everything that was found, by line.
+        problems: All problems, by line.
     """
 
     def __init__(self, function: str, problems: Iterable[SourceProblem], file: str = "") -> None:
-        self.problems = tuple(sorted(set(problems), key=lambda each: (each.line, each.text)))
+        self.problems = tuple(
+            sorted(set(problems), key=lambda problem: (problem.line, problem.text))
+        )
         where = f" ({file})" if file else ""
-        told = "; ".join(map(str, self.problems))
+        listed = "; ".join(map(str, self.problems))
         super().__init__(
-            f"{function}{where} cannot be a tool: {told}",
+            f"{function}{where} cannot be a tool: {listed}",
             violations=[FieldViolation("function", str(problem)) for problem in self.problems],
         )

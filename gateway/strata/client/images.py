@@ -1,4 +1,4 @@
-"""Images in messages of a Python program."""
+"""Messages with images."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def image(source: bytes | str | os.PathLike[str], *, alt_text: str = "") -> mess
     Args:
         source: Bytes or a file of a PNG, JPEG, GIF or WebP image; or an https URL, which the
             server fetches once, when the run begins.
-        alt_text: What the image shows, in words. Searches find the message by it, and models that
-            cannot see images are shown it.
+        alt_text: Description of the image. Searches use it, and models without image support get
+            it instead of the image.
 
     Raises:
-        InvalidArgumentError: It is not such an image, or too large.
+        InvalidArgumentError: It is not such an image, or it is too large.
         OSError: The file cannot be read.
     """
     part = message_pb2.ImagePart(alt_text=alt_text)
@@ -50,7 +50,7 @@ def user_message(text: str, images: Sequence[ImageSource] = ()) -> message_pb2.M
         InvalidArgumentError: One of the images is not accepted.
         OSError: A file cannot be read.
     """
-    parts = [each if isinstance(each, message_pb2.Part) else image(each) for each in images]
+    parts = [source if isinstance(source, message_pb2.Part) else image(source) for source in images]
     if text or not parts:
         parts.insert(0, message_pb2.Part(text=message_pb2.TextPart(text=text)))
     return message_pb2.MessageInput(role=message_pb2.ROLE_USER, parts=parts)

@@ -63,7 +63,7 @@ from strata.shared.tls import ClientTls
 CALL_S = 30.0
 
 _ATTEMPTS = 3
-# Proxies in between may take pings that come more often for an attack.
+# Proxies may treat more frequent pings as an attack.
 _PING_S = 10.0
 _FILES = (
     agent_service_pb2,
@@ -87,12 +87,12 @@ _FILES = (
 
 
 class Services:
-    """The services of one gateway.
+    """Stubs of the services of one gateway.
 
     Calls raise `strata.shared.errors`.
 
     Args:
-        channel: To the gateway.
+        channel: Channel to the gateway.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -170,12 +170,12 @@ class Services:
 
     @cached_property
     def schedules(self) -> schedule_service_pb2_grpc.ScheduleServiceStub:
-        """Runs that start at a time."""
+        """Schedules."""
         return schedule_service_pb2_grpc.ScheduleServiceStub(self.channel)
 
     @cached_property
     def webhooks(self) -> webhook_service_pb2_grpc.WebhookServiceStub:
-        """Requests that say that a run has ended."""
+        """Webhooks."""
         return webhook_service_pb2_grpc.WebhookServiceStub(self.channel)
 
     @cached_property
@@ -192,18 +192,18 @@ async def open_channel(
     tls: ClientTls | None = None,
     timeout_s: float | None = CALL_S,
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """Makes a channel to a gateway for the block; it connects at the first call.
+    """Opens a channel to a gateway for the length of the block; it connects at the first call.
 
-    Unary calls that the contract declares repeatable are sent again when the gateway is not
-    there for a moment. Streams have no deadline of their own.
+    Unary calls that the API declares repeatable are retried while the gateway is unavailable.
+    Streams have no deadline.
 
     Args:
         address: A gRPC target.
         api_key: Sent with each call.
-        tls: How TLS is spoken; None is without.
-        timeout_s: Longest time that a unary call may take.
+        tls: TLS settings; None for no TLS.
+        timeout_s: Deadline of a unary call in seconds; None for none.
     """
-    services = [each for file in _FILES for each in file.DESCRIPTOR.services_by_name.values()]
+    services = [service for file in _FILES for service in file.DESCRIPTOR.services_by_name.values()]
     factory = ChannelFactory(
         ChannelOptions(max_attempts=_ATTEMPTS, local_subchannels=True, keepalive_s=_PING_S),
         CallPolicy(unary_timeout_s=timeout_s, stream_timeout_s=None),
@@ -215,7 +215,7 @@ async def open_channel(
 
 
 def is_transport_failure(error: BaseException) -> bool:
-    """Whether a call failed on its way; an answer of the gateway carries details."""
+    """Whether a call failed in transport; an error of the gateway itself carries details."""
     cause = error.__cause__
     if not isinstance(cause, grpc.aio.AioRpcError):
         return False
@@ -223,5 +223,5 @@ def is_transport_failure(error: BaseException) -> bool:
 
 
 def new_request_id(prefix: str = "py") -> str:
-    """Returns a new idempotency key: a call that is repeated by the channel counts once."""
+    """Returns a new idempotency key, so that a call that the channel retries takes effect once."""
     return f"{prefix}-{uuid.uuid4()}"

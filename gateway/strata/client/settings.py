@@ -1,4 +1,4 @@
-"""What a client can be told from outside: ``STRATA_…`` without a service's name."""
+"""Settings of clients: ``STRATA_…`` variables without a service's name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.shared.settings import EnvironmentSettings
 
 
 class ClientSettings(EnvironmentSettings):
-    """Where Strata is."""
+    """Address and keys of the server."""
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", frozen=True)
 
@@ -34,12 +34,12 @@ class ClientSettings(EnvironmentSettings):
     tls: bool = Field(default=False, description="Speak TLS with the gateway.")
     tls_ca_file: Path | None = Field(
         default=None,
-        description="PEM file of the authorities that may have signed the gateway's certificate;"
-        " unset means the public ones.",
+        description="PEM file of the trusted certificate authorities; unset means the public ones.",
     )
     tls_certificate_file: Path | None = Field(
-        default=None, description="PEM file of our certificate, for a gateway that asks for one."
+        default=None,
+        description="PEM file of the client's certificate, for a gateway that needs it.",
     )
     tls_key_file: Path | None = Field(
-        default=None, description="PEM file of the private key of our certificate."
+        default=None, description="PEM file of the private key of that certificate."
     )

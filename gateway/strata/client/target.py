@@ -1,4 +1,4 @@
-"""Where the gateway is, and with which key: what is given, the environment, the data folder."""
+"""Address and key of the gateway: from arguments, then the environment, then the data folder."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ API_KEY_FILE = "api-key"
 ORGANIZATION_KEY_FILE = "organization-key"
 _HTTP, _HTTPS = "http://", "https://"
 _HTTPS_PORT = 443
-# A host name or an address: what else stands there belongs to a URL, such as a user or a query.
+# Characters that belong to other parts of a URL, such as a user or a query.
 _NOT_IN_A_HOST = frozenset(" \t\n\r\f\v@?#/\\%")
 
 _START_IT = "Start it with: strata up"
-# Stands in the file until a start has got far enough to make a key.
+# Content of the key file until the first start has created a key.
 _NO_KEY_YET = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a caller says about the connection; empty means nothing.
+    """Connection options of a caller; empty values are unset.
 
     Attributes:
-        tls: Speak TLS; so does an address that begins with ``https://``, and a `ca_file`.
-        ca_file: PEM file of the authorities to trust.
+        tls: Speak TLS; implied by an address with ``https://`` and by a `ca_file`.
+        ca_file: PEM file of trusted certificate authorities.
     """
 
     address: str = ""
@@ -51,12 +51,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class KeyKind:
-    """One of the two kinds of keys that a data folder has.
+    """One of the two kinds of keys in a data folder.
 
     Attributes:
-        name: What a person calls it.
+        name: Its name in messages.
         file: Its file in the folder of secrets.
-        variable: The environment variable with one.
+        variable: Its environment variable.
     """
 
     name: str
@@ -69,8 +69,8 @@ ORGANIZATION_KEY = KeyKind("organisation key", ORGANIZATION_KEY_FILE, "STRATA_OR
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """How the caller gives an address and a key, for advice."""
+class OptionNames:
+    """Names of the caller's options for address and key, for error messages."""
 
     address: str = "the address"
     api_key: str = "api_key"
@@ -78,13 +78,13 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The gateway to talk to.
+    """Address and key of a gateway.
 
     Attributes:
         address: Its gRPC target.
         api_key: Sent with each call.
-        advice: What to do when nothing answers there.
-        tls: How TLS is spoken; None is without.
+        advice: What to do if nothing answers there.
+        tls: TLS settings; None for no TLS.
     """
 
     address: str
@@ -96,33 +96,32 @@ class Target:
 def find_target(
     choice: Choice,
     settings: ClientSettings,
-    words: Words | None = None,
+    option_names: OptionNames | None = None,
     kind: KeyKind = PROJECT_KEY,
 ) -> Target:
-    """Returns the gateway to talk to.
+    """Returns address and key of the gateway.
 
-    A folder that is named by the caller comes before an address of the environment.
-    The key of the data folder goes to the gateway of that folder only, never to an
-    address that was given.
+    A data folder in `choice` takes precedence over an address in the environment. The key of a
+    data folder is sent only to the gateway of that folder, never to another address.
 
     Raises:
-        UnreachableError: No address is given and nothing runs on the data folder.
+        UnreachableError: There is no address and nothing runs on the data folder.
         UnauthenticatedError: There is no key (``CREDENTIALS_MISSING``).
-        PermissionDeniedError: The data folder belongs to somebody else.
+        PermissionDeniedError: The data folder belongs to another user.
         InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``, or the
-            key holds characters that no key has.
+            key has invalid characters.
     """
-    words = words or Words()
+    option_names = option_names or OptionNames()
     by_folder = choice.data is not None and not choice.address
     api_key = _checked_key(choice.api_key or ("" if by_folder else settings.api_key), kind)
-    given = choice.address or ("" if by_folder else settings.address)
-    if given:
-        origin = words.address if choice.address else "STRATA_ADDRESS"
-        tls = _tls(choice, settings, given)
-        address = checked_address(given, default_port=_HTTPS_PORT if tls else None)
+    address_text = choice.address or ("" if by_folder else settings.address)
+    if address_text:
+        origin = option_names.address if choice.address else "STRATA_ADDRESS"
+        tls = _tls(choice, settings, address_text)
+        address = checked_address(address_text, default_port=_HTTPS_PORT if tls else None)
         return Target(
             address,
-            api_key or _folder_key(folder_of(choice, settings), address, words, kind),
+            api_key or _folder_key(folder_of(choice, settings), address, option_names, kind),
             f"Is {origin} right, and is Strata running there? {_START_IT}. If it speaks TLS, give"
             " https:// before the address."
             if tls is None
@@ -132,40 +131,42 @@ def find_target(
         )
     folder = folder_of(choice, settings)
     address = _running_address(folder)
-    return Target(address, api_key or _folder_key(folder, address, words, kind), _start(folder))
+    return Target(
+        address, api_key or _folder_key(folder, address, option_names, kind), _start(folder)
+    )
 
 
 def find_organization_target(
     choice: Choice,
     settings: ClientSettings,
-    words: Words | None = None,
+    option_names: OptionNames | None = None,
     organization_key: str = "",
 ) -> Target:
-    """Returns the gateway to talk to with an organisation key; otherwise as `find_target`.
+    """Returns address and organisation key of the gateway; otherwise like `find_target`.
 
     Args:
-        choice: Where the gateway is; the key in it does not count.
-        settings: Those of the client.
-        words: For advice.
-        organization_key: The key, if the caller names one.
+        choice: Connection options; their key is ignored.
+        settings: Settings of the client.
+        option_names: Names of the options, for error messages.
+        organization_key: The caller's key; may be empty.
     """
     return find_target(
         replace(choice, api_key=organization_key),
         settings.model_copy(update={"api_key": settings.organization_key}),
-        words,
+        option_names,
         ORGANIZATION_KEY,
     )
 
 
 def folder_of(choice: Choice, settings: ClientSettings) -> DataFolder:
-    """Returns the data folder that is meant; it need not exist."""
+    """Returns the data folder, which may not exist."""
     from strata.embedded.data_folder import DataFolder  # noqa: PLC0415 - an address needs none
 
     return DataFolder(choice.data or settings.data)
 
 
 def checked_address(address: str, *, default_port: int | None = None) -> str:
-    """Returns a gRPC target.
+    """Validates an address and returns it as a gRPC target.
 
     Args:
         address: ``host:port``, also with ``http://`` or ``https://`` before it, or a target of
@@ -173,7 +174,7 @@ def checked_address(address: str, *, default_port: int | None = None) -> str:
         default_port: Port of an address without one; None refuses such addresses.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: It is not an address.
     """
     scheme, bare = _split_scheme(address)
     bare = bare.rstrip("/")
@@ -191,9 +192,9 @@ def checked_address(address: str, *, default_port: int | None = None) -> str:
 
 
 def data_option(folder: DataFolder) -> str:
-    """Returns the option that names a data folder on a command line, for hints to copy.
+    """Returns the command-line option for a data folder, for hints to copy.
 
-    It is empty for the default folder. STRATA_DATA does not count: it need not be set in the
+    It is empty for the default folder. STRATA_DATA is ignored, because it may not be set in the
     terminal that the hint is copied to.
     """
     from strata.embedded.data_folder import DataFolder  # noqa: PLC0415 - an address needs none
@@ -207,7 +208,7 @@ def _start(folder: DataFolder) -> str:
 
 
 def _split_scheme(address: str) -> tuple[str, str]:
-    """Returns ``http://``, ``https://`` or nothing, and the rest; schemes have no case."""
+    """Returns ``http://``, ``https://`` or nothing, and the rest; case-insensitive."""
     text = address.strip()
     for scheme in (_HTTP, _HTTPS):
         if text[: len(scheme)].lower() == scheme:
@@ -221,7 +222,7 @@ def _is_host(host: str) -> bool:
             return host.endswith("]") and bool(ipaddress.IPv6Address(host[1:-1]))
         except ValueError:
             return False
-    # Without brackets the port of an IPv6 address could not be told from its last part.
+    # Without brackets, the port of an IPv6 address is ambiguous.
     return bool(host) and ":" not in host and _NOT_IN_A_HOST.isdisjoint(host)
 
 
@@ -230,22 +231,22 @@ def _is_port(port: str) -> bool:
 
 
 def _without_user(address: str) -> str:
-    """Returns an address as an error shows it: without a password that stands in it."""
+    """Returns an address for error messages, without a user and password in it."""
     before, at, host = address.rpartition("@")
     scheme = before.partition("://")[0] + "://" if "://" in before else ""
     return f"{scheme}...@{host}" if at else address
 
 
 def _checked_key(key: str, kind: KeyKind) -> str:
-    """Returns a key without the blanks around it, such as the end of a line of a file.
+    """Returns a key without surrounding white space.
 
     Raises:
-        InvalidArgumentError: It holds characters that no key has, and no header can carry.
+        InvalidArgumentError: It has characters that neither a key nor a header can have.
     """
     key = key.strip()
     if not key.isascii() or not key.isprintable() or " " in key:
         raise InvalidArgumentError(
-            f"The {kind.name} holds blanks or characters that no key has. Give the key as it was"
+            f"The {kind.name} has blanks or invalid characters. Give the key as it was"
             " printed when it was created."
         )
     return key
@@ -258,7 +259,7 @@ def _without_port(bare: str) -> bool:
 
 
 def _tls(choice: Choice, settings: ClientSettings, address: str) -> ClientTls | None:
-    """Returns how TLS is spoken with an address that was named, not found in a data folder."""
+    """Returns the TLS settings for an address from options or environment; None for no TLS."""
     scheme, _ = _split_scheme(address)
     asked = choice.tls or choice.ca_file is not None
     if asked and scheme == _HTTP:
@@ -284,7 +285,7 @@ def _running_address(folder: DataFolder) -> str:
         runtime = folder.running()
         holder = folder.holder()
     except PermissionError as error:
-        raise _foreign(folder) from error
+        raise _owned_by_another_user(folder) from error
     if runtime is not None:
         return checked_address(runtime.address)
     if holder is not None:
@@ -294,7 +295,7 @@ def _running_address(folder: DataFolder) -> str:
     raise UnreachableError(f"Strata is not running on {folder.path}. {_start(folder)}")
 
 
-def _folder_key(folder: DataFolder, address: str, words: Words, kind: KeyKind) -> str:
+def _folder_key(folder: DataFolder, address: str, option_names: OptionNames, kind: KeyKind) -> str:
     try:
         runtime = folder.running()
         if runtime is not None and runtime.address == address:
@@ -304,16 +305,17 @@ def _folder_key(folder: DataFolder, address: str, words: Words, kind: KeyKind) -
     except FileNotFoundError:
         pass
     except PermissionError as error:
-        raise _foreign(folder) from error
+        raise _owned_by_another_user(folder) from error
     raise UnauthenticatedError(
-        f"There is no {kind.name} for {address}. Give {words.api_key}, or set {kind.variable}.",
+        f"There is no {kind.name} for {address}. Give {option_names.api_key}, or set"
+        f" {kind.variable}.",
         reason=Reason.CREDENTIALS_MISSING,
     )
 
 
-def _foreign(folder: DataFolder) -> PermissionDeniedError:
+def _owned_by_another_user(folder: DataFolder) -> PermissionDeniedError:
     return PermissionDeniedError(
-        f"The data folder {folder.path} belongs to another user. Be that user, or set "
+        f"The data folder {folder.path} belongs to another user. Run as that user, or set "
         "STRATA_ADDRESS and STRATA_API_KEY.",
         reason=Reason.UNSPECIFIED,
     )

@@ -1,4 +1,4 @@
-"""What the client adds to ``ToolService``: words for effects, arguments and returns as values."""
+"""Helpers for ``ToolService``: names of effects, and conversion of arguments and returns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ EFFECTS: Mapping[str, tool_pb2.ToolEffect.ValueType] = {
 
 
 def effect_of(word: str) -> tool_pb2.ToolEffect.ValueType:
-    """Returns the effect that a word names; empty for none declared.
+    """Returns the effect with a name; an empty name means unspecified.
 
     Raises:
-        InvalidArgumentError: It is no effect.
+        InvalidArgumentError: There is no such effect.
     """
     if word not in EFFECTS:
         raise wrong_argument("effect", "must be read-only, idempotent or side-effect")
@@ -32,28 +32,28 @@ def effect_of(word: str) -> tool_pb2.ToolEffect.ValueType:
 
 
 def arguments_json(arguments: Mapping[str, Any] | None) -> str:
-    """Returns arguments as ``RunTool`` takes them.
+    """Returns arguments as JSON for ``RunTool``.
 
     Raises:
-        InvalidArgumentError: JSON cannot hold them.
+        InvalidArgumentError: They cannot be represented in JSON.
     """
     try:
         return json.dumps(dict(arguments or {}), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise wrong_argument("arguments", f"are no JSON: {error}") from None
+        raise wrong_argument("arguments", f"are not valid JSON: {error}") from None
 
 
 def returned(ran: pb.RunToolResponse) -> Any:
-    """Returns what a model is told: what a tool returned, or the text of its error.
+    """Returns the return value of a tool, or the text of its error.
 
-    Lists and dicts are themselves, everything else is text. ``ran.tool_return.status`` tells
+    Lists and dicts are returned as such, everything else as text. ``ran.tool_return.status`` shows
     whether the tool failed.
     """
     return json.loads(ran.tool_return.content)["message"]
 
 
 def wrong_argument(field: str, description: str) -> InvalidArgumentError:
-    """Returns the error of an argument that is wrong before anything is sent."""
+    """Returns the error for an invalid argument, before anything is sent."""
     return InvalidArgumentError(
         f"{field} {description}.", violations=[FieldViolation(field, description)]
     )

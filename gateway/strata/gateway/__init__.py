@@ -1,3 +1,3 @@
-"""The edge: keys, quotas, runs and their event log, and the proxy to every public service."""
+"""The gateway: API keys, quotas, runs with their event log, and the proxy to public services."""
 
 from strata.shared import fork_safety as _before_grpc  # noqa: F401 - says why itself

@@ -1,4 +1,4 @@
-"""The first keys of an installation, without which nobody could make any.
+"""Creates the first keys of an installation.
 
 The first key of an organisation is an organisation key. The database of an installation is
 needed to make it; every other key can be made by calls.
@@ -27,7 +27,7 @@ PROJECT_NAME = "default"
 ORGANIZATION_KEY_NAME = "first organisation key"
 PROJECT_KEY_NAME = "first key"
 
-# Names are unique, so every attempt to make them, also two at once, finds the same.
+# Names are unique, so concurrent attempts to create them get the same rows.
 _ACT_IN = text("SELECT set_config('strata.organization_id', :organization_id, true)")
 _ORGANIZATION = text(
     "INSERT INTO gateway.organizations (organization_id, name) VALUES (:organization_id, :name)"
@@ -46,13 +46,13 @@ _PROJECT_ID = text(
 
 @dataclass(frozen=True, slots=True)
 class FirstKey:
-    """A key of an installation.
+    """A first key.
 
     Attributes:
         organization_id: The organisation.
         project_id: The project; empty for an organisation key.
-        secret: The whole, valid key.
-        created: False if the key that was known is still valid.
+        secret: The whole text of the key.
+        created: False if the known key is still valid.
     """
 
     organization_id: str
@@ -64,19 +64,19 @@ class FirstKey:
 async def ensure_organization_key(
     settings: GatewaySettings, *, known_key: str | None = None, organization: str = LOCAL_NAME
 ) -> FirstKey:
-    """Makes an organisation and an organisation key of it, where they are missing.
+    """Creates an organisation and an organisation key, if they are missing.
 
     The key of the organisation "local", which an installation begins with, may administer the
-    installation as well. Safe to repeat: what exists stays, and as long as the known key is
-    valid no other is made. The database must be migrated; the gateway need not run.
+    installation as well. Safe to repeat: what exists stays, and a valid known key is returned
+    instead of a new one. The database must be migrated; the gateway need not run.
 
     Args:
         settings: The gateway's, for databases and pepper.
-        known_key: The key of an earlier call, as it was kept.
+        known_key: The key of an earlier call.
         organization: Name of the organisation.
 
     Raises:
-        InvalidArgumentError: An organisation cannot have this name.
+        InvalidArgumentError: The name is not valid for an organisation.
         UnavailableError: The database cannot be reached.
         ValueError: No pepper is configured.
     """
@@ -108,14 +108,14 @@ async def ensure_organization_key(
 async def ensure_local_project(
     settings: GatewaySettings, organization_key: str, *, known_key: str | None = None
 ) -> FirstKey:
-    """Makes the project "default" of an organisation and a key of it, where they are missing.
+    """Creates the project "default" of an organisation and a key of it, if they are missing.
 
     Safe to repeat, as `ensure_organization_key` is.
 
     Args:
         settings: The gateway's, for databases and pepper.
         organization_key: A key of the organisation, with the scope ``organization.admin``.
-        known_key: The project key of an earlier call, as it was kept.
+        known_key: The project key of an earlier call.
 
     Raises:
         UnavailableError: The database cannot be reached.
@@ -132,7 +132,7 @@ async def ensure_local_project(
             known_key is not None
             and record is not None
             and record.project_id == project_id
-            # Keys from before there was this scope have it within `run`.
+            # Older keys have no scope `approve`; their scope `run` includes it.
             and with_included(record.scopes) >= frozenset(Scope) - {Scope.APPROVE}
         ):
             return FirstKey(organization_id, project_id, known_key, created=False)
@@ -150,17 +150,17 @@ class _Parts:
         self.store = PostgresAdminStore(database, worker, hasher)
 
     async def organization(self, name: str) -> str:
-        """Returns the id of the organisation of this name, which is made if there is none."""
+        """Returns the id of the organisation of this name, and creates it if there is none."""
         values = {"organization_id": new_id("organization"), "name": name}
         async with self._database.system_transaction() as connection:
             await connection.execute(_ACT_IN, values)
             await connection.execute(_ORGANIZATION, values)
-        # It may have been there, with an id that this transaction does not see.
+        # It may have existed with another id, which this transaction cannot see.
         async with self._worker.system_transaction(read_only=True) as connection:
             return str((await connection.execute(_ORGANIZATION_ID, values)).scalar_one())
 
     async def project(self, organization_id: str) -> str:
-        """Returns the id of the organisation's project "default", made if there is none."""
+        """Returns the id of the organisation's project "default", and creates it if missing."""
         values = {
             "organization_id": organization_id,
             "project_id": new_id("project"),

@@ -1,4 +1,4 @@
-"""The gateway as a process, and how its parts are put together."""
+"""Builds the gateway from its parts, and runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.run_tokens import RunTokenAuthenticator
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
-from strata.gateway.groups.holders import Holders
+from strata.gateway.groups.holders import SwarmHolders
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.proxy import proxied_service
@@ -43,19 +43,19 @@ from strata.gateway.runs.clients import (
     GrpcTurnClient,
     TurnsByRunner,
 )
-from strata.gateway.runs.defaults import DefaultAnswers
+from strata.gateway.runs.default_answers import DefaultAnswers
 from strata.gateway.runs.dispatcher import Dispatcher
-from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.ingestion import DocumentIngestion
-from strata.gateway.runs.live import RunHub
+from strata.gateway.runs.live_run import RunHub
 from strata.gateway.runs.memory_agents import MemoryBudget
 from strata.gateway.runs.peers import Peers
 from strata.gateway.runs.quotas import RunQuotas
-from strata.gateway.runs.recording import RunRecorder
+from strata.gateway.runs.run_follower import RunFollower
+from strata.gateway.runs.run_recorder import RunRecorder
+from strata.gateway.runs.run_watch import RunWatch
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
-from strata.gateway.runs.watching import RunWatch
 from strata.gateway.schedules.domain import ScheduleTerms
-from strata.gateway.schedules.firing import ScheduleRunner
+from strata.gateway.schedules.runner import ScheduleRunner
 from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.servicers.admin_service import AdminServicer
 from strata.gateway.servicers.run_follow_service import RunFollowServicer
@@ -64,7 +64,7 @@ from strata.gateway.servicers.schedule_service import ScheduleServicer
 from strata.gateway.servicers.webhook_service import WebhookServicer
 from strata.gateway.settings import GatewaySettings
 from strata.gateway.webhooks.secrets import WebhookSecrets
-from strata.gateway.webhooks.sending import SendTerms, WebhookSender
+from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
@@ -76,7 +76,7 @@ from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
 
 NAME = "gateway"
-# Of the answer of a receiver only the status counts.
+# Only the status of a receiver's response counts.
 _WEBHOOK_ANSWER_BYTES = 1024
 _DELETE_AGENT = "/strata.api.agent_loop.v1.AgentService/DeleteAgent"
 _ATTACH_FOLDER = "/strata.api.core_memory.v1.FileService/AttachFolder"
@@ -134,7 +134,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     peers = Peers(settings.advertised_address)
     stack.push_async_callback(peers.close)
     follower = RunFollower(store, hub, watch, peers, poll_s=settings.poll_s)
-    group_turns = GroupTurns(store, follower, Holders(agent_loop))
+    group_turns = GroupTurns(store, follower, SwarmHolders(agent_loop))
     ingestion = DocumentIngestion(
         store,
         agent_loop,
@@ -247,7 +247,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     )
 
     async def agent_deleted(request: bytes) -> None:
-        # First, so that none of them starts a run that is not cancelled below.
+        # First the schedules, so that none starts a run after the cancellation below.
         await schedules.disable_of_deleted(request)
         await ingestion.agent_deleted(request)
         await runs.cancel_runs_of_deleted(request)
@@ -285,7 +285,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             ),
             *(
                 proxied_service(
-                    each,
+                    descriptor,
                     wiring.channel(service),
                     {_DELETE_AGENT: agents.forget},
                     {
@@ -296,16 +296,16 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                     {_LIST_MESSAGES: _SENT_AS_TEXT},
                 )
                 for service, services in PROXIED_SERVICES.items()
-                for each in services
+                for descriptor in services
             ),
         ),
         background=(
             dispatcher.keep_leases,
             dispatcher.take_over,
-            defaults.keep_giving,
+            defaults.keep_answering,
             schedule_runner.keep_starting,
             webhook_sender.keep_sending,
-            watch.keep_looking,
+            watch.keep_polling,
             retention.keep_deleting,
         ),
         authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),

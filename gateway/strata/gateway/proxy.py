@@ -1,4 +1,4 @@
-"""Forwards the public methods of the other services, unread.
+"""Forwards the public methods of the other services as raw bytes.
 
 A tier's public contract is its own proto: the gateway neither parses nor repeats it.
 Requests and responses pass as bytes, one at a time, so that a slow reader slows the
@@ -25,7 +25,7 @@ from strata.shared.skew import SERVER_HOST_KEY
 from strata.shared.status import DETAILS_KEY, WireStatus, code_of
 
 AfterCall = Callable[[str], None]
-"""Told the project when a forwarded call has ended, well or not."""
+"""Called with the project when a forwarded call has ended, successful or not."""
 
 AfterSuccess = Callable[[bytes], Awaitable[None]]
 """Awaited with the request when a forwarded call of a unary method has succeeded, before the caller
@@ -41,16 +41,15 @@ def proxied_service(
     after_success: Mapping[str, AfterSuccess] | None = None,
     defaults: Mapping[str, bytes] | None = None,
 ) -> GrpcService:
-    """Returns a service of the gateway that forwards to a service.
+    """Returns a gRPC service that forwards all methods to another service.
 
     Args:
         descriptor: The service.
-        channel: To its service; it adds the metadata and raises our errors.
-        after: Path of a method (``/package.Service/Method``) to what is to be done
-            behind each call of it.
-        after_success: Path of a unary method to what is to be done behind each call that succeeds.
-        defaults: Path of a unary method to a serialised request, whose fields hold where the
-            request of a client sets no others.
+        channel: Channel to the service; it adds the metadata and raises `StrataError`.
+        after: Callbacks after each call, by path of a method (``/package.Service/Method``).
+        after_success: Callbacks after each successful call, by path of a unary method.
+        defaults: Serialised requests with default values, by path of a unary method; fields that
+            the client sets override them.
     """
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in descriptor.methods:
@@ -89,42 +88,42 @@ def _handler(
     default: bytes,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     shape = (method.client_streaming, method.server_streaming)
-    # Without serialisers the callables take and give bytes.
+    # Without serialisers the callables take and return bytes.
     call: Any
     make: Any
-    forward: type[_Forward]
+    forward: type[_MethodForwarder]
     match shape:
         case (False, False):
             call, make, forward = (
                 channel.unary_unary(path),
                 grpc.unary_unary_rpc_method_handler,
-                _UnaryUnary,
+                _UnaryUnaryForwarder,
             )
         case (False, True):
             call, make, forward = (
                 channel.unary_stream(path),
                 grpc.unary_stream_rpc_method_handler,
-                _UnaryStream,
+                _UnaryStreamForwarder,
             )
         case (True, False):
             call, make, forward = (
                 channel.stream_unary(path),
                 grpc.stream_unary_rpc_method_handler,
-                _StreamUnary,
+                _StreamUnaryForwarder,
             )
         case _:
             call, make, forward = (
                 channel.stream_stream(path),
                 grpc.stream_stream_rpc_method_handler,
-                _StreamStream,
+                _StreamStreamForwarder,
             )
     forwarding = forward(path, call, after, after_success, default)
     handler: grpc.RpcMethodHandler[Any, Any] = make(forwarding.handle, None, None)
     return handler
 
 
-class _Forward(ABC):
-    """One method on its way to its service."""
+class _MethodForwarder(ABC):
+    """Forwards the calls of one method."""
 
     def __init__(
         self,
@@ -142,29 +141,31 @@ class _Forward(ABC):
 
     @abstractmethod
     def handle(self, request: Any, context: Any) -> Any:
-        """Carries out one call."""
+        """Forwards one call."""
 
-    def _ended(self, call: Any) -> None:
-        # Does nothing to a call that is over; a caller who left takes the call along.
+    def _end_call(self, call: Any) -> None:
+        # Cancels the forwarded call if the caller left; a finished call ignores it.
         call.cancel()
         if self._after is not None:
             self._after(current_project())
 
-    async def _refuse(self, error: StrataError, context: Any, end: _End | None = None) -> Never:
+    async def _refuse(
+        self, error: StrataError, context: Any, end: _CallStatus | None = None
+    ) -> Never:
         if end is not None and is_failed_write(error):
             status = await end.failed()
             if status is not None:
                 await context.abort_with_status(status)
         cause = error.__cause__
-        # What the channel took for something else than the service said is not to be repeated.
+        # Relay the status of the service only if the channel did not map it to another one.
         if isinstance(cause, grpc.aio.AioRpcError) and cause.code() is code_of(error):
-            trailing = _public(cause.trailing_metadata())
+            trailing = _without_internal(cause.trailing_metadata())
             if any(key == DETAILS_KEY for key, _ in trailing):
                 await context.abort_with_status(
                     WireStatus(cause.code(), cause.details() or "", trailing)
                 )
             if isinstance(error, UnavailableError):
-                # The words are gRPC's own and tell where the service is.
+                # The details are gRPC's own and reveal the address of the service.
                 raise UnavailableError(
                     "The service behind this method cannot be reached.",
                     reason=Reason.DEPENDENCY_UNAVAILABLE,
@@ -173,22 +174,22 @@ class _Forward(ABC):
                 ) from error
         raise error
 
-    async def _write_all(self, requests: AsyncIterator[bytes], call: Any, end: _End) -> None:
+    async def _write_all(self, requests: AsyncIterator[bytes], call: Any, end: _CallStatus) -> None:
         try:
             async for request in requests:
                 await call.write(request)
             await call.done_writing()
         except asyncio.InvalidStateError:
-            # The service answered before it had read everything.
+            # The service responded before it had read all requests.
             return
         except InternalError as error:
-            # Where the service ended the call well, its response is still to be read.
+            # If the service ended the call with OK, its response still has to be read.
             if not is_failed_write(error) or await end.failed() is not None:
                 raise
 
 
-class _End:
-    """The status with which the service ended a call that is written to."""
+class _CallStatus:
+    """The status with which the service ended a call with a request stream."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -200,22 +201,22 @@ class _End:
         status = await self._final.after_failed_write(self._call)
         if status is None or status.code is grpc.StatusCode.OK:
             return None
-        return WireStatus(status.code, status.details, _public(status.trailing_metadata))
+        return WireStatus(status.code, status.details, _without_internal(status.trailing_metadata))
 
 
-def _public(trailing: Any) -> tuple[tuple[str, str | bytes], ...]:
+def _without_internal(trailing: Any) -> tuple[tuple[str, str | bytes], ...]:
     return tuple(entry for entry in trailing or () if entry[0] != SERVER_HOST_KEY)
 
 
 async def _relay_trailing(call: Any, context: Any) -> None:
-    trailing = _public(await call.trailing_metadata())
+    trailing = _without_internal(await call.trailing_metadata())
     if trailing:
         context.set_trailing_metadata(trailing)
 
 
-class _UnaryUnary(_Forward):
+class _UnaryUnaryForwarder(_MethodForwarder):
     async def handle(self, request: bytes, context: Any) -> bytes:
-        # Of a field that is there twice the last one counts.
+        # In protobuf, the last value of a repeated scalar field wins.
         call = self._start(self._default + request)
         try:
             response: bytes = await call
@@ -223,14 +224,14 @@ class _UnaryUnary(_Forward):
         except StrataError as error:
             await self._refuse(error, context)
         finally:
-            self._ended(call)
+            self._end_call(call)
         if self._after_success is not None:
-            # A caller who leaves meanwhile does not undo what has succeeded.
+            # Run the callback even if the caller leaves meanwhile.
             await asyncio.shield(self._after_success(request))
         return response
 
 
-class _UnaryStream(_Forward):
+class _UnaryStreamForwarder(_MethodForwarder):
     async def handle(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         call = self._start(request)
         try:
@@ -240,14 +241,14 @@ class _UnaryStream(_Forward):
         except StrataError as error:
             await self._refuse(error, context)
         finally:
-            self._ended(call)
+            self._end_call(call)
 
 
-class _StreamUnary(_Forward):
+class _StreamUnaryForwarder(_MethodForwarder):
     async def handle(self, request: AsyncIterator[bytes], context: Any) -> bytes:
         call = self._start()
-        end = _End(call)
-        # The service may answer, or refuse, while the client pauses.
+        end = _CallStatus(call)
+        # The service may respond or fail while the client pauses.
         answering = asyncio.create_task(_result(call))
         writing = asyncio.create_task(self._write_all(request, call, end))
         try:
@@ -262,7 +263,7 @@ class _StreamUnary(_Forward):
             for task in (answering, writing):
                 task.cancel()
             await asyncio.gather(answering, writing, return_exceptions=True)
-            self._ended(call)
+            self._end_call(call)
         return response
 
 
@@ -271,19 +272,19 @@ async def _result(call: Any) -> bytes:
     return response
 
 
-class _StreamStream(_Forward):
+class _StreamStreamForwarder(_MethodForwarder):
     async def handle(self, request: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         call = self._start()
-        end = _End(call)
+        end = _CallStatus(call)
         writing = asyncio.create_task(self._write_all(request, call, end))
-        # A client that sent something wrong must hear of it; the service never does.
-        writing.add_done_callback(lambda task: _broken(task) and call.cancel())
+        # A malformed request must fail the call; the service never receives it.
+        writing.add_done_callback(lambda task: _has_failed(task) and call.cancel())
         try:
             try:
                 async for response in call:
                     yield response
             except asyncio.CancelledError:
-                if not (writing.done() and _broken(writing)):
+                if not (writing.done() and _has_failed(writing)):
                     raise
             if writing.done():
                 await writing
@@ -292,8 +293,8 @@ class _StreamStream(_Forward):
             await self._refuse(error, context, end)
         finally:
             writing.cancel()
-            self._ended(call)
+            self._end_call(call)
 
 
-def _broken(task: asyncio.Task[None]) -> bool:
+def _has_failed(task: asyncio.Task[None]) -> bool:
     return not task.cancelled() and task.exception() is not None

@@ -1,4 +1,4 @@
-"""The public services: what the gateway serves itself, and what it forwards to which service.
+"""The public services: those that the gateway implements, and those that it forwards.
 
 This list is the border. A service that is not named here cannot be reached from
 outside, whatever a service serves.
@@ -76,9 +76,12 @@ PROXIED_SERVICES: Mapping[str, Sequence[ServiceDescriptor]] = {
         mcp_service_pb2.DESCRIPTOR.services_by_name["McpService"],
     ),
 }
-"""Service to the services of it that are public (docs/architecture.md)."""
+"""Public gRPC services by the service that implements them (docs/architecture.md)."""
 
 
 def public_services() -> Sequence[ServiceDescriptor]:
     """Returns every service that can be reached from outside."""
-    return (*OWN_SERVICES, *(each for some in PROXIED_SERVICES.values() for each in some))
+    return (
+        *OWN_SERVICES,
+        *(descriptor for some in PROXIED_SERVICES.values() for descriptor in some),
+    )

@@ -1,4 +1,4 @@
-"""What the gateway can be told from outside: ``STRATA_GATEWAY_…``."""
+"""Settings of the gateway: ``STRATA_GATEWAY_…``."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ DEFAULT_PORT = 7600
 
 
 class EdgeLimits(ServerLimits):
-    """The limits of a server that strangers talk to."""
+    """Limits of a server for untrusted clients."""
 
     max_message_bytes: int = Field(
         default=4 * MIB, gt=0, description="Largest request and response of a client."
     )
     max_in_flight_streams: int = Field(
-        default=1024, gt=0, description="Followed runs and other streams at once."
+        default=1024, gt=0, description="Most concurrent streams, such as followed runs."
     )
 
 
 class GatewaySettings(ServiceSettings):
     """Settings of the gateway; times in seconds.
 
-    Listens on 127.0.0.1:7600 unless told otherwise.
+    By default it listens on 127.0.0.1:7600.
     """
 
     model_config = settings_config("gateway")
@@ -49,8 +49,8 @@ class GatewaySettings(ServiceSettings):
     )
     tls_client_ca_file: Path | None = Field(
         default=None,
-        description="PEM file of authorities: only clients with a certificate of one of them are"
-        " served (mTLS).",
+        description="PEM file of certificate authorities: only clients with a certificate of one of"
+        " them are accepted (mTLS).",
     )
     internal_listen: str = Field(
         default="",
@@ -67,63 +67,62 @@ class GatewaySettings(ServiceSettings):
     key_pepper: str = Field(
         default="",
         repr=False,
-        description="Secret the hashes of API keys depend on; changing it voids all keys.",
+        description="Secret for the hashes of API keys; changing it invalidates all keys.",
     )
     key_pepper_file: Path | None = Field(
         default=None, description="File to read the pepper from instead."
     )
     key_cache_s: float = Field(
-        default=5.0, ge=0, description="How long a revoked key may still work on a replica."
+        default=5.0, ge=0, description="Most seconds that a revoked key still works on a replica."
     )
     calls_per_second: float = Field(
-        default=200.0, ge=0, description="Calls of one key per second and replica; 0: no limit."
+        default=200.0, ge=0, description="Most calls per key, second and replica; 0: no limit."
     )
-    call_burst: int = Field(default=400, gt=0, description="Calls of one key at once.")
+    call_burst: int = Field(default=400, gt=0, description="Most calls of one key at once.")
     open_runs_per_project: int = Field(
-        default=500, gt=0, description="Runs of a project that are queued or active."
+        default=500, gt=0, description="Most queued and active runs per project."
     )
     delayed_runs_per_project: int = Field(
         default=500,
         gt=0,
-        description="Runs of a project whose start_time is still to come; they do not count as"
+        description="Most runs per project with a start_time in the future; they do not count as"
         " open until then.",
     )
     runs_at_once: int = Field(
         default=1000,
         gt=0,
-        description="Runs carried out by one replica at once, three quarters of them of one"
-        " project at most; the others are queued.",
+        description="Most concurrent runs of one replica, at most three quarters of them of one"
+        " project; further runs are queued.",
     )
     memory_runs_at_once: int = Field(
         default=8,
         ge=0,
-        description="Runs of memory agents (sleeptime) carried out by one replica at once, beside"
-        " runs_at_once and only while that leaves a slot free; 0 for none: then they wait.",
+        description="Most concurrent runs of memory agents (sleeptime) of one replica, in addition"
+        " to runs_at_once and only while that has a free slot; with 0 they wait.",
     )
     memory_runs_at_once_per_project: int = Field(
         default=2,
         gt=0,
-        description="Runs of memory agents of one project that one replica carries out at once.",
+        description="Most concurrent runs of memory agents per project in one replica.",
     )
     memory_tokens_per_hour: int = Field(
         default=0,
         ge=0,
-        description="Tokens that the memory agents of all projects together may use in an hour; 0"
-        " for any number. When they are used, runs of memory agents wait; a run under way is"
-        " finished and counted at its end.",
+        description="Most tokens per hour for the memory agents of all projects together; 0 for no"
+        " limit. Beyond it, runs of memory agents wait; an active run is finished, and counted at"
+        " its end.",
     )
     memory_tokens_per_hour_per_project: int = Field(
         default=0,
         ge=0,
-        description="Tokens that the memory agents of one project may use in an hour; 0 for any"
-        " number.",
+        description="Most tokens per hour for the memory agents of one project; 0 for no limit.",
     )
     ingested_files_per_agent: int = Field(
         default=50,
         ge=0,
         le=1000,
-        description="Files of attached folders that are read into the memory of one agent that has"
-        " a memory agent, each into a block of its own; 0 turns the ingestion of documents off.",
+        description="Most files of attached folders to read into the memory of one agent that has a"
+        " memory agent, each into a block of its own; 0 turns the ingestion of documents off.",
     )
     run_timeout_s: float = Field(
         default=840.0,
@@ -131,49 +130,49 @@ class GatewaySettings(ServiceSettings):
         description="Longest run from its first dispatch; less than stream_timeout_s.",
     )
     lease_s: float = Field(
-        default=10.0, gt=0, description="After this without a heartbeat a run is taken over."
+        default=10.0, gt=0, description="Time without a heartbeat after which a run is taken over."
     )
     only_replica: bool = Field(
         default=False,
-        description="No other gateway runs: what a dead one held is taken over at start, at once.",
+        description="No other gateway runs: runs of a dead one are taken over at start, at once.",
     )
     heartbeat_s: float = Field(default=3.0, gt=0, description="Pause between heartbeats.")
     poll_s: float = Field(
-        default=1.0, gt=0, description="Pause between two looks for runs that nobody holds."
+        default=1.0, gt=0, description="Pause between two polls for runs that no gateway holds."
     )
     max_attempts: int = Field(
         default=8,
         gt=0,
-        description="Failed dispatches without progress before a run is given up; a gateway that is"
-        " lost with the run counts as one. A service that is away does not count: it is waited for"
-        " until the run's deadline.",
+        description="Failed dispatches without progress after which a run fails; a gateway that"
+        " dies with the run counts as one. An unavailable service does not count: the run waits"
+        " for it until its deadline.",
     )
     agent_cache_s: float = Field(
-        default=60.0, ge=0, description="How long an agent is known to exist without asking."
+        default=60.0, ge=0, description="Seconds to cache that an agent exists."
     )
     chain_limit: int = Field(
         default=8,
         gt=0,
-        description="Runs, one after the other, that agents may start from one message by sending"
-        " messages to each other.",
+        description="Most runs in a chain that agents start from one message by sending messages to"
+        " each other.",
     )
     advertised_host: str = Field(
         default="",
         description="Host name or IP address at which the other gateways reach this one, at the"
-        " same port. Followers of its runs get tokens through any gateway then; if it is empty,"
-        " they get stored events alone. In a cluster: the address of the pod.",
+        " same port. With it, followers of its runs get tokens through any gateway; without it,"
+        " only stored events. In a cluster: the address of the pod.",
     )
     follow_poll_s: float = Field(
         default=0.1,
         gt=0,
-        description="Pause between two looks at runs that are followed here and held elsewhere.",
+        description="Pause between two polls of runs that are followed here and held elsewhere.",
     )
     run_events_days: float = Field(
         default=90.0,
         ge=0,
-        description="Days for which the events of a run are kept after its end; 0 for no limit."
-        " A project that keeps its messages for less time keeps its events for that time alone."
-        " The run itself, its end and its tokens stay; its stream and its explanation are gone.",
+        description="Days to keep the events of a finished run; 0 for no limit. A project that"
+        " keeps its messages for a shorter time keeps its events only as long. The run itself, its"
+        " end and its tokens stay; its stream and its explanation are deleted.",
     )
     retention_every_s: float = Field(
         default=3600.0,
@@ -187,46 +186,46 @@ class GatewaySettings(ServiceSettings):
     )
     model_prices: dict[str, ModelPrice] = Field(
         default_factory=dict,
-        description="JSON: prices of a million tokens by handle of the model, all in one unit of"
-        ' money, such as {"openai/gpt-4.1": {"input": 2, "cached_input": 0.5, "output": 8}};'
-        " also cache_write. `strata runs explain` and `strata runs steps` show what a run cost;"
-        " for a model without a price they show tokens alone.",
+        description="JSON: prices per million tokens by model handle, all in one currency,"
+        ' such as {"openai/gpt-4.1": {"input": 2, "cached_input": 0.5, "output": 8}};'
+        " also cache_write. `strata runs explain` and `strata runs steps` show the cost of a run;"
+        " for a model without a price they show only tokens.",
     )
     schedules_per_project: int = Field(
-        default=100, gt=0, description="Schedules that a project may have, finished ones included."
+        default=100, gt=0, description="Most schedules per project, including finished ones."
     )
     schedule_min_interval_s: float = Field(
         default=60.0, ge=60, description="Least seconds between two runs of a schedule."
     )
     schedule_history_days: float = Field(
-        default=30.0, gt=0, description="Days for which the past ticks of a schedule are listed."
+        default=30.0, gt=0, description="Days to keep the past ticks of a schedule."
     )
     webhooks_per_project: int = Field(
         default=100,
         gt=0,
-        description="Webhooks that a project may have; those of runs that are over and announced"
-        " do not count.",
+        description="Most webhooks per project; webhooks of single runs that are delivered do not"
+        " count.",
     )
     webhook_backlog_per_project: int = Field(
         default=10_000,
         gt=0,
-        description="Deliveries of a project that may wait; beyond, the oldest are given up"
-        " (state FAILED, with that reason). Looked at every half minute.",
+        description="Most pending deliveries per project; beyond, the oldest ones fail (state"
+        " FAILED, with that reason). Checked every half minute.",
     )
     webhook_history_days: float = Field(
         default=30.0,
         gt=0,
-        description="Days for which deliveries that are over, and webhooks of one run, are kept.",
+        description="Days to keep finished deliveries, and webhooks of single runs.",
     )
     webhook_timeout_s: float = Field(
-        default=15.0, gt=0, le=60, description="How long the receiver of a webhook may take."
+        default=15.0, gt=0, le=60, description="Most seconds for the response of a receiver."
     )
     webhook_ports: tuple[int, ...] = Field(
-        default=(80, 443), description="Ports at which receivers of webhooks may be reached."
+        default=(80, 443), description="Allowed ports of receivers of webhooks."
     )
     webhook_private_networks: tuple[str, ...] = Field(
         default=(),
-        description="JSON: private networks in which webhooks may have receivers, such as"
+        description="JSON: private networks that receivers of webhooks may be in, such as"
         ' ["10.1.0.0/16"]; metadata services of clouds are never reached.',
     )
     master_keys: tuple[SecretStr, ...] = Field(
@@ -247,20 +246,20 @@ class GatewaySettings(ServiceSettings):
         return networks
 
     def envelope(self) -> Envelope | None:
-        """Returns what seals the secrets of webhooks; None if there is no master key.
+        """Returns the envelope for secrets of webhooks; None if there is no master key.
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: A master key is none.
+            ValueError: A master key is invalid.
         """
         keys = [key.get_secret_value() for key in self.master_keys]
         return open_envelope(keys, self.master_keys_file)
 
     @property
     def advertised_address(self) -> str:
-        """Where other gateways reach this one; empty if they do not.
+        """Address at which other gateways reach this one; empty for none.
 
-        With TLS that is the second address: the certificate is not for one replica.
+        With TLS that is the second address, because the certificate is not for a single replica.
         """
         host = self.advertised_host
         port = str(self.port) if self.tls is None else self.internal_listen.rpartition(":")[2]
@@ -278,7 +277,7 @@ class GatewaySettings(ServiceSettings):
 
     @property
     def tls(self) -> ServerTls | None:
-        """The TLS that clients must speak; None serves without."""
+        """TLS files of the server; None for no TLS."""
         if self.tls_certificate_file is None or self.tls_key_file is None:
             return None
         return ServerTls(self.tls_certificate_file, self.tls_key_file, self.tls_client_ca_file)
@@ -305,7 +304,7 @@ class GatewaySettings(ServiceSettings):
         return _secret(self.key_pepper, self.key_pepper_file, "key_pepper")
 
     def public_keys(self) -> str:
-        """Returns the keys to verify internal tokens with; by default those it signs with."""
+        """Returns the public keys for verifying internal tokens; by default its own."""
         if self.token_public_keys or self.token_public_keys_file is not None:
             return super().public_keys()
         return public_key_of(self.private_key())

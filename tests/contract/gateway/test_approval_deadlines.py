@@ -13,8 +13,8 @@ from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.gateway.runs.approvals import ApprovalFilter, OnApproval
-from strata.gateway.runs.defaults import DefaultAnswers
-from strata.gateway.runs.domain import Accepted, Dispatch, Ending, NewRun, RunFailure, StopReason
+from strata.gateway.runs.default_answers import DefaultAnswers
+from strata.gateway.runs.domain import Accepted, Dispatch, NewRun, RunEnding, RunFailure, StopReason
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
 from strata.shared.errors import FailedPreconditionError, Reason
@@ -30,7 +30,7 @@ FAILED = replace(
 )
 
 
-def lenient(seconds: float) -> tuple[str, Ending]:
+def lenient(seconds: float) -> tuple[str, RunEnding]:
     """A request that its deadline approves, and the end of a run with it."""
     approval_id, ending = asking(seconds)
     assert ending.asked is not None
@@ -62,7 +62,7 @@ def giving(store: PostgresRunStore) -> tuple[DefaultAnswers, list[Dispatch]]:
 async def test_before_its_deadline_nothing_is_approved(gateways: Gateways) -> None:
     approval_id = await asks(gateways, 600)
     defaults, started = giving(gateways.first)
-    assert await defaults.give() == 0
+    assert await defaults.answer_due() == 0
     assert started == []
     assert not (await gateways.first.approval(PROJECT, approval_id)).decided
 
@@ -72,7 +72,7 @@ async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None
     error = await refused(gateways, new_run())
     assert error.reason is Reason.APPROVAL_PENDING
     givers = [giving(store) for store in (gateways.first, gateways.second) * 3]
-    given = await asyncio.gather(*(defaults.give() for defaults, _ in givers))
+    given = await asyncio.gather(*(defaults.answer_due() for defaults, _ in givers))
     assert sum(given) == 1
     [dispatch] = [each for _, started in givers for each in started]
     assert dispatch.run.state is RunState.RUNNING
@@ -86,7 +86,7 @@ async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None
     ]
     found = await gateways.first.approval(PROJECT, approval_id)
     assert (found.decided, found.answer_run_id) == (True, dispatch.run.id)
-    assert await givers[0][0].give() == 0
+    assert await givers[0][0].answer_due() == 0
 
 
 async def test_a_person_or_a_message_may_be_faster(gateways: Gateways) -> None:
@@ -96,7 +96,7 @@ async def test_a_person_or_a_message_may_be_faster(gateways: Gateways) -> None:
     denies = new_run("conversation-2", on_approval=OnApproval.DENY)
     assert (await gateways.first.accept(denies)).dispatch is not None
     defaults, started = giving(gateways.second)
-    assert await defaults.give() == 0
+    assert await defaults.answer_due() == 0
     assert started == []
     assert (await gateways.first.approval(PROJECT, second)).answer_run_id == denies.id
 
@@ -104,7 +104,7 @@ async def test_a_person_or_a_message_may_be_faster(gateways: Gateways) -> None:
 async def test_one_request_that_cannot_be_answered_does_not_hold_up_others(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.gateway.runs.defaults._BATCH", 1)
+    monkeypatch.setattr("strata.gateway.runs.default_answers._BATCH", 1)
     stuck = await asks(gateways, -9)
     other = await asks(gateways, -5, "conversation-2")
     store = gateways.first
@@ -117,7 +117,7 @@ async def test_one_request_that_cannot_be_answered_does_not_hold_up_others(
 
     refusing = Refusing(gateways.database, gateways.worker, store._terms)
     defaults, started = giving(refusing)
-    assert await defaults.give() == 1
+    assert await defaults.answer_due() == 1
     answer = turn_pb.ExecuteRunRequest.FromString(started[0].payload).approval
     assert answer.approval_id == other
 
@@ -158,11 +158,11 @@ async def test_only_the_run_with_the_answer_opens_a_request_again(gateways: Gate
 async def test_a_deadline_approves_once(gateways: Gateways) -> None:
     approval_id = await asks(gateways, -1)
     defaults, started = giving(gateways.first)
-    assert await defaults.give() == 1
+    assert await defaults.answer_due() == 1
     fence = fence_of(started[0], "gateway-1")
     reopens = replace(FAILED, reopens=approval_id)
     await gateways.first.finish(fence, reopens, events(1), take_next=True)
-    assert await defaults.give() == 0
+    assert await defaults.answer_due() == 0
     # Past its deadline it denies now, and holds nobody up.
     found = await gateways.first.approval(PROJECT, approval_id)
     assert (found.decided, found.answer_run_id) == (True, "")

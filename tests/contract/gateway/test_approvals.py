@@ -11,7 +11,7 @@ import pytest
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.approvals import ApprovalFilter, AskedApproval, OnApproval
-from strata.gateway.runs.domain import Ending, NewRun, StopReason
+from strata.gateway.runs.domain import NewRun, RunEnding, StopReason
 from strata.gateway.runs.states import RunState
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
@@ -19,7 +19,7 @@ from strata.shared.ids import new_id
 ALL = ApprovalFilter()
 
 
-def asking(seconds: float = 600) -> tuple[str, Ending]:
+def asking(seconds: float = 600) -> tuple[str, RunEnding]:
     """A new request, and the end of a run with it."""
     expires = datetime.now(UTC) + timedelta(seconds=seconds)
     asked = AskedApproval(new_id("approval"), b"what", expires)

@@ -6,7 +6,7 @@ import pytest
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
-from strata.gateway.runs.chains import Link, Wait
+from strata.gateway.runs.chains import ChainLink, Wait
 from strata.gateway.runs.domain import RunKind
 from strata.gateway.runs.states import RunState
 from strata.shared.errors import NotFoundError, Reason
@@ -20,9 +20,9 @@ async def test_a_chain_goes_from_a_run_to_its_parents(gateways: Gateways) -> Non
         accepted = await gateways.first.accept(each)
         assert accepted.run.parent_run_id == each.parent_run_id
     links = [
-        Link(third.id, "agent-1", "conversation-3", RunState.RUNNING),
-        Link(second.id, "agent-1", "conversation-2", RunState.RUNNING),
-        Link(first.id, "agent-1", "conversation-1", RunState.RUNNING),
+        ChainLink(third.id, "agent-1", "conversation-3", RunState.RUNNING),
+        ChainLink(second.id, "agent-1", "conversation-2", RunState.RUNNING),
+        ChainLink(first.id, "agent-1", "conversation-1", RunState.RUNNING),
     ]
     assert await gateways.second.chain(PROJECT, third.id, 10) == links
     assert await gateways.second.chain(PROJECT, third.id, 2) == links[:2]

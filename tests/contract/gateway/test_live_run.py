@@ -30,9 +30,9 @@ from strata.api.common.v1.run_event_pb2 import (
     ToolFinished,
 )
 from strata.api.common.v1.usage_pb2 import Usage
-from strata.gateway.runs import live
+from strata.gateway.runs import live_run as live_run_module
 from strata.gateway.runs.domain import Dispatch, Fence, StoredEvent
-from strata.gateway.runs.live import LiveRun
+from strata.gateway.runs.live_run import LiveRun
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.clock import ManualClock, SystemClock
 from strata.shared.errors import UnavailableError
@@ -68,7 +68,7 @@ async def test_what_is_stored_while_a_run_is_dispatched_again_is_not_taken_for_a
     store.told.set()
     await asyncio.gather(again, flushing)
     assert run.fence.attempt == 2
-    monkeypatch.setattr(live, "_DELAY_S", 600.0)
+    monkeypatch.setattr(live_run_module, "_DELAY_S", 600.0)
     await run.append(RunEvent(step_started=StepStarted(step_id="step-1", step=1)))
     await run.flush()
     page = await store.events(run.project_id, run.fence.run_id, 0)
@@ -155,7 +155,7 @@ async def test_nothing_is_shown_before_it_is_stored_and_deltas_wait_behind_it(
 async def test_stored_stream_equals_the_shown_one_whatever_commits_fail(
     gateways: Gateways, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_RETRY_S", 0.001)
+    monkeypatch.setattr(live_run_module, "_RETRY_S", 0.001)
     chance = random.Random(seed)
     store = FailingStore(gateways, chance.choices(["before", "behind", ""], k=30))
     run = await live_run(store)

@@ -10,8 +10,8 @@ from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.domain import (
     Dispatch,
-    Ending,
     Principal,
+    RunEnding,
     RunFailure,
     RunKind,
     StopReason,
@@ -33,7 +33,7 @@ from strata.shared.ids import default_conversation_id
 
 AGENT, MEMORY_AGENT = "agent-1", "agent-memory"
 TALK = default_conversation_id(AGENT)
-READ = Ending(StopReason.TOOL_RULE, None, Usage(total_tokens=100), 1, reads_transcript=True)
+READ = RunEnding(StopReason.TOOL_RULE, None, Usage(total_tokens=100), 1, reads_transcript=True)
 BROKEN = replace(
     READ, stop_reason=StopReason.ERROR, failure=RunFailure("INTERNAL", "broken", retryable=True)
 )
@@ -70,7 +70,7 @@ def range_of(dispatch: Dispatch | None) -> tuple[int, int]:
     return read.after_sequence, read.until_sequence
 
 
-async def end(store: PostgresRunStore, dispatch: Dispatch | None, ending: Ending = READ) -> None:
+async def end(store: PostgresRunStore, dispatch: Dispatch | None, ending: RunEnding = READ) -> None:
     assert dispatch is not None
     await store.finish(fence_of(dispatch, "gateway-2"), ending, events(1), take_next=False)
 
@@ -227,7 +227,7 @@ async def test_a_run_ends_its_range_however_wrong_its_word_of_it_is(gateways: Ga
         assert (await mark(gateways)).processed_sequence == newest
 
 
-def read_until(sequence: int) -> Ending:
+def read_until(sequence: int) -> RunEnding:
     return replace(READ, read=TranscriptRead(sequence, f"message-{sequence}"))
 
 

@@ -12,13 +12,13 @@ import pytest
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from contract.gateway.test_webhook_outbox import new_webhook
-from strata.gateway.retention.store import BACKLOG_FULL, Kept, PostgresRetention
+from strata.gateway.retention.store import BACKLOG_FULL, PostgresRetention, RetainedKind
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
-from strata.gateway.runs.follow import RunFollower
-from strata.gateway.runs.live import RunHub
+from strata.gateway.runs.live_run import RunHub
 from strata.gateway.runs.peers import Peers
-from strata.gateway.runs.watching import RunWatch
-from strata.gateway.webhooks.domain import Delivery, DeliveryState, Outcome
+from strata.gateway.runs.run_follower import RunFollower
+from strata.gateway.runs.run_watch import RunWatch
+from strata.gateway.webhooks.domain import AttemptResult, Delivery, DeliveryState
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.clock import SystemClock
 from strata.shared.errors import (
@@ -145,7 +145,7 @@ async def test_deliveries_that_are_over_are_deleted_and_those_that_wait_stay(
     for delivery in sent:
         attempt = await store.take(PROJECT, delivery.id)
         assert attempt is not None
-        await store.note(PROJECT, attempt, Outcome(200))
+        await store.note(PROJECT, attempt, AttemptResult(200))
     await make_older(gateways, "webhook_deliveries", "create_time", 31)
     await worker_of(gateways, delivery_days=30).delete_old()
     assert [delivery.id for delivery in await deliveries(store)] == [waiting.id]
@@ -169,7 +169,7 @@ async def test_webhook_of_one_run_is_deleted_after_its_delivery(gateways: Gatewa
     assert len(await store.list(PROJECT, before=None, limit=10)) == 2
     attempt = await store.take(PROJECT, delivery.id)
     assert attempt is not None
-    await store.note(PROJECT, attempt, Outcome(200))
+    await store.note(PROJECT, attempt, AttemptResult(200))
     await worker_of(gateways).delete_old()
     assert [each.id for each in await store.list(PROJECT, before=None, limit=10)] == [kept.id]
 
@@ -185,7 +185,7 @@ async def test_webhooks_of_an_ended_run_count_until_they_are_delivered(
         await store.create(PROJECT, replace(new_webhook(), run_id=run_id))
     attempt = await store.take(PROJECT, (await deliveries(store))[0].id)
     assert attempt is not None
-    await store.note(PROJECT, attempt, Outcome(200))
+    await store.note(PROJECT, attempt, AttemptResult(200))
     await store.create(PROJECT, replace(new_webhook(), run_id=run_id))
 
 
@@ -219,7 +219,7 @@ class SlowRetention(PostgresRetention):
         super().__init__(gateways.database, gateways.worker)
         self._slow_project = slow_project
 
-    async def delete(self, project_id: str, what: Kept, *, days: float, limit: int) -> int:
+    async def delete(self, project_id: str, what: RetainedKind, *, days: float, limit: int) -> int:
         if limit > 1 or project_id == self._slow_project:
             raise DeadlineExceededError("a database statement took too long")
         return await super().delete(project_id, what, days=days, limit=limit)

@@ -13,12 +13,12 @@ from sqlalchemy import text as sql
 from contract.gateway.stores import Gateways
 from strata.gateway.runs.domain import (
     Dispatch,
-    Ending,
     Fence,
     LeaseLostError,
     NewRun,
     OnBusy,
     Principal,
+    RunEnding,
     RunFailure,
     RunFilter,
     RunKind,
@@ -39,7 +39,7 @@ from strata.shared.errors import (
 from strata.shared.ids import new_id
 
 PROJECT = "project-1"
-WELL = Ending(StopReason.END_TURN, None, Usage(10, 5, 15, 4, 3, 2), 2)
+WELL = RunEnding(StopReason.END_TURN, None, Usage(10, 5, 15, 4, 3, 2), 2)
 
 
 def new_run(
@@ -172,7 +172,7 @@ async def test_interrupt_asks_the_active_run_to_stop_and_waits_for_it(gateways: 
     assert (await gateways.first.get(PROJECT, first.run_id)).state is RunState.CANCELLING
     [held] = await gateways.first.renew([first.run_id])
     assert held.cancelling
-    cancelled = Ending(StopReason.CANCELLED, None, Usage(), 0)
+    cancelled = RunEnding(StopReason.CANCELLED, None, Usage(), 0)
     following = await gateways.first.finish(first, cancelled, events(1), take_next=True)
     assert following is not None
     assert following.run.id == accepted.run.id
@@ -220,7 +220,7 @@ async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     failure = RunFailure("MODEL_UNAVAILABLE", "The provider is down.", True)
     used = Usage(1, 2, 3, 4, 5, 6, True)
-    ending = Ending(StopReason.LLM_API_ERROR, failure, used, 3, taint=("WEB", "MCP"))
+    ending = RunEnding(StopReason.LLM_API_ERROR, failure, used, 3, taint=("WEB", "MCP"))
     statistics = gateways.database.statistics
     before = (statistics.statements, statistics.commits)
     await gateways.first.finish(fence, ending, events(1, 2), take_next=True)

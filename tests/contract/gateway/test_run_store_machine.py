@@ -24,10 +24,10 @@ from contract.gateway.test_run_store import events, fence_of, new_run
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.domain import (
     Dispatch,
-    Ending,
     Fence,
     LeaseLostError,
     OnBusy,
+    RunEnding,
     RunFilter,
     StopReason,
     Usage,
@@ -86,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     async def end_all(self, gateway: PostgresRunStore) -> None:
         for run_id, fence in list(self.newest.items()):
             if run_id not in self.over and fence.owner == gateway._terms.owner:
-                ending = Ending(StopReason.END_TURN, None, Usage(), 0)
+                ending = RunEnding(StopReason.END_TURN, None, Usage(), 0)
                 await gateway.finish(fence, ending, events(10**9), take_next=False)
         for run in await gateway.list(
             self.project, RunFilter(states=frozenset({RunState.QUEUED})), before=None, limit=500
@@ -152,7 +152,7 @@ class Machine(RuleBasedStateMachine):
     @rule(target=fences, fence=consumes(fences), reason=ENDS, take_next=st.booleans())
     def finish(self, fence: Fence, reason: StopReason, take_next: bool) -> Any:
         number = int(fence.owner[-1])
-        ending = Ending(reason, None, Usage(), 1)
+        ending = RunEnding(reason, None, Usage(), 1)
         work = self.gateways[number].finish(fence, ending, events(10**6), take_next=take_next)
         if not self.holds(fence):
             with pytest.raises(LeaseLostError):

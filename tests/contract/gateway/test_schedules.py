@@ -15,7 +15,7 @@ from contract.gateway.stores import Gateways
 from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.approvals import OnApproval
-from strata.gateway.runs.domain import Ending, RunFailure, RunFilter, StopReason, Usage
+from strata.gateway.runs.domain import RunEnding, RunFailure, RunFilter, StopReason, Usage
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
 from strata.gateway.schedules.domain import (
@@ -27,8 +27,8 @@ from strata.gateway.schedules.domain import (
     ScheduleTerms,
     TickOutcome,
 )
-from strata.gateway.schedules.firing import ScheduleRunner
-from strata.gateway.schedules.store import MOST_MISSED, PostgresScheduleStore
+from strata.gateway.schedules.runner import ScheduleRunner
+from strata.gateway.schedules.store import MAX_MISSED, PostgresScheduleStore
 from strata.gateway.schedules.timing import Timing, TimingError
 from strata.shared.errors import (
     AlreadyExistsError,
@@ -168,7 +168,7 @@ async def test_of_a_long_standstill_the_newest_ticks_are_recorded(gateways: Gate
     await set_back(gateways, schedule, 60 * 24 * 20)
     assert await store.fire(PROJECT, schedule.id) is not None
     ticks = await store.ticks(PROJECT, schedule.id, before=None, limit=500)
-    assert len(ticks) == MOST_MISSED + 1
+    assert len(ticks) == MAX_MISSED + 1
     assert ticks[0].outcome is TickOutcome.STARTED
 
 
@@ -241,7 +241,9 @@ async def test_a_run_that_fails_because_its_agent_is_gone_disables_the_schedule(
     assert run_id is not None
     await gateways.first.claim(10)
     fence = fence_of(await gateways.first.load(PROJECT, run_id), "gateway-1")
-    gone = Ending(StopReason.ERROR, RunFailure(reason.value, "gone", retryable=False), Usage(), 0)
+    gone = RunEnding(
+        StopReason.ERROR, RunFailure(reason.value, "gone", retryable=False), Usage(), 0
+    )
     await gateways.first.finish(fence, gone, events(1), take_next=False)
     await set_back(gateways, schedule, 5)
     assert await store.fire(PROJECT, schedule.id) is None

@@ -10,9 +10,9 @@ import pytest
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain import LeaseLostError
-from strata.gateway.webhooks.domain import NewWebhook, Outcome
+from strata.gateway.webhooks.domain import AttemptResult, NewWebhook
 from strata.gateway.webhooks.secrets import WebhookSecrets
-from strata.gateway.webhooks.sending import SendTerms, WebhookSender
+from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.errors import ResourceExhaustedError
 from strata.shared.fair_slots import calling_project
@@ -94,7 +94,7 @@ async def test_a_late_answer_changes_nothing_of_a_later_attempt(gateways: Gatewa
     quick = await store.take(PROJECT, delivery_id)
     assert quick is not None
     seen = []
-    for attempt, outcome in ((slow, Outcome(500, "broken")), (quick, Outcome(200))):
+    for attempt, outcome in ((slow, AttemptResult(500, "broken")), (quick, AttemptResult(200))):
         await store.note(PROJECT, attempt, outcome)
         [found] = await store.deliveries(
             PROJECT, webhook_id="", run_id="", state=None, before=None, limit=10
@@ -130,5 +130,5 @@ async def test_receivers_are_looked_up_on_behalf_of_their_project(gateways: Gate
     async with Fetcher(Guard(resolve)) as fetcher:
         sender = WebhookSender(store, gateways.first, secrets, fetcher, SendTerms())
         assert await sender.send_due() == 2
-        await sender.settled()
+        await sender.wait_until_sent()
     assert sorted(asked) == [(PROJECT, "hook.example"), ("project-2", "hook.example")]

@@ -30,7 +30,7 @@ from e2e.cli.scripted import (
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.cli.chat.turn_view import TurnView
-from strata.client.following import ConnectionLost, Update
+from strata.client.run_follower import ConnectionLost, Update
 from strata.shared.errors import (
     AbortedError,
     InvalidArgumentError,
@@ -99,7 +99,7 @@ async def test_tools_memory_edits_and_thoughts_are_told(
         ("rename", "  memory block human has a new label or description, revision 4"),
         (
             "delete",
-            "  memory block human taken out of memory; strata memory restore brings it back",
+            "  memory block human removed from memory; strata memory restore brings it back",
         ),
         ("", "  memory block human, revision 4"),
     ],
@@ -186,7 +186,7 @@ async def test_events_as_json_lines(strata: Run) -> None:
 
 
 async def test_a_restarted_step_is_shown_once(strata: Run, gateway: ScriptedGateway) -> None:
-    restarted = run_event_pb2.StepRestarted(step=1, reason="The step is done again.")
+    restarted = run_event_pb2.StepRestarted(step=1, reason="The step is repeated.")
     gateway.runs.on_send = play(
         started(),
         step(),

@@ -51,7 +51,7 @@ async def test_sleep_says_when_there_is_nothing_to_read(
 ) -> None:
     gateway.agents.add("bo").enable_sleeptime = True
     done = await strata("agents", "sleep", "bo")
-    assert (done.code, done.out.strip()) == (0, "Its memory agent has read all that was said.")
+    assert (done.code, done.out.strip()) == (0, "Its memory agent has read all messages.")
 
 
 async def test_sleep_of_an_agent_without_memory_agent_says_how_to_give_it_one(

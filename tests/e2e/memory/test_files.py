@@ -13,7 +13,7 @@ import pytest_asyncio
 from e2e.cli.pty_program import on_terminal
 from e2e.memory.conftest import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.cli.files.uploading import CHUNK_BYTES
+from strata.cli.files.uploads import CHUNK_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

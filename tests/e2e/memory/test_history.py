@@ -77,10 +77,10 @@ async def test_a_mark_is_seen_and_taken_off(strata: Run, world: World, ann: agen
     assert "\tweb\n" in (await strata("memory", "log", ann.name, "human")).out
     assert "untrusted: web" in (await strata("memory", "show", ann.name)).out
     done = await strata("memory", "trust", ann.name, "human", "--reason", "read it")
-    assert (done.code, done.out.strip()) == (0, "human has no mark any more.")
+    assert (done.code, done.out.strip()) == (0, "human is no longer marked.")
     assert "untrusted" not in (await strata("memory", "show", ann.name)).out
     again = await strata("memory", "trust", ann.name, "human")
-    assert again.out.strip() == "It had no mark."
+    assert again.out.strip() == "It was not marked."
 
 
 async def test_another_persons_edit_is_under_their_key(
@@ -355,6 +355,6 @@ async def test_edits_of_different_lines_are_merged(
         await eventually(opened.exists)
         await write(world, ann, "A\nb\nc\nd\ne")
         go.touch()
-        await program.shows("merged with what others had changed.")
+        await program.shows("merged with changes by others.")
         assert await program.ends() == 0
     assert (await world.block(ann, "human")).value == "A\nb\nc\nd\nE"

@@ -242,7 +242,7 @@ async def test_blocks_are_resources_under_their_agent(world: World, ann: agent_p
             f"strata://agents/{agent.id}/blocks/human/more",
             "file:///etc/passwd",
         ):
-            with pytest.raises(MCPError, match="nothing at this address"):
+            with pytest.raises(MCPError, match="no memory block of this agent at this address"):
                 await client.read_resource(elsewhere)
         with pytest.raises(MCPError, match="BLOCK_NOT_FOUND"):
             await client.read_resource(uri_of(agent.id, "nowhere"))

@@ -95,7 +95,7 @@ async def test_a_pinned_message_is_listed_and_survives(
     ]
     assert expanded.err == ""
     first = await strata("recall", "expand", talk.name, "-n", "1")
-    assert "go on with --from 3" in first.err
+    assert "continue with --from 3" in first.err
     assert rows((await strata("recall", "expand", talk.name, "--from", "4")).out)[0][0] == "4"
     document = json.loads((await strata("recall", "expand", talk.name, "--json")).out)
     assert document["summary"]["parts"][0]["summary"]["text"] == "- A trip to Porto."

@@ -302,7 +302,7 @@ async def test_read_only_blocks_are_changed_by_force_alone(
     edit(pulled / "human.md", "\nc\n", "\nC\n")
     refused = await strata("memory", "push", ann.name, str(pulled))
     assert refused.code == 1
-    assert "the block is read-only. --force changes it all the same." in refused.out
+    assert "the block is read-only. --force changes it anyway." in refused.out
     assert (await world.block(ann, "human")).value == FIVE
     assert (await strata("memory", "push", ann.name, str(pulled), "--force")).code == 0
     assert (await world.block(ann, "human")).value == "a\nb\nC\nd\ne"
@@ -350,7 +350,7 @@ async def test_the_file_of_a_block_that_is_gone_stays_until_told(
     block = await world.block(ann, "human")
     await world.blocks.DeleteBlock(pb.DeleteBlockRequest(block_id=block.id))
     done = await strata("memory", "pull", ann.name, str(pulled))
-    assert "human.md: gone; the agent has this block no more; the file stays" in done.out
+    assert "human.md: gone; the agent no longer has this block; the file stays" in done.out
     pushed = await strata("memory", "push", ann.name, str(pulled))
     assert pushed.code == 1
     assert "Bring it back with: strata memory restore" in pushed.out
@@ -369,7 +369,7 @@ async def test_a_folder_is_of_one_agent_until_it_is_imported(
     for command in ("pull", "push"):
         refused = await strata("memory", command, bert.name, str(pulled))
         assert refused.code == 2
-        assert f"holds the memory of {ann.id}, another agent." in refused.err
+        assert f"contains the memory of {ann.id}, another agent." in refused.err
     (pulled / "plans.md").write_text("---\n---\nSail.\n")
     done = await strata("memory", "push", bert.name, str(pulled), "--import", "--json")
     assert done.code == 0, done
@@ -388,7 +388,7 @@ async def test_two_files_of_one_block_are_refused(
     (pulled / "copy.md").write_text(text)
     done = await strata("memory", "push", ann.name, str(pulled))
     assert done.code == 1
-    assert "copy.md and human.md are of one block." in done.out
+    assert "copy.md and human.md belong to one block." in done.out
 
 
 async def test_a_folder_that_is_not_there_is_said_so(
@@ -427,7 +427,7 @@ async def test_a_file_that_is_written_on_meanwhile_is_left_alone(
 
     monkeypatch.setattr(f"strata.cli.memory.{command}ing.blocks_of", while_typing)
     done = await strata("memory", command, ann.name, str(pulled))
-    assert "the file was changed meanwhile, and is left as it is: pull" in done.out
+    assert "the file was changed meanwhile and is left as it is: pull again" in done.out
     assert done.code == (1 if command == "pull" else 0)
     assert (await world.block(ann, "human")).value == value
     assert "\nD\n" in file.read_text()

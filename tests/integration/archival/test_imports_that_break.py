@@ -17,7 +17,7 @@ from integration.archival.conftest import Client, Keys
 from integration.archival.test_death_while_indexing import service
 from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.cli.archival.importing import Import, Source, Target
+from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
 from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.channels import ChannelFactory, services_of
@@ -56,14 +56,14 @@ class Breaking:
             yield answer
 
 
-def write(folder: Path, lines: int) -> Source:
+def write(folder: Path, lines: int) -> PassageFile:
     file = folder / "facts.jsonl"
     file.write_text("".join(json.dumps({"text": f"Fact {n}."}) + "\n" for n in range(lines)))
-    return Source.of(file)
+    return PassageFile.of(file)
 
 
-def importing(passages: Any, source: Source, archive: str, view: View) -> Import:
-    target = Target(archive_id=archive)
+def importing(passages: Any, source: PassageFile, archive: str, view: View) -> Import:
+    target = ImportTarget(archive_id=archive)
     client: Any = SimpleNamespace(passages=passages)
     return Import(client, source, target, source.request_id(target), view)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strata.cli.commands.migrate import NOTHING, Migrated, migrate_all, take_back
+from strata.cli.commands.migrate import NO_TABLES, SchemaChange, downgrade, migrate_all
 from strata.cli.commands.server import migrate
 from strata.cli.compose.services import SERVICES
 from strata.cli.failures import UsageError
@@ -31,14 +31,14 @@ async def test_one_service_goes_back_and_forth_and_the_others_stay(databases: Da
     url = databases.url(await databases.create())
     await migrate_all(url, urls(databases), check_only=False)
     first = RECALL.revisions[0]
-    assert await take_back(url, "recall", first) == Migrated("recall", RECALL.head, first)
+    assert await downgrade(url, "recall", first) == SchemaChange("recall", RECALL.head, first)
     for spec in SERVICES:
         expected = first if spec.name == "recall" else spec.migrations.head
         assert await spec.migrations.version(url) == expected
-    assert await take_back(url, "recall", None) == Migrated("recall", first, NOTHING)
+    assert await downgrade(url, "recall", None) == SchemaChange("recall", first, NO_TABLES)
     assert await RECALL.version(url) is None
     done = await migrate_all(url, urls(databases), check_only=False)
-    assert Migrated("recall", NOTHING, RECALL.head) in done
+    assert SchemaChange("recall", NO_TABLES, RECALL.head) in done
 
 
 async def test_unknown_services_and_revisions_are_named_with_what_there_is(
@@ -46,11 +46,11 @@ async def test_unknown_services_and_revisions_are_named_with_what_there_is(
 ) -> None:
     url = databases.url(await databases.create())
     with pytest.raises(UsageError, match=r"no service 'attic'.*recall"):
-        await take_back(url, "attic", None)
+        await downgrade(url, "attic", None)
     with pytest.raises(UsageError, match=rf"no revision '9000'.*{RECALL.head}"):
-        await take_back(url, "recall", "9000")
+        await downgrade(url, "recall", "9000")
     with pytest.raises(FailedPreconditionError):
-        await take_back(url, "recall", RECALL.head)
+        await downgrade(url, "recall", RECALL.head)
 
 
 async def test_what_would_destroy_rows_needs_consent(databases: Databases) -> None:

@@ -31,7 +31,7 @@ from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
 from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.embedded.ports import ReservedPort
-from strata.gateway.runs import follow
+from strata.gateway.runs import run_follower
 
 _ROOTS = [str(Path(__file__).parents[3] / root) for root in ("shared", "services", "gateway")]
 
@@ -171,7 +171,7 @@ async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
 ) -> None:
     world, gate = network_world, Gate()
     world.turns.script = gate.turn
-    monkeypatch.setattr(follow, "_AVOID_S", 600.0)
+    monkeypatch.setattr(run_follower, "_PEER_PAUSE_S", 600.0)
     # Nothing listens there.
     holder = await world.gateway(advertised_host="127.0.0.2", port=_free_port())
     other = await world.gateway(poll_s=60)

@@ -164,7 +164,7 @@ def test_a_missing_file_of_authorities_is_wrong_usage(running: DataFolder) -> No
 
 @pytest.mark.parametrize("key", ["two words", "two\nlines", "ключ", "sk-\x1b[31m", "“sk-strata”"])
 def test_a_key_that_no_header_can_carry_is_wrong_usage(running: DataFolder, key: str) -> None:
-    with pytest.raises(UsageError, match="API key holds"):
+    with pytest.raises(UsageError, match="API key has blanks"):
         find(running, address="127.0.0.1:7600", api_key=key)
     settings = CliSettings(address="127.0.0.1:7600", organization_key=key)
     with pytest.raises(UsageError, match="organisation key holds"):

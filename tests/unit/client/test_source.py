@@ -290,7 +290,7 @@ tool = outer(2.5, {"a": (1, None, b"x"), "b": [{True}]})
         ("tool = lambda x: x\n", ["is a lambda"]),
         ("class A:\n    def tool(self): ...\ntool = A.tool\n", ["line 2: is a method"]),
         ("class A:\n    def tool(self): ...\ntool = A().tool\n", ["is a method"]),
-        ("class tool: ...\n", ["is no function written with def"]),
+        ("class tool: ...\n", ["is not a function written with def"]),
         ("def tool():\n    yield 1\n", ["yields; return a list instead"]),
         ("async def tool():\n    yield 1\n", ["yields; return a list instead"]),
         ("def _tool(): ...\ntool = _tool\n", ["begins with _"]),
@@ -303,7 +303,7 @@ def outer(f):
     return tool
 tool = outer(print)
 """,
-            ["line 4: uses f of the function around it, a builtin_function_or_method"],
+            ["line 4: uses f of the enclosing function, a builtin_function_or_method"],
         ),
         (
             "def outer():\n    T = int\n    def tool(x: T): ...\n    return tool\ntool = outer()\n",
@@ -317,11 +317,11 @@ def outer(len):
 def size(): return len('')
 tool = outer(1)
 """,
-            ["line 3: len is one thing in this function and another one in the module"],
+            ["line 3: len has one meaning in this function and another one in the module"],
         ),
         (
             "def outer(x=1e999):\n    def tool(): return x\n    return tool\ntool = outer()\n",
-            ["line 2: uses x of the function around it, a float"],
+            ["line 2: uses x of the enclosing function, a float"],
         ),
     ],
 )
@@ -341,7 +341,7 @@ def test_packages_may_be_imported_if_they_will_be_there(load: Load) -> None:
 
 @pytest.mark.parametrize("thing", [len, functools.partial(print), 3, print, object()])
 def test_what_is_no_function_is_refused(thing: Any) -> None:
-    assert refused(thing) == ["is no function written with def"]
+    assert refused(thing) == ["is not a function written with def"]
 
 
 def test_a_file_that_was_changed_is_not_taken_for_the_function(load: Load) -> None:
@@ -349,7 +349,7 @@ def test_a_file_that_was_changed_is_not_taken_for_the_function(load: Load) -> No
     path = Path(str(module.__file__))
     path.write_text("# New.\n\n" + path.read_text())
     [told] = refused(module.tool)
-    assert "any more as it was loaded" in told
+    assert "as it was loaded; load it again" in told
     path.write_text("def tool(y: int) -> int:\n    return y\n\n\n")
     assert len(refused(module.tool)) == 1
     path.write_text("def tool(x\n")
@@ -386,7 +386,7 @@ def test_a_head_needs_nothing_that_only_the_body_uses(load: Load) -> None:
         "    return f\n"
     ).make
     with pytest.raises(
-        ToolSourceError, match="line 7: cannot stand alone: no binding for nonlocal"
+        ToolSourceError, match="line 7: is not self-contained: no binding for nonlocal"
     ):
         tool_source(maker(object()))
     assert load(tool_source(maker(object()), body=False)).f.__defaults__ == (1,)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from strata.gateway.runs.chains import (
-    Link,
+    ChainLink,
     Wait,
     check_chain,
     check_waits,
@@ -17,10 +17,10 @@ from strata.gateway.runs.states import FINAL_STATES, RunState
 from strata.shared.errors import FailedPreconditionError, Reason
 
 
-def chain(*names: str) -> list[Link]:
+def chain(*names: str) -> list[ChainLink]:
     """A run of each agent, in the conversation of its name; the first one is the youngest."""
     return [
-        Link(f"run-{number}", f"agent-{name}", f"conversation-{name}", RunState.RUNNING)
+        ChainLink(f"run-{number}", f"agent-{name}", f"conversation-{name}", RunState.RUNNING)
         for number, name in enumerate(names)
     ]
 
@@ -55,7 +55,7 @@ def test_a_chain_has_so_many_runs() -> None:
 
 @pytest.mark.parametrize("state", sorted(FINAL_STATES))
 def test_a_run_that_is_over_sends_nothing(state: RunState) -> None:
-    over = [Link("run-0", "agent-a", "conversation-a", state)]
+    over = [ChainLink("run-0", "agent-a", "conversation-a", state)]
     assert refusal(lambda: check_chain(over, limit=8)) is Reason.RUN_FINISHED
 
 

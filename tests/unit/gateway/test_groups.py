@@ -19,11 +19,11 @@ from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.gateway.groups.exchange import Exchange
-from strata.gateway.groups.managers import GroupManager, Reply, Turn, manager_of
+from strata.gateway.groups.managers import GroupManager, GroupTurn, TurnReply, manager_of
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.runs.domain import NewRun, Run, RunKind, StopReason, Usage
 from strata.gateway.runs.states import RunState
-from strata.gateway.webhooks.sending import payload
+from strata.gateway.webhooks.sender import payload
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.ids import new_id
 
@@ -43,10 +43,10 @@ def group_of(size: int, kind: pb.ManagerType.ValueType, max_turns: int) -> pb.Gr
     )
 
 
-def play(group: pb.Group, replies: list[str]) -> tuple[list[Turn], GroupManager, list[str]]:
+def play(group: pb.Group, replies: list[str]) -> tuple[list[GroupTurn], GroupManager, list[str]]:
     """Plays a run; the replies are used in turn, and again from the first."""
     manager = manager_of(group, Exchange([message("Go.")]))
-    turns: list[Turn] = []
+    turns: list[GroupTurn] = []
     said: list[str] = []
     while (turn := manager.next_turn()) is not None:
         text = replies[len(turns) % len(replies)]
@@ -54,7 +54,7 @@ def play(group: pb.Group, replies: list[str]) -> tuple[list[Turn], GroupManager,
         text = text if turn.manager or not text.strip() else f"{text} #{len(turns)}"
         turns.append(turn)
         said.append(text)
-        manager.note_reply(turn, Reply(text))
+        manager.note_reply(turn, TurnReply(text))
     return turns, manager, said
 
 
@@ -86,7 +86,7 @@ def test_a_run_ends_is_the_same_when_played_again_and_shows_each_member_all_once
     for turn in [*turns, *manager.rest()]:
         shown[turn.agent.agent_id] += [
             line.message.parts[0].text.text
-            for line in turn.lines
+            for line in turn.messages
             if not line.message.parts[0].text.text.startswith("[You manage")
         ]
     lines = [("", "Go.")] + [

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished, ToolStarted
-from strata.gateway.groups import asked
+from strata.gateway.groups import asked_members
 from strata.gateway.runs.chains import AskedRun
 from strata.shared.tool_catalogue import ASK_MEMBERS
 
@@ -42,7 +42,9 @@ async def test_a_call_that_lasts_is_looked_after_less_and_less_often(
         await sleep(0)
 
     monkeypatch.setattr(asyncio, "sleep", note)
-    members = asked.AskedMembers(cast("Any", runs), cast("Any", runs), "project", "run-1", [])
+    members = asked_members.AskedMembers(
+        cast("Any", runs), cast("Any", runs), "project", "run-1", []
+    )
     async with asyncio.timeout(20):
         events = [event async for _, event in members.events()]
     assert len(events) == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.gateway.runs import convert
-from strata.gateway.runs.domain import Ending, StopReason, Usage, trigger_of
+from strata.gateway.runs.domain import RunEnding, StopReason, Usage, trigger_of
 from strata.gateway.runs.states import (
     ACTIVE_STATES,
     FINAL_STATES,
@@ -60,7 +60,7 @@ def test_a_request_to_stop_is_never_forgotten() -> None:
 @pytest.mark.parametrize("reason", StopReason)
 def test_the_stop_reason_decides_the_last_state(reason: StopReason) -> None:
     good = {"END_TURN", "MAX_STEPS", "TOOL_RULE", "REQUIRES_APPROVAL"}
-    state = Ending(reason, None, Usage(), 0).state
+    state = RunEnding(reason, None, Usage(), 0).state
     if reason.value in good:
         assert state is RunState.COMPLETED
     elif reason is StopReason.CANCELLED:

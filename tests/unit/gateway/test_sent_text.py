@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strata.api.common.v1 import message_pb2 as pb
 from strata.api.common.v1 import run_event_pb2 as ev
 from strata.api.common.v1.run_event_pb2 import RunEvent
+from strata.gateway.runs.partial_text import PartialText, PartialTexts
 from strata.gateway.runs.sent_text import SentText
-from strata.gateway.runs.text_under_way import TextsUnderWay, TextUnderWay
 from strata.shared.replies import as_text
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -117,18 +117,18 @@ def test_streamed_text_is_the_stored_text_also_for_a_client_that_resumes(
     events, message = reply(reasoning, text, calls, sizes)
     form, live = SentText(), Client()
     for event in events:
-        live.take(form.shown(event))
+        live.take(form.convert(event))
     stored = as_text(message)
     assert stored is not None
     assert (live.text, live.reasoning, live.calls) == parts_of(stored)
 
-    under_way, late_form, late = TextUnderWay(), SentText(), Client()
+    under_way, late_form, late = PartialText(), SentText(), Client()
     for event in events[:cut]:
         under_way.note(event, event.WhichOneof("event"))
     if under_way:
-        late.take(late_form.shown(delta(text_snapshot=under_way.snapshot())))
+        late.take(late_form.convert(delta(text_snapshot=under_way.snapshot())))
     for event in events[cut:]:
-        late.take(late_form.shown(event))
+        late.take(late_form.convert(event))
     assert (late.text, late.reasoning, late.calls) == (live.text, live.reasoning, live.calls)
 
 
@@ -173,12 +173,12 @@ def test_what_becomes_of_a_stored_event_depends_on_it_alone() -> None:
     events = stored_events()
     originals = [event.SerializeToString() for event in events]
     form = SentText()
-    live = [shown for event in events for shown in form.shown(event)]
+    live = [shown for event in events for shown in form.convert(event)]
     assert [event.sequence for event in live] == [1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 15]
     assert [event.SerializeToString() for event in events] == originals
     for after in range(len(events)):
         resumed = SentText()
-        rest = [shown for event in events[after:] for shown in resumed.shown(event)]
+        rest = [shown for event in events[after:] for shown in resumed.convert(event)]
         assert rest == [event for event in live if event.sequence > after]
 
 
@@ -188,9 +188,9 @@ def test_text_beside_the_call_of_a_step_that_is_done_again_is_forgotten() -> Non
     again, message = reply("", "", [("send_message", "Right.", True)], [2, 3])
     void = RunEvent(sequence=1, step_restarted=ev.StepRestarted(message_id="m"))
     for event in [*first, void]:
-        list(form.shown(event))
+        list(form.convert(event))
     for event in again:
-        client.take(form.shown(event))
+        client.take(form.convert(event))
     assert (client.text, client.reasoning) == ("Right.", "")
     assert parts_of(as_text(message) or message)[0] == "Right."
 
@@ -213,7 +213,7 @@ def test_members_that_write_at_the_same_time_do_not_end_the_replies_of_each_othe
         call_piece("b", '{"message": "Yes', "send_message"),
         call_piece("a", 'lo"}'),
     ]
-    shown = [out for event in events for out in form.shown(event)]
+    shown = [out for event in events for out in form.convert(event)]
     assert [out.text_delta.text for out in shown if out.HasField("text_delta")] == [
         "Hel",
         "Yes",
@@ -223,7 +223,7 @@ def test_members_that_write_at_the_same_time_do_not_end_the_replies_of_each_othe
 
 
 def test_a_client_that_joins_is_shown_the_text_of_all_members_from_its_beginning() -> None:
-    texts = TextsUnderWay()
+    texts = PartialTexts()
     events = [
         of_member("a", step_started=ev.StepStarted(step=1, message_id="message-a")),
         call_piece("a", '{"message": "Hel', "send_message"),
@@ -233,12 +233,12 @@ def test_a_client_that_joins_is_shown_the_text_of_all_members_from_its_beginning
     for event in events:
         texts.note(event, event.WhichOneof("event"))
     form = SentText()
-    joined = [out for event in texts.snapshots() for out in form.shown(event)]
+    joined = [out for event in texts.snapshots() for out in form.convert(event)]
     assert {out.member.agent_id: out.text_snapshot.text for out in joined} == {
         "a": "Hello",
         "b": "Yes",
     }
-    [piece] = form.shown(call_piece("a", '!"}'))
+    [piece] = form.convert(call_piece("a", '!"}'))
     assert piece.text_delta.text == "!"
 
     over = of_member("a", message_stored=ev.MessageStored())

@@ -14,7 +14,7 @@ from strata.agent_loop.models.domain import ToolSchema
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
 from strata.gateway.groups.exchange import Exchange
-from strata.gateway.groups.managers import Turn, manager_of
+from strata.gateway.groups.managers import GroupTurn, manager_of
 from strata.shared.member_labels import (
     MAX_DESCRIPTION_CHARS,
     MAX_LABEL_CHARS,
@@ -112,8 +112,8 @@ def test_the_question_to_a_manager_shows_each_member_on_one_line(
     )
     message = MessageInput(parts=[Part(text=TextPart(text="Go."))])
     turn = manager_of(group, Exchange([message])).next_turn()
-    assert isinstance(turn, Turn)
-    opening, *lines = turn.lines[-1].message.parts[0].text.text.split("\n")
+    assert isinstance(turn, GroupTurn)
+    opening, *lines = turn.messages[-1].message.parts[0].text.text.split("\n")
     assert opening.startswith("[You manage this group of agents. ")
     assert len(lines) == len(names)
     for number, line in enumerate(lines):

@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.gateway.runs.text_under_way import TextUnderWay
+from strata.gateway.runs.partial_text import PartialText
 from strata.shared.text_buffer import TextBuffer
 
 
@@ -45,7 +45,7 @@ def test_adding_a_piece_copies_nothing_of_the_text_before_it() -> None:
 
 
 def test_streamed_text_of_a_live_run_is_not_copied_for_each_delta() -> None:
-    text = TextUnderWay()
+    text = PartialText()
     for number in range(100):
         delta = SimpleNamespace(message_id="message-1", text=Uncopied(f"{number},"))
         event = SimpleNamespace(

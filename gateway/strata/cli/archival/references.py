@@ -1,4 +1,4 @@
-"""Archives as a person names them."""
+"""Look-up of archives by name or id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.client import Client
 from strata.shared.errors import NotFoundError, Reason
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 ArchiveArgument = Annotated[
     str, typer.Argument(metavar="ARCHIVE", help="Name or id of the archive.")
@@ -27,7 +27,7 @@ async def archive_named(client: Client, name_or_id: str) -> pb.Archive:
     if is_archive_id(name_or_id):
         request = pb.GetArchiveRequest(archive_id=name_or_id)
         return (await client.archives.GetArchive(request)).archive
-    listing = pb.ListArchivesRequest(page_size=_PAGE)
+    listing = pb.ListArchivesRequest(page_size=_PAGE_SIZE)
     while True:
         page = await client.archives.ListArchives(listing)
         for archive in page.archives:

@@ -1,1 +1,1 @@
-"""Talking with an agent: following its runs, and showing them."""
+"""The chat: sends messages to an agent and shows its runs."""

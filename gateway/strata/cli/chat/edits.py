@@ -1,4 +1,4 @@
-"""Edits of memory, as a chat shows them."""
+"""Lines that show memory edits in the chat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.cli.output import safe
 
 _DIFF_LINES = 12
 
-_SAID = {
+_OPERATION_LABELS = {
     "append": "text appended",
     "replace": "text replaced",
     "string_replace": "text replaced",
@@ -25,7 +25,7 @@ _SAID = {
 
 
 def edit_lines(edit: MemoryEdit) -> Iterator[Text]:
-    """Yields what was done in words, and the changed lines of the text."""
+    """Yields a sentence about the edit, and the changed lines of the text."""
     yield Text(safe(f"  {_sentence(edit)}"), style="bold")
     for line in diff_text(edit.diff, limit=_DIFF_LINES):
         yield Text("  ") + line
@@ -41,6 +41,6 @@ def _sentence(edit: MemoryEdit) -> str:
         case "rename":
             return f"{block} has a new label or description, {revision}"
         case "delete":
-            return f"{block} taken out of memory; strata memory restore brings it back"
+            return f"{block} removed from memory; strata memory restore brings it back"
         case operation:
-            return f"{block}: {_SAID.get(operation, operation)}, {revision}"
+            return f"{block}: {_OPERATION_LABELS.get(operation, operation)}, {revision}"

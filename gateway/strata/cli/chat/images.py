@@ -1,4 +1,4 @@
-"""Images that a person sends from the command line."""
+"""Messages with images from the command line."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def message_with_images(text: str, paths: Sequence[str]) -> message_pb2.MessageI
 def from_command(line: str) -> message_pb2.MessageInput:
     """Returns the message of a line such as ``/image photo.png What is this?``.
 
-    A path with blanks is put in quotes, or has a backslash in front of each, as terminals write
-    the path of a file that is dropped on them.
+    A path with spaces is quoted, or has a backslash before each space, as terminals write the path
+    of a file that is dropped on them.
 
     Raises:
         UsageError: The line names no file, or the file cannot be read.

@@ -1,4 +1,4 @@
-"""Reads what the person types."""
+"""Reads messages from standard input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTINUED = "...> "
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C break off a blocking read below an event loop, which would swallow it."""
+    """Lets Ctrl-C interrupt a blocking read in an event loop, whose handler would ignore it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -27,18 +27,17 @@ def interruptible() -> Iterator[None]:
 
 
 def read_message() -> str | None:
-    """Returns the next message of standard input, None at its end.
+    """Returns the next message from standard input; None at its end.
 
-    On a terminal with a prompt, line editing and history; Ctrl-C drops the message. A line that
-    ends in a backslash goes on in the next line, and lines that are pasted are one message.
-    Without a terminal each line is a message. It blocks: nothing is under way while the person
-    types.
+    On a terminal there is a prompt with line editing and history; Ctrl-C drops the message. A line
+    that ends in a backslash continues on the next line. Without a terminal each line is a message.
+    It blocks the event loop, where nothing else runs while the person types.
     """
     if not sys.stdin.isatty():
         line = sys.stdin.readline()
         return line.rstrip("\n") if line else None
     with contextlib.suppress(ImportError):
-        # Importing it is what gives `input` editing and history.
+        # Importing it adds editing and history to `input`.
         importlib.import_module("readline")
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Where a chat is shown: a terminal, or plain lines without one."""
+"""Output of a chat: to a terminal, or as plain lines without one."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _REASONING = "dim italic"
 
 
 class Screen(Protocol):
-    """What a turn needs to show itself.
+    """Output of a turn.
 
-    Streamed text since the last `mark` can be taken back, as long as no line came after it.
+    Streamed text since the last `mark` can be removed again (`retract`), unless a line followed it.
     """
 
     def stream(self, piece: str, *, reasoning: bool = False) -> None:
-        """Adds to the text that is being written."""
+        """Appends to the text that is being streamed."""
         ...
 
     def settle(self) -> None:
-        """Ends the text that is being written."""
+        """Ends the text that is being streamed."""
         ...
 
     def line(self, text: Text) -> None:
-        """Shows a line about what happens, to stay."""
+        """Shows a line about an event, which `retract` does not remove."""
         ...
 
     def notice(self, text: Text) -> None:
-        """Shows a line in the midst of a text; it goes when the text is taken back."""
+        """Shows a line within a text; `retract` removes it with the text."""
         ...
 
     def mark(self) -> None:
@@ -51,16 +51,16 @@ class Screen(Protocol):
         ...
 
     def retract(self) -> bool:
-        """Takes back what was streamed since the mark; False if that is not possible."""
+        """Removes the text streamed since the mark; returns False if that is not possible."""
         ...
 
     def waiting(self, label: str) -> None:
-        """Shows that something is under way, until the next output."""
+        """Shows a label for work in progress, until the next output."""
         ...
 
 
 class TerminalScreen:
-    """A terminal: text as it comes, a spinner while there is none.
+    """A terminal: shows text as it is streamed, and a spinner while there is none.
 
     Args:
         console: A console on a terminal.
@@ -171,10 +171,10 @@ class TerminalScreen:
 
 
 class PlainScreen:
-    """No terminal: each text whole, as soon as it is complete.
+    """No terminal: writes each text when it is complete.
 
-    What the agent says goes to `reply`, all else to `activity`, so that a pipe gets the
-    reply and nothing but the reply.
+    The agent's replies go to `reply`, everything else to `activity`, so that a pipe receives only
+    the replies.
     """
 
     def __init__(self, reply: TextIO | None = None, activity: TextIO | None = None) -> None:
@@ -188,15 +188,15 @@ class PlainScreen:
         self._pieces.append((reasoning, piece))
 
     def settle(self) -> None:
-        """Writes what was kept."""
+        """Writes the buffered text."""
         reasoning = "".join(piece for kind, piece in self._pieces if kind)
-        said = "".join(piece for kind, piece in self._pieces if not kind)
+        reply = "".join(piece for kind, piece in self._pieces if not kind)
         self._pieces.clear()
         for line in reasoning.splitlines():
             self._put(self._activity, f"[thinking] {line}")
-        if said:
-            self._put(self._reply, said.rstrip("\n"))
-        if said or reasoning:
+        if reply:
+            self._put(self._reply, reply.rstrip("\n"))
+        if reply or reasoning:
             self._retractable = False
 
     def line(self, text: Text) -> None:
@@ -204,16 +204,16 @@ class PlainScreen:
         self._put(self._activity, text.plain)
 
     def notice(self, text: Text) -> None:
-        """Writes a line about what happens; the text goes on."""
+        """Writes a line about an event; the text continues."""
         self._put(self._activity, text.plain)
 
     def mark(self) -> None:
-        """Writes what was kept; from here on nothing is written yet."""
+        """Writes the buffered text, and starts an empty buffer."""
         self.settle()
         self._retractable = True
 
     def retract(self) -> bool:
-        """Forgets what was kept, unless some of it is written already."""
+        """Drops the buffered text, unless some of it is written already."""
         if not self._retractable:
             self.settle()
             return False
@@ -229,7 +229,7 @@ class PlainScreen:
 
 
 def has_markdown(text: str) -> bool:
-    """Whether a text has marks that look better rendered; plain text stays as it was streamed."""
+    """Whether a text contains Markdown that is worth rendering."""
     return _MARKDOWN.search(text) is not None
 
 
@@ -254,7 +254,7 @@ def rows_of(text: str, width: int) -> int:
 
 
 def screen_for(console: Console) -> Screen:
-    """Returns the screen that suits where standard output goes."""
+    """Returns the screen for the kind of standard output."""
     if console.is_terminal and not console.is_dumb_terminal:
         return TerminalScreen(console)
     return PlainScreen()

@@ -1,4 +1,4 @@
-"""A conversation on the command line: messages in, turns out, Ctrl-C in between."""
+"""A chat session: sends messages, shows the runs, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rich.text import Text
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.cli.chat.approving import AskPerson
+from strata.cli.chat.approval_prompt import AskPerson
 from strata.cli.chat.screens import Screen
 from strata.cli.chat.turn_view import TurnView
 from strata.cli.client import Client, new_request_id
-from strata.client.following import BackOff, RunFollower, Update
 from strata.client.images import user_message
+from strata.client.run_follower import BackOff, RunFollower, Update
 from strata.shared.errors import FailedPreconditionError, Reason, StrataError
 
 _CANCEL_S = 10.0
@@ -32,18 +32,18 @@ _CANCEL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """What is sent and shown.
+    """Options of a chat session.
 
     Attributes:
-        agent_id: With whom; empty if a group is meant.
-        conversation_id: Where; empty for the agent's default conversation.
+        agent_id: The agent; empty for a group.
+        conversation_id: The conversation; empty for the agent's default one.
         max_steps: Most model calls of a turn; 0 for the server's default.
-        reasoning: Show what the model thinks.
+        reasoning: Show the model's reasoning.
         usage: Show tokens and time.
-        back_off: How a lost connection is taken up again.
+        back_off: Waits between attempts to reconnect.
         ask: Asks the person about tool calls, and returns None if they do not decide now; None
             if there is nobody to ask.
-        group_id: The group whose members answer, in place of an agent.
+        group_id: The group that answers instead of an agent.
     """
 
     agent_id: str = ""
@@ -57,15 +57,15 @@ class ChatOptions:
 
 
 class ChatSession:
-    """Sends messages to one agent, or to a group, and shows what becomes of them.
+    """Sends messages to one agent or group, and shows the runs.
 
     Args:
         client: The gateway.
-        screen: Where turns are shown.
-        options: What is sent and shown.
+        screen: Output of the turns.
+        options: Options of the session.
 
     Attributes:
-        conversation_id: Where messages go; empty for the agent's default conversation.
+        conversation_id: Conversation of the next message; empty for the agent's default one.
         last_run_id: The run of the last message; empty before the first.
     """
 
@@ -77,9 +77,9 @@ class ChatSession:
         self.last_run_id = ""
 
     async def turn(self, message: str | message_pb2.MessageInput) -> bool:
-        """Sends a message, shows its run to the end, and returns whether that went well.
+        """Sends a message, shows its run to the end, and returns whether the run succeeded.
 
-        If the agent needs approvals the person is asked, and the run that goes on is shown, too.
+        If the agent needs approvals, the person is asked, and the run that continues is shown, too.
 
         The first Ctrl-C cancels the run, the second stops following it.
 
@@ -100,27 +100,29 @@ class ChatSession:
     async def answer(
         self, approval_id: str, decisions: Sequence[message_pb2.ApprovalDecision]
     ) -> bool:
-        """Answers a request for approval and shows the run; returns whether that went well."""
+        """Answers a request for approval and shows the run; returns whether the run succeeded."""
         return await self._answered(await self._show_run(self._answer(approval_id, decisions)))
 
     async def answer_json(
         self, approval_id: str, decisions: Sequence[message_pb2.ApprovalDecision]
     ) -> bool:
-        """Does the same, and prints the events of the run, one JSON document a line."""
+        """As `answer`, but prints the events of the run as JSON, one per line."""
         return await self._print_run(self._answer(approval_id, decisions))
 
     async def _answered(self, view: TurnView) -> bool:
-        """Asks the person as long as the agent needs approvals; returns whether all went well."""
+        """Asks the person until the agent needs no approval; returns whether the run succeeded."""
         while view.asked is not None and self._options.ask is not None:
             decisions = self._options.ask(view.asked)
             if decisions is None:
-                self._tell("Not answered: the agent waits, and asks again with your next message.")
+                self._notify(
+                    "Not answered: the agent waits, and asks again with your next message."
+                )
                 break
             view = await self._show_run(self._answer(view.asked.approval_id, decisions))
         return view.ending is not None and view.ending.ok
 
     async def _answer_open(self, approval_id: str) -> bool:
-        """Asks about what an earlier run has left open; returns whether it was answered."""
+        """Asks about the open request of an earlier run; returns whether the run succeeded."""
         request = pb.GetApprovalRequest(approval_id=approval_id)
         asked = (await self._client.runs.GetApproval(request)).approval.request
         ask = self._options.ask
@@ -148,17 +150,17 @@ class ChatSession:
         self._screen.waiting("sending")
         try:
             left = await self._follow(
-                follower, lambda update: view.show(update, clock() - began), self._tell
+                follower, lambda update: view.show(update, clock() - began), self._notify
             )
         finally:
             self._screen.settle()
             self.last_run_id = follower.run_id or self.last_run_id
         if left:
-            self._tell(_left(follower.run_id))
+            self._notify(_left(follower.run_id))
         return view
 
     async def stream_json(self, message: str | message_pb2.MessageInput) -> bool:
-        """Sends a message and prints the events of its run, one JSON document a line."""
+        """Sends a message and prints the events of its run as JSON, one per line."""
         return await self._print_run(self._follower(message))
 
     async def _print_run(self, follower: RunFollower) -> bool:
@@ -193,49 +195,51 @@ class ChatSession:
         self,
         follower: RunFollower,
         show: Callable[[Update], None],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> bool:
-        """Returns True if the person left before the end."""
+        """Follows a run; returns True if the person left before its end."""
 
         async def read() -> None:
             async with aclosing(follower.updates()) as updates:
                 async for update in updates:
                     show(update)
 
-        with _Interrupts(asyncio.create_task(read()), self._cancel(follower, tell), tell) as guard:
+        with _Interrupts(
+            asyncio.create_task(read()), self._cancel(follower, notify), notify
+        ) as guard:
             return await guard.wait()
 
-    async def _cancel(self, follower: RunFollower, tell: Callable[[str], None]) -> None:
-        run_id = await follower.known()
+    async def _cancel(self, follower: RunFollower, notify: Callable[[str], None]) -> None:
+        run_id = await follower.wait_for_run_id()
         try:
             await self._client.runs.CancelRun(pb.CancelRunRequest(run_id=run_id), timeout=_CANCEL_S)
         except StrataError as error:
-            tell(f"The run could not be cancelled: {error.message}")
+            notify(f"The run could not be cancelled: {error.message}")
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
 
         self._screen.line(Text(text, style="yellow"))
 
 
 class _Interrupts:
-    """Ctrl-C while a run is followed: once to cancel it, twice to leave it."""
+    """Handler of Ctrl-C while a run is followed: the first cancels the run, the second leaves."""
 
     def __init__(
         self,
         reading: asyncio.Task[None],
         cancel: Coroutine[Any, Any, None],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._reading = reading
         self._cancel = cancel
-        self._tell = tell
+        self._notify = notify
         self._cancelling: asyncio.Task[None] | None = None
         self._left = False
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> Self:
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
-            # Not in the main thread there is no Ctrl-C to handle.
+            # Only the main thread can handle signals.
             self._loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         return self
 
@@ -269,7 +273,7 @@ class _Interrupts:
 
     def _on_interrupt(self) -> None:
         if self._cancelling is None:
-            self._tell("Cancelling; Ctrl-C again leaves at once.")
+            self._notify("Cancelling; Ctrl-C again leaves at once.")
             self._cancelling = self._loop.create_task(self._cancel)
         else:
             self._left = True

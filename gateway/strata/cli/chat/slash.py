@@ -1,4 +1,4 @@
-"""What a person can ask for within a chat: lines that begin with a slash."""
+"""Slash commands of the chat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HELP = (
     ("/log [LABEL]", "who changed them lately, and what"),
     (
         "/undo [COUNT]",
-        "undo what the last run did to the memory, then the one before",
+        "undo the memory edits of the last run; repeat it to go further back",
     ),
     ("/image FILE [TEXT]", "send an image, with what you say about it"),
     ("/context", "what fills the context window"),
@@ -40,12 +40,12 @@ _HELP = (
 )
 
 
-# A path such as /etc/hosts is no command.
+# A path such as /etc/hosts is not a command.
 _COMMAND = re.compile(r"/[a-z]+(?=\s|$)", re.IGNORECASE)
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is for the chat and not for the agent: a slash and a word at its start."""
+    """Whether a line is a slash command: it starts with a slash and a word."""
     return _COMMAND.match(line) is not None
 
 
@@ -54,13 +54,13 @@ _AS_MESSAGE = "To send the line as a message, put a blank before it."
 
 @dataclass(slots=True)
 class SlashCommands:
-    """Answers lines that begin with a slash.
+    """Runs slash commands.
 
     Attributes:
         client: The gateway.
-        agent_id: With whom the person talks.
+        agent_id: The agent of the chat.
         session: The conversation.
-        undone: Runs whose edits were taken back, or that made none.
+        undone: Runs whose edits were undone, or that made none.
         runs: Runs of this chat, oldest first.
     """
 
@@ -76,10 +76,9 @@ class SlashCommands:
             self.runs.append(run_id)
 
     async def run(self, line: str) -> bool:
-        """Does what a line asks for; returns False if the person leaves.
+        """Runs the command of a line; returns False if it ends the chat.
 
-        What was asked for goes to standard output; without a terminal, remarks go to standard
-        error.
+        Results go to standard output; without a terminal, remarks go to standard error.
 
         Raises:
             UsageError: There is no such command, or it has no such argument.
@@ -132,7 +131,7 @@ class SlashCommands:
         for _ in range(count):
             run_id = await self._newest_run()
             if not run_id:
-                self._tell("There is no run to undo. To go back further: strata memory revert")
+                self._notify("There is no run to undo. To go back further: strata memory revert")
                 return
             request = pb.RevertBlockRequest(
                 request_id=new_request_id(),
@@ -145,10 +144,10 @@ class SlashCommands:
             if done.changes:
                 print_changes(done.changes, dry_run=False)
             else:
-                self._tell("That run changed no memory; /undo again goes back further.")
+                self._notify("That run changed no memory; /undo again goes back further.")
 
     async def _newest_run(self) -> str:
-        """Returns the newest run that is not undone: of this chat, then of those before it."""
+        """Returns the newest run that is not undone, of this chat or of an earlier one."""
         for run_id in reversed(self.runs):
             if run_id not in self.undone:
                 return run_id
@@ -174,11 +173,11 @@ class SlashCommands:
         request = agent_pb.UpdateAgentRequest(
             request_id=new_request_id(), agent_id=agent.id, expected_revision=agent.revision
         )
-        # The configuration is replaced whole: keep the rest of it, as it was read.
+        # The update replaces the whole configuration, so send the other settings as they were.
         request.model.CopyFrom(agent.model)
         request.model.handle = handle
         await self.client.agents.UpdateAgent(request)
-        self._tell(f"{handle} answers from now on.")
+        self._notify(f"{handle} answers from now on.")
 
     async def _new(self, title: str) -> None:
         request = agent_pb.CreateConversationRequest(
@@ -186,7 +185,7 @@ class SlashCommands:
         )
         made = (await self.client.agents.CreateConversation(request)).conversation
         self.session.conversation_id = made.id
-        self._tell(f"A new conversation; to come back to it: --conversation {made.id}")
+        self._notify(f"A new conversation; to come back to it: --conversation {made.id}")
 
     def _help(self) -> None:
         width = max(len(command) for command, _ in _HELP)
@@ -194,7 +193,7 @@ class SlashCommands:
             line = Text(f"  {command.ljust(width)}  {what}", style="dim")
             console().print(line, soft_wrap=True)
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         screen = console()
         if not screen.is_terminal:
             screen = error_console()

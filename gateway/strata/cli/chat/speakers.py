@@ -1,4 +1,4 @@
-"""Puts the events of members that speak at the same time in an order that a person can read."""
+"""Orders the events of group members that answer in parallel, so that each turn is shown whole."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 
 
 class SpeakersInTurn:
-    """Lets one member of a group speak at a time.
+    """Passes on the events of one member's turn at a time.
 
-    The members that a manager agent asks answer at the same time, while its own turn goes on. The
-    first one that begins is shown as it speaks. What the others do meanwhile is kept and shown when
-    that one has ended, turn by turn; then the turn of the manager agent goes on, under its name
-    again. Where turns follow each other, events are passed on as they come.
+    Members that a manager agent asks answer in parallel, while its own turn is still open. The
+    events of the first turn to start are passed on at once. Events of the other turns are kept
+    until that turn ends, and follow turn by turn; then the manager's turn continues, with its
+    `turn_started` event repeated. Events of turns in sequence are passed on at once.
     """
 
     def __init__(self) -> None:
@@ -23,38 +23,38 @@ class SpeakersInTurn:
         self._kept: dict[int, list[RunEvent]] = {}
 
     def take(self, event: RunEvent) -> Sequence[RunEvent]:
-        """Takes the next event in and returns what is to be shown now."""
+        """Takes the next event and returns the events to show now."""
         if event.HasField("run_finished"):
-            kept = [each for turn in sorted(self._kept) for each in self._kept[turn]]
+            kept = [kept_event for turn in sorted(self._kept) for kept_event in self._kept[turn]]
             self._kept.clear()
             return [*kept, event]
         if not event.HasField("member"):
             return [event]
         turn, begins = event.member.turn, event.HasField("turn_started")
         if begins and self._shown not in (None, turn) and self._suspended is None:
-            # Only a turn within which others are asked is still open when another one begins.
+            # Only the turn of a manager agent is still open when another one starts.
             self._suspended, self._shown = self._start, None
         if self._shown is None:
             self._shown, outer = turn, self._suspended
             if outer is not None and turn == outer.member.turn:
                 self._suspended, self._start = None, outer
-                return [outer, *self._go_on(event)]
+                return [outer, *self._pass_on(event)]
         if turn != self._shown:
             self._kept.setdefault(turn, []).append(event)
             return []
         if begins:
             self._start = event
-        return self._go_on(event)
+        return self._pass_on(event)
 
-    def _go_on(self, event: RunEvent) -> list[RunEvent]:
-        """Shows an event of the turn that is shown, and what may be shown behind its end."""
+    def _pass_on(self, event: RunEvent) -> list[RunEvent]:
+        """Returns an event of the shown turn, and after its last event those that were waiting."""
         if not event.HasField("turn_finished"):
             return [event]
         self._shown = None
-        return [event, *self._following()]
+        return [event, *self._next_turns()]
 
-    def _following(self) -> list[RunEvent]:
-        """Returns what was kept of the turns that may be shown now."""
+    def _next_turns(self) -> list[RunEvent]:
+        """Returns the kept events of the turns that are next."""
         shown: list[RunEvent] = []
         while self._shown is None:
             outer = self._suspended
@@ -68,6 +68,6 @@ class SpeakersInTurn:
                 break
             kept = self._kept.pop(turn, [])
             shown += kept
-            if not any(each.HasField("turn_finished") for each in kept):
+            if not any(kept_event.HasField("turn_finished") for kept_event in kept):
                 self._shown = turn
         return shown

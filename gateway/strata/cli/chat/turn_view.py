@@ -16,7 +16,7 @@ from strata.cli.chat.screens import Screen
 from strata.cli.chat.speakers import SpeakersInTurn
 from strata.cli.output import clipped, enum_name, safe
 from strata.client.client_tools import calls_by_client
-from strata.client.following import ConnectionBack, ConnectionLost, Update
+from strata.client.run_follower import ConnectionBack, ConnectionLost, Update
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.replies import sent_text
 from strata.shared.text_buffer import TextBuffer
@@ -34,7 +34,7 @@ _FINE = frozenset(
         run_event_pb2.STOP_REASON_REQUIRES_APPROVAL,
     }
 )
-_SAID_OF_STOP = {
+_STOP_SENTENCES = {
     run_event_pb2.STOP_REASON_MAX_STEPS: "Stopped at the limit of model calls in one run.",
     run_event_pb2.STOP_REASON_MAX_TOKENS_EXCEEDED: "The reply was cut at the limit of its length.",
     run_event_pb2.STOP_REASON_CANCELLED: "Cancelled.",
@@ -54,8 +54,8 @@ _SAID_OF_STOP = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a turn ended.
+class TurnEnding:
+    """The end of a turn.
 
     Attributes:
         ok: False if it failed or was cancelled.
@@ -69,12 +69,12 @@ class Ending:
 class TurnView:
     """Shows one turn.
 
-    The text of a step may reach us in deltas, as a snapshot after a break, and with the
-    stored message; whatever comes, the person sees it once.
+    The text of a step may arrive in deltas, as a snapshot after a reconnect, and with the stored
+    message; it is shown once.
 
     Args:
-        screen: Where.
-        reasoning: Show what the model thinks.
+        screen: The output.
+        reasoning: Show the model's reasoning.
         usage: Show tokens and time at the end.
 
     Attributes:
@@ -83,7 +83,7 @@ class TurnView:
     """
 
     def __init__(self, screen: Screen, *, reasoning: bool = True, usage: bool = True) -> None:
-        self.ending: Ending | None = None
+        self.ending: TurnEnding | None = None
         self.asked: message_pb2.ApprovalRequestPart | None = None
         self._screen = screen
         self._with_reasoning = reasoning
@@ -95,10 +95,10 @@ class TurnView:
         self._speakers = SpeakersInTurn()
 
     def show(self, update: Update, elapsed_s: float = 0.0) -> None:
-        """Shows what came.
+        """Shows one update of the run.
 
         Args:
-            update: What came.
+            update: An event, or a change of the connection.
             elapsed_s: Since the message was sent.
         """
         match update:
@@ -141,7 +141,7 @@ class TurnView:
             case "run_finished":
                 self._finished(event.run_finished, elapsed_s)
             case _:
-                # Of a newer server; what must be seen is in the stored messages anyway.
+                # An event type of a newer server; stored messages contain the text anyway.
                 pass
 
     def _show_reply(self, kind: str | None, event: RunEvent) -> bool:
@@ -154,7 +154,7 @@ class TurnView:
                 if event.tool_call_delta.name:
                     self._screen.waiting(f"calling {event.tool_call_delta.name}")
             case "text_snapshot":
-                self._whole(event.text_snapshot.text, event.text_snapshot.reasoning)
+                self._show_whole_text(event.text_snapshot.text, event.text_snapshot.reasoning)
             case "message_stored":
                 self._stored(event.message_stored.message)
             case _:
@@ -163,34 +163,34 @@ class TurnView:
 
     def _begin_step(self) -> None:
         if self._text or self._thoughts:
-            # Its end never came: the step died with its process, and is done again.
-            self._void("The step is done again.")
+            # The step did not finish: its process died, and the step is repeated.
+            self._discard_reply("The step is repeated.")
         self._screen.mark()
         self._broken = False
 
     def _turn_started(self, event: RunEvent) -> None:
-        """Puts the name of the member of a group above what it says."""
+        """Shows the name of a group member above its reply."""
         self._screen.settle()
         self._forget()
         role = " (picks the next speaker)" if event.turn_started.manager else ""
-        # With the replies, also where these go into a file: it says whose they are.
+        # Part of the reply stream, so that names are next to the replies in a file, too.
         self._screen.stream(f"{event.member.agent_name}{role}:")
         self._screen.settle()
         self._screen.mark()
         self._screen.waiting(f"{event.member.agent_name} reads memory")
 
     def _restart_step(self, restarted: run_event_pb2.StepRestarted) -> None:
-        self._void(restarted.reason or "The model is asked again.")
+        self._discard_reply(restarted.reason or "The model is asked again.")
         if restarted.given_up:
             return
         if restarted.model:
-            self._say(restarted.reason, "yellow")
+            self._print(restarted.reason, "yellow")
         self._begin_step()
         self._screen.waiting("asking again")
 
-    def _void(self, reason: str) -> None:
+    def _discard_reply(self, reason: str) -> None:
         if not self._screen.retract() and (self._text or self._thoughts):
-            self._say(f"The reply above is void. {reason}", "yellow")
+            self._print(f"The reply above is void. {reason}", "yellow")
         self._forget()
 
     def _forget(self) -> None:
@@ -206,12 +206,12 @@ class TurnView:
             self._thoughts.add(piece)
             self._screen.stream(piece, reasoning=True)
 
-    def _whole(self, text: str, thoughts: str) -> None:
-        """Makes what is shown of the step equal to this."""
+    def _show_whole_text(self, text: str, thoughts: str) -> None:
+        """Shows the rest of the step's text, after retracting shown text that differs."""
         if not self._with_reasoning:
             thoughts = ""
         if self._broken or not self._continues(text, thoughts):
-            self._take_back(unless=(text, thoughts))
+            self._retract_unless_shown(unless=(text, thoughts))
         self._broken = False
         new_thoughts, new_text = thoughts[len(self._thoughts.text) :], text[len(self._text.text) :]
         if new_thoughts:
@@ -219,20 +219,20 @@ class TurnView:
         if new_text:
             self._add_text(new_text)
 
-    def _take_back(self, *, unless: tuple[str, str]) -> None:
+    def _retract_unless_shown(self, *, unless: tuple[str, str]) -> None:
         shown = (self._text.text, self._thoughts.text)
         if not self._screen.retract():
             if shown == unless:
                 return
             if any(shown):
-                self._say("The reply above was interrupted; here it is whole.", "dim")
+                self._print("The reply above was interrupted; here it is whole.", "dim")
         self._forget()
 
     def _continues(self, text: str, thoughts: str) -> bool:
-        """Whether the rest can be written behind what is shown."""
+        """Whether the shown text is a beginning of the given text."""
         if not text.startswith(self._text.text):
             return False
-        # Thoughts stand before the text: once there is text they cannot grow any more.
+        # Reasoning comes before the text: once there is text, it cannot grow.
         return thoughts == self._thoughts.text or (
             not self._text and thoughts.startswith(self._thoughts.text)
         )
@@ -254,19 +254,21 @@ class TurnView:
         self._screen.waiting(f"running {started.name}")
 
     def _tool_finished(self, finished: run_event_pb2.ToolFinished) -> None:
-        told = finished.tool_return
-        if told.name == SEND_MESSAGE and told.status == message_pb2.TOOL_STATUS_OK:
+        tool_return = finished.tool_return
+        if tool_return.name == SEND_MESSAGE and tool_return.status == message_pb2.TOOL_STATUS_OK:
             # The message itself was shown.
             return
-        result = clipped(safe(result_of(told.content)), _RESULT_CHARS)
-        match told.status:
+        result = clipped(safe(result_of(tool_return.content)), _RESULT_CHARS)
+        match tool_return.status:
             case message_pb2.TOOL_STATUS_FAILED:
-                self._say(f"  {told.name} failed: {result}", "red")
+                self._print(f"  {tool_return.name} failed: {result}", "red")
             case message_pb2.TOOL_STATUS_UNKNOWN:
-                self._say(f"  {told.name}: nobody knows whether it had an effect.", "yellow")
+                self._print(
+                    f"  {tool_return.name}: it is unknown whether it had an effect.", "yellow"
+                )
             case _:
                 if not finished.memory_edits and result not in {"", "None"}:
-                    self._say(f"  ← {result}", "dim")
+                    self._print(f"  ← {result}", "dim")
         for edit in finished.memory_edits:
             for line in edit_lines(edit):
                 self._screen.line(line)
@@ -278,16 +280,18 @@ class TurnView:
         calls = any(part.HasField("tool_call") for part in message.parts)
         answers = any(part.HasField("approval_response") for part in message.parts)
         if answers or (calls and not message.HasField("usage")):
-            # What a person was asked about was shown then.
+            # Calls that needed approval were shown with the request.
             return
         text = "".join(part.text.text for part in message.parts if part.HasField("text"))
         thoughts = "".join(
             part.reasoning.text for part in message.parts if part.HasField("reasoning")
         )
-        # Some providers stream their reasoning in another form than they end with.
-        self._whole(text, self._thoughts.text if self._text or self._thoughts else thoughts)
+        # Some providers stream reasoning in another form than the final message has.
+        self._show_whole_text(
+            text, self._thoughts.text if self._text or self._thoughts else thoughts
+        )
         self._screen.settle()
-        # What is stored stays, whatever becomes of the run.
+        # A stored message is never retracted, even if the run fails.
         self._screen.mark()
         self._forget()
 
@@ -298,35 +302,37 @@ class TurnView:
         for call in asked.tool_calls:
             arguments = compact_arguments(call.arguments)
             wants = "Waits for the client" if call.tool_call_id in by_client else "Needs approval"
-            self._say(f"{wants}: {call.name}({arguments})", "yellow")
-        warning = taint_line(asked)
+            self._print(f"{wants}: {call.name}({arguments})", "yellow")
+        warning = untrusted_sources_line(asked)
         if warning:
-            self._say(warning, "yellow")
+            self._print(warning, "yellow")
 
     def _compacted(self, compacted: run_event_pb2.WindowCompacted) -> None:
         before, after = compacted.tokens_before, compacted.tokens_after
-        self._say(f"Older messages were summarised: {before:,} → {after:,} tokens.", "dim")
+        self._print(f"Older messages were summarised: {before:,} → {after:,} tokens.", "dim")
 
     def _finished(self, finished: run_event_pb2.RunFinished, elapsed_s: float) -> None:
         self._screen.settle()
         ok = finished.stop_reason in _FINE and not finished.HasField("error")
-        if not ok or finished.stop_reason in _SAID_OF_STOP:
-            self._say(ending_sentence(finished), "yellow" if ok else "red")
+        if not ok or finished.stop_reason in _STOP_SENTENCES:
+            self._print(ending_sentence(finished), "yellow" if ok else "red")
         if self._with_usage and finished.usage.total_tokens:
-            self._say(usage_line(finished.usage, finished.step_count, elapsed_s), "dim")
+            self._print(usage_line(finished.usage, finished.step_count, elapsed_s), "dim")
         self._screen.settle()
-        self.ending = Ending(ok, finished)
+        self.ending = TurnEnding(ok, finished)
 
-    def _say(self, text: str, style: str) -> None:
+    def _print(self, text: str, style: str) -> None:
         self._screen.line(Text(safe(text), style=style))
 
 
 def ending_sentence(finished: run_event_pb2.RunFinished) -> str:
-    """Returns why a run ended, as a person is told."""
+    """Returns a sentence on why the run ended."""
     if not finished.HasField("error"):
-        return _SAID_OF_STOP.get(finished.stop_reason, "The run ended.")
+        return _STOP_SENTENCES.get(finished.stop_reason, "The run ended.")
     error = finished.error
-    sentence = error.message.rstrip() or _SAID_OF_STOP.get(finished.stop_reason, "The run failed.")
+    sentence = error.message.rstrip() or _STOP_SENTENCES.get(
+        finished.stop_reason, "The run failed."
+    )
     if error.reason:
         sentence += f" [{error.reason}]"
     return f"{sentence} Sending it again may work." if error.retryable else sentence
@@ -358,25 +364,25 @@ def compact_arguments(arguments: str) -> str:
     return clipped(safe(", ".join(shown)), _ARGUMENTS_CHARS)
 
 
-def taint_line(asked: message_pb2.ApprovalRequestPart) -> str:
-    """Says which text of strangers the agent had read when it asked; empty for none."""
+def untrusted_sources_line(asked: message_pb2.ApprovalRequestPart) -> str:
+    """Returns a line on the untrusted content in the agent's context at the request; or empty."""
     places = (
         enum_name(message_pb2.Provenance, source.label, "PROVENANCE_")
         + (f" by {source.tool_name}" if source.tool_name else "")
         + (f" in memory block {source.block_label}" if source.block_label else "")
         for source in asked.taint
     )
-    told = ", ".join(safe(place) for place in dict.fromkeys(places))
-    return f"The agent had read what strangers wrote: {told}" if told else ""
+    sources = ", ".join(safe(place) for place in dict.fromkeys(places))
+    return f"The agent had read untrusted content: {sources}" if sources else ""
 
 
 def result_of(content: str) -> str:
-    """Returns what a tool said, out of the package that the model is shown."""
+    """Returns the return value of a tool, unpacked from the JSON package for the model."""
     try:
         package = parse_json(content, max_depth=PACKED_JSON_DEPTH)
     except JsonTextError:
         return content
     if not isinstance(package, dict) or "message" not in package:
         return content
-    told = package["message"]
-    return told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    message = package["message"]
+    return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)

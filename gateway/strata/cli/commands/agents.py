@@ -1,4 +1,4 @@
-"""``strata agents``."""
+"""The commands ``strata agents``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _DESCRIPTION_CHARS = 60
 
 
 class UserMessages(StrEnum):
-    """How a model is shown the messages of the user."""
+    """The form in which a model gets the messages of the user."""
 
     RAW = "raw"
     PACKED = "packed"
@@ -101,7 +101,7 @@ UserMessagesOption = Annotated[
     UserMessages | None,
     typer.Option(
         "--user-messages",
-        help="How its model is shown what the user writes: the text itself (raw), or a JSON object"
+        help="Form in which its model gets user messages: the text itself (raw), or a JSON object"
         " with the time, the location and the name (packed).",
     ),
 ]
@@ -113,12 +113,12 @@ AutoclearOption = Annotated[
     bool | None,
     typer.Option(
         "--autoclear/--no-autoclear",
-        help="Begin each run with an empty window; earlier messages stay in recall memory.",
+        help="Start each run with an empty window; earlier messages stay in recall memory.",
     ),
 ]
 TypeOption = Annotated[
     AgentType,
-    typer.Option("--type", help="What kind of agent: its loop, prompt, default tools and rules."),
+    typer.Option("--type", help="Type of the agent: its loop, prompt, default tools and rules."),
 ]
 TimezoneOption = Annotated[
     str | None, typer.Option("--timezone", help="IANA timezone, such as Europe/Berlin.")
@@ -138,11 +138,11 @@ def list_agents(
 ) -> None:
     """List the agents of the project."""
     request = pb.ListAgentsRequest(name_contains=name, tags=tag or [])
-    found = connection.run(
+    listing = connection.run(
         lambda client: first_of(client.agents.ListAgents, request, "agents", limit)
     )
     print_listing(
-        found,
+        listing,
         ["name", "id", "model", "tags", "created", "description"],
         [
             (
@@ -153,7 +153,7 @@ def list_agents(
                 when(agent.create_time),
                 clipped(agent.description, _DESCRIPTION_CHARS),
             )
-            for agent in found.agents
+            for agent in listing.agents
         ],
         empty="No agents. Make one with: strata agents create NAME",
         as_json=as_json,
@@ -218,7 +218,7 @@ def create_agent(
 ) -> None:
     """Create an agent with its memory blocks and tools.
 
-    It gets the tools of its type and those of --add-tool; with --tools these alone. A
+    It gets the tools of its type and those of --add-tool; with --tools, only those listed. A
     react_agent or workflow_agent has no memory blocks.
     """
     compaction = CompactionChoice(
@@ -235,7 +235,9 @@ def create_agent(
         raise UsageError("Give one of --prompt, --system and --system-file.")
     models = ModelChoice(model, fallback_models)
     if autoclear is False and agent_type is AgentType.WORKFLOW:
-        raise UsageError("The window of a workflow_agent is always emptied: omit --no-autoclear.")
+        raise UsageError(
+            "A workflow_agent always starts with an empty window: omit --no-autoclear."
+        )
     blocks = _blocks(agent_type, human, persona, block or [])
     request = pb.CreateAgentRequest(
         request_id=new_request_id(),
@@ -304,7 +306,7 @@ def update_agent(
     compaction_temperature: CompactionTemperatureOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change an agent. What no option names stays as it is."""
+    """Change an agent. Settings without an option stay as they are."""
     tool_change = ListChange("tool", add_tool, remove_tool, tools)
     tag_change = ListChange("tag", add_tag, remove_tag, tags)
     prompt = _system(system, system_file)
@@ -365,7 +367,7 @@ def update_agent(
             changed = _packaging(present.packaging, user_messages, location)
             request.packaging.CopyFrom(changed)
             request.expected_revision = present.revision
-        # A list is replaced whole: of the agent as it was read.
+        # An update replaces a whole list, so it must be based on the revision that was read.
         if tool_change:
             request.tools.CopyFrom(pb.NameList(names=tool_change.over(present.tools)))
             request.expected_revision = present.revision
@@ -384,19 +386,19 @@ def delete_agent(
     agent: AgentArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete an agent with all that it remembers."""
+    """Delete an agent with its whole memory."""
 
     async def delete(client: Client) -> str:
-        found = await client.agent(agent)
+        doomed = await client.agent(agent)
         if not yes:
             if not is_interactive():
                 raise UsageError("Deleting cannot be undone. Give --yes.")
             with interruptible():
                 typer.confirm(
-                    f"Delete {found.name} ({found.id}) and all that it remembers?", abort=True
+                    f"Delete {doomed.name} ({doomed.id}) with its whole memory?", abort=True
                 )
-        await client.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=found.id))
-        return found.name
+        await client.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=doomed.id))
+        return doomed.name
 
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 
@@ -446,7 +448,7 @@ def _type_name(value: pb.AgentType.ValueType) -> str:
 
 def _compaction(settings: pb.CompactionSettings) -> str:
     share = settings.sliding_window_percentage
-    told = {
+    values = {
         "mode": settings.mode,
         "share": f"{share:g}" if share else "",
         "model": settings.model,
@@ -455,14 +457,14 @@ def _compaction(settings: pb.CompactionSettings) -> str:
         "acknowledgement": "on" if settings.prompt_acknowledgement else "",
     }
     if settings.model_settings.HasField("temperature"):
-        told["temperature"] = f"{settings.model_settings.temperature:g}"
-    return ", ".join(f"{name} {value}" for name, value in told.items() if value)
+        values["temperature"] = f"{settings.model_settings.temperature:g}"
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value)
 
 
 def _packaging(
     present: pb.MessagePackaging, user_messages: UserMessages | None, location: str | None
 ) -> pb.MessagePackaging:
-    """Returns how messages of the user are shown, with what the options change."""
+    """Returns the packaging of user messages, changed by the options."""
     pack = present.pack_user_messages
     if user_messages is not None:
         pack = user_messages is UserMessages.PACKED
@@ -478,16 +480,16 @@ def _blocks(
     if agent_type in TYPES_WITHOUT_BLOCKS:
         if human is not None or persona is not None or others:
             raise UsageError(
-                f"A {agent_type} is not shown memory blocks: omit --human, --persona and --block."
+                f"A {agent_type} has no memory blocks: omit --human, --persona and --block."
             )
         return []
     return [("human", human or ""), ("persona", persona or ""), *map(_label_and_text, others)]
 
 
-def _label_and_text(given: str) -> tuple[str, str]:
-    label, equals, text = given.partition("=")
+def _label_and_text(option: str) -> tuple[str, str]:
+    label, equals, text = option.partition("=")
     if not equals or not label:
-        raise UsageError(f"--block {given!r}: write LABEL=TEXT.")
+        raise UsageError(f"--block {option!r}: write LABEL=TEXT.")
     return label, text
 
 

@@ -1,4 +1,4 @@
-"""``strata agents context`` and ``strata agents compact``."""
+"""The commands ``strata agents context`` and ``strata agents compact``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strata.cli.context_picture import picture
 from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
 from strata.cli.output import console, note, print_json, print_table, print_text
 
-# A summary takes a model its time: the server gives up after four minutes, and makes do.
+# Longer than the server's own limit of four minutes for a summary.
 _COMPACTION_S = 300.0
 
 
@@ -81,9 +81,9 @@ def compact_conversation(
     chars: CharsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a summary in the place of older messages now; they stay in recall memory.
+    """Replace older messages with a summary now; the messages stay in recall memory.
 
-    Options that are given stand for the agent's settings, this once.
+    Options override the agent's settings for this compaction.
     """
     choice = CompactionChoice(mode, share, model, prompt, prompt_file, chars)
     settings = choice.over() if choice else None
@@ -101,7 +101,7 @@ def compact_conversation(
         print_json(done)
         return
     if not done.HasField("summary"):
-        note("There is nothing that could leave the window.")
+        note("No message can leave the window.")
         return
     print_text("".join(part.summary.text for part in done.summary.parts))
     note(f"{done.tokens_before:,} → {done.tokens_after:,} tokens.")

@@ -1,4 +1,4 @@
-"""``strata agents sleep``, and what ``strata agents show`` says of a memory agent."""
+"""``strata agents sleep`` and ``ingest``, and the memory agent in ``strata agents show``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from strata.cli.failures import UsageError
 from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
 from strata.cli.output import enum_name, note, print_fields, print_json, when
 
-# A run of a memory agent may wait for others, and takes a model its time.
+# A run of a memory agent may wait for other runs, and for a slow model.
 _RUN_S = 900.0
 
 SleeptimeOption = Annotated[
     bool | None,
     typer.Option(
         "--sleeptime/--no-sleeptime",
-        help="Whether a memory agent tends its memory in the background.",
+        help="Whether a memory agent edits its memory in the background.",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ FrequencyOption = Annotated[
         "--sleeptime-frequency",
         min=1,
         max=1000,
-        help="Its memory agent runs after the first turn and then after every so many (5).",
+        help="Its memory agent runs after the first turn and then after this number of turns (5).",
         show_default=False,
     ),
 ]
@@ -43,7 +43,7 @@ MaxBufferOption = Annotated[
         "--max-buffer",
         min=2,
         max=1000,
-        help="Of a voice agent: messages in its window above which the oldest are archived (30).",
+        help="For a voice agent: messages in its window above which the oldest are archived (30).",
         show_default=False,
     ),
 ]
@@ -53,7 +53,7 @@ MinBufferOption = Annotated[
         "--min-buffer",
         min=1,
         max=1000,
-        help="Of a voice agent: messages that are left in its window then (15).",
+        help="For a voice agent: messages that stay in its window then (15).",
         show_default=False,
     ),
 ]
@@ -69,9 +69,9 @@ def run_memory_agent(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the memory agent of an agent run now, over what was said since it read last.
+    """Run the memory agent of an agent now, over the messages since its last run.
 
-    Of a voice agent it reads what can leave the window.
+    For a voice agent it reads the messages that can leave the window.
     """
 
     async def start(client: Client) -> tuple[pb.Run | None, list[run_event_pb2.RunEvent]]:
@@ -98,7 +98,7 @@ def run_memory_agent(
         if as_json:
             print_json({})
         else:
-            typer.echo("Its memory agent has read all that was said.")
+            typer.echo("Its memory agent has read all messages.")
         return
     if as_json:
         print_json(run)
@@ -134,7 +134,7 @@ def ingest_files(connection: Connection, agent: AgentArgument, as_json: JsonOpti
     if as_json:
         print_json(ingested)
         return
-    started = ", ".join(f"{each.file_name} (block {each.block_label})" for each in ingested.started)
+    started = ", ".join(f"{file.file_name} (block {file.block_label})" for file in ingested.started)
     print_fields(
         [
             ("begun now", started),
@@ -147,7 +147,7 @@ def ingest_files(connection: Connection, agent: AgentArgument, as_json: JsonOpti
 
 
 async def status_of(client: Client, agent: agent_pb.Agent) -> list[pb.MemoryStatus]:
-    """Returns how far the memory agent of an agent has read; of one without, nothing is asked."""
+    """Returns the progress of an agent's memory agent; empty without a call if there is none."""
     if not (agent.memory_agent_id or agent.tends_agent_id):
         return []
     request = pb.GetMemoryStatusRequest(agent_id=agent.id)
@@ -171,7 +171,7 @@ def status_fields(
 
 
 def runs_after(settings: agent_pb.Agent | group_pb.ManagerConfig) -> str:
-    """Says after what a memory agent runs; empty if there is none."""
+    """Returns when a memory agent runs, as text; empty if there is none."""
     if settings.max_message_buffer_length:
         return (
             f"more than {settings.max_message_buffer_length} messages in the window;"

@@ -6,18 +6,18 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.cli.client import Client
-from strata.cli.commands import mcp_named
+from strata.cli.commands import mcp_lookup
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
 from strata.cli.output import clipped, enum_name, note, print_listing, safe
 from strata.shared.errors import NotFoundError
 from strata.shared.server_tools import MAX_SERVER_TOOLS, server_of
 
-_SHOWN = 80
+_DESCRIPTION_CHARS = 80
 
 
 @online
 def show_tools(connection: Connection, agent: AgentArgument, as_json: JsonOption = False) -> None:
-    """List the tools that an agent is offered in its next turn, those of whole servers too."""
+    """List the tools of an agent's next turn, including all tools of its MCP servers."""
 
     async def read(client: Client) -> tuple[list[tuple[pb.Tool, str]], list[str]]:
         names = list((await client.agent(agent)).tools)
@@ -35,16 +35,16 @@ def show_tools(connection: Connection, agent: AgentArgument, as_json: JsonOption
             if server is None:
                 continue
             try:
-                found_server = await mcp_named.named(client, server)
+                listed_server = await mcp_lookup.named(client, server)
             except NotFoundError:
                 problems.append(f"{name}: there is no such MCP server")
                 continue
-            problem = _problem(found_server)
+            problem = _problem(listed_server)
             if problem:
                 problems.append(f"{name}: {problem}")
                 continue
             whole = await client.mcp.GetMcpServer(
-                mcp_pb.GetMcpServerRequest(mcp_server_id=found_server.id)
+                mcp_pb.GetMcpServerRequest(mcp_server_id=listed_server.id)
             )
             fitting = [tool for tool in whole.server.tools if tool.name not in names]
             if len(fitting) > left:
@@ -61,7 +61,7 @@ def show_tools(connection: Connection, agent: AgentArgument, as_json: JsonOption
             tool.name,
             enum_name(tool_pb2.ToolType, tool.type, "TOOL_TYPE_"),
             source,
-            clipped(tool.description, _SHOWN),
+            clipped(tool.description, _DESCRIPTION_CHARS),
         )
         for tool, source in tools
     ]

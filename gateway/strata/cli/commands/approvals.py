@@ -1,4 +1,4 @@
-"""``strata approvals``."""
+"""The commands ``strata approvals``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.cli.chat.approving import whole_arguments
+from strata.cli.chat.approval_prompt import whole_arguments
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
-from strata.cli.chat.turn_view import compact_arguments, taint_line
+from strata.cli.chat.turn_view import compact_arguments, untrusted_sources_line
 from strata.cli.client import Client, first_of
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
@@ -28,7 +28,7 @@ from strata.cli.output import (
 from strata.client.client_tools import calls_by_client
 
 app = typer.Typer(
-    help="List, show and answer what agents wait for.", no_args_is_help=True, add_completion=False
+    help="List, show and answer requests for approval.", no_args_is_help=True, add_completion=False
 )
 
 _CALLS_CHARS = 120
@@ -46,9 +46,7 @@ EventsOption = Annotated[
 def list_approvals(
     connection: Connection,
     agent: Annotated[str, typer.Option("--agent", help="Only of this agent.")] = "",
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also those that were decided about.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include decided requests.")] = False,
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,9 +57,9 @@ def list_approvals(
         request = pb.ListApprovalsRequest(agent_id=agent_id, include_decided=everything)
         return await first_of(client.runs.ListApprovals, request, "approvals", limit)
 
-    found = connection.run(read)
+    listing = connection.run(read)
     print_listing(
-        found,
+        listing,
         ["id", "state", "calls", "deadline", "otherwise", "agent"],
         [
             (
@@ -69,10 +67,10 @@ def list_approvals(
                 _state(approval),
                 clipped(_calls(approval.request), _CALLS_CHARS),
                 when(approval.request.expire_time),
-                _otherwise(approval.request),
+                _default_decision(approval.request),
                 approval.agent_id,
             )
-            for approval in found.approvals
+            for approval in listing.approvals
         ],
         empty="Nothing waits for approval.",
         as_json=as_json,
@@ -87,30 +85,30 @@ def show_approval(
     """Show a request with all arguments of its calls."""
 
     async def read(client: Client) -> pb.Approval:
-        return await _found(client, approval)
+        return await _read_approval(client, approval)
 
-    found = connection.run(read)
+    read_approval = connection.run(read)
     if as_json:
-        print_json(found)
+        print_json(read_approval)
         return
-    asked = found.request
+    request = read_approval.request
     print_fields(
         [
-            ("id", asked.approval_id),
-            ("state", _state(found)),
-            ("agent", found.agent_id),
-            ("conversation", found.conversation_id),
-            ("run", found.run_id),
-            ("answered by", found.answer_run_id),
-            ("asked", when(found.create_time)),
-            ("deadline", when(asked.expire_time)),
-            ("otherwise", _otherwise(asked)),
-            ("untrusted", taint_line(asked)),
-            ("waits too", ", ".join(call.name for call in asked.waiting_calls)),
+            ("id", request.approval_id),
+            ("state", _state(read_approval)),
+            ("agent", read_approval.agent_id),
+            ("conversation", read_approval.conversation_id),
+            ("run", read_approval.run_id),
+            ("answered by", read_approval.answer_run_id),
+            ("asked", when(read_approval.create_time)),
+            ("deadline", when(request.expire_time)),
+            ("otherwise", _default_decision(request)),
+            ("untrusted", untrusted_sources_line(request)),
+            ("waits too", ", ".join(call.name for call in request.waiting_calls)),
         ]
     )
-    by_client = calls_by_client(asked)
-    for call in asked.tool_calls:
+    by_client = calls_by_client(request)
+    for call in request.tool_calls:
         runs = "  (run by the client)" if call.tool_call_id in by_client else ""
         print_text(f"\n{call.name}  {call.tool_call_id}{runs}\n{whole_arguments(call.arguments)}")
 
@@ -129,21 +127,21 @@ def approve(
         typer.Option(
             "--return",
             metavar="CALL=TEXT",
-            help="What your own program returned for a call, which is not made here then;"
-            " repeatable. Calls of tools that the client runs need it.",
+            help="Return of your own program for a call, which the server then does not make;"
+            " may be repeated. Client tools need it.",
         ),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why the others are denied.")] = "",
     as_json: EventsOption = False,
 ) -> None:
-    """Approve what is asked for, and show the run that goes on."""
-    chosen, returns = frozenset(call or ()), dict(_return(each) for each in returned or ())
+    """Approve a request, and show the run that continues."""
+    chosen, returns = frozenset(call or ()), dict(_return(option) for option in returned or ())
 
-    def decide(asked: message_pb2.ToolCallPart) -> message_pb2.ApprovalDecision:
-        if asked.tool_call_id in returns:
-            told = returns[asked.tool_call_id]
-            return message_pb2.ApprovalDecision(client_return=told)
-        if not chosen or asked.tool_call_id in chosen:
+    def decide(asked_call: message_pb2.ToolCallPart) -> message_pb2.ApprovalDecision:
+        if asked_call.tool_call_id in returns:
+            client_return = returns[asked_call.tool_call_id]
+            return message_pb2.ApprovalDecision(client_return=client_return)
+        if not chosen or asked_call.tool_call_id in chosen:
             return message_pb2.ApprovalDecision(approve=True)
         return message_pb2.ApprovalDecision(reason=reason)
 
@@ -158,7 +156,7 @@ def deny(
     reason: Annotated[str, typer.Option("--reason", help="Why; the agent is told.")] = "",
     as_json: EventsOption = False,
 ) -> None:
-    """Deny all that is asked for, and show the run that goes on."""
+    """Deny all calls of a request, and show the run that continues."""
 
     def decide(_: message_pb2.ToolCallPart) -> message_pb2.ApprovalDecision:
         return message_pb2.ApprovalDecision(reason=reason)
@@ -175,19 +173,19 @@ def _answer(
     as_json: bool,
 ) -> None:
     async def respond(client: Client) -> bool:
-        found = await _found(client, approval)
-        asked = found.request
-        unknown = chosen - {call.tool_call_id for call in asked.tool_calls}
+        open_approval = await _read_approval(client, approval)
+        request = open_approval.request
+        unknown = chosen - {call.tool_call_id for call in request.tool_calls}
         if unknown:
             raise UsageError(f"{approval} does not ask about {', '.join(sorted(unknown))}.")
-        hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
+        hashes = {bound.tool_call_id: bound.arguments_hash for bound in request.bindings}
         decisions = []
-        for call in asked.tool_calls:
+        for call in request.tool_calls:
             decision = decide(call)
             decision.tool_call_id = call.tool_call_id
             decision.arguments_hash = hashes.get(call.tool_call_id, "")
             decisions.append(decision)
-        session = ChatSession(client, screen_for(console()), ChatOptions(found.agent_id))
+        session = ChatSession(client, screen_for(console()), ChatOptions(open_approval.agent_id))
         if as_json:
             return await session.answer_json(approval, decisions)
         return await session.answer(approval, decisions)
@@ -196,7 +194,7 @@ def _answer(
         raise typer.Exit(EXIT_FAILURE)
 
 
-async def _found(client: Client, approval: str) -> pb.Approval:
+async def _read_approval(client: Client, approval: str) -> pb.Approval:
     request = pb.GetApprovalRequest(approval_id=approval)
     return (await client.runs.GetApproval(request)).approval
 
@@ -207,22 +205,22 @@ def _state(approval: pb.Approval) -> str:
     return "answered" if approval.answer_run_id else "expired"
 
 
-def _otherwise(asked: message_pb2.ApprovalRequestPart) -> str:
-    approves = asked.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE
+def _default_decision(request: message_pb2.ApprovalRequestPart) -> str:
+    approves = request.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE
     return "approved" if approves else "denied"
 
 
-def _calls(asked: message_pb2.ApprovalRequestPart) -> str:
-    by_client = calls_by_client(asked)
+def _calls(request: message_pb2.ApprovalRequestPart) -> str:
+    by_client = calls_by_client(request)
     return "; ".join(
         f"{call.name}({compact_arguments(call.arguments)})"
         + (" by the client" if call.tool_call_id in by_client else "")
-        for call in asked.tool_calls
+        for call in request.tool_calls
     )
 
 
 def _return(option: str) -> tuple[str, str]:
-    call, found, text = option.partition("=")
-    if not found:
-        raise UsageError("--return is CALL=TEXT: the id of the call, and what it returned.")
+    call, equals, text = option.partition("=")
+    if not equals:
+        raise UsageError("--return is CALL=TEXT: the id of the call and its return.")
     return call, text

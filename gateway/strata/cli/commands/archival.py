@@ -26,7 +26,7 @@ from strata.cli.time_expressions import print_time_expressions
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
 
 _TEXT_CHARS = 160
-_MOST_HITS = 100
+_MAX_HITS = 100
 
 TagOption = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")]
 
@@ -53,7 +53,7 @@ def insert_passage(
     if as_json:
         print_json(stored)
         return
-    word = "It was there already" if stored.duplicate else "Stored"
+    word = "Already stored" if stored.duplicate else "Stored"
     typer.echo(f"{word}: {stored.passage.id}")
     for passage_id in stored.near_duplicate_ids:
         note(f"Nearly the same: {passage_id}")
@@ -70,10 +70,11 @@ def search_passages(
         bool, typer.Option("--all-tags", help="Only passages with all the tags, not any.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_MOST_HITS, help="How many at most.")
+        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Most passages.")
     ] = 10,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Tell why each was found, and what was left out.")
+        bool,
+        typer.Option("--explain", help="Show why each passage matches, and what filters excluded."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,17 +91,17 @@ def search_passages(
         )
         return await client.passages.SearchPassages(request)
 
-    found = connection.run(search)
+    response = connection.run(search)
     why = ["why"] if explain else []
     print_listing(
-        found,
+        response,
         ["score", "text", "tags", "when", "id", *why],
-        [_hit_row(hit, explain=explain) for hit in found.hits],
+        [_hit_row(hit, explain=explain) for hit in response.hits],
         empty="Nothing found.",
         as_json=as_json,
     )
     if explain and not as_json:
-        _tell_left_out(found)
+        _note_exclusions(response)
 
 
 @app.command("list")
@@ -143,7 +144,9 @@ def list_tags(
     ] = "",
     archive: Annotated[
         str,
-        typer.Option("--archive", metavar="ARCHIVE", help="Name or id of an archive in its place."),
+        typer.Option(
+            "--archive", metavar="ARCHIVE", help="Name or id of an archive instead of an agent."
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -216,9 +219,7 @@ def _hit_row(hit: pb.PassageHit, *, explain: bool) -> tuple[str, ...]:
     return (*row, hit.relevance.explanation) if explain else row
 
 
-def _tell_left_out(found: pb.SearchPassagesResponse) -> None:
-    for exclusion in found.exclusions:
-        note(
-            f"{exclusion.condition} leaves out {exclusion.count}, best {exclusion.best_passage_id}."
-        )
-    print_time_expressions(found.spoken_times)
+def _note_exclusions(response: pb.SearchPassagesResponse) -> None:
+    for exclusion in response.exclusions:
+        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_passage_id}.")
+    print_time_expressions(response.spoken_times)

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.cli.archival.importing import Import, Source, Target
+from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
 from strata.cli.archival.references import archive_id
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError
@@ -18,10 +18,10 @@ from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import error_console, print_json
 
 
-class _Bar:
+class _ImportBar:
     def __init__(self, progress: Progress, name: str) -> None:
         self._progress = progress
-        # A name is not markup.
+        # Escape markup in the file name.
         self._task = progress.add_task(name.replace("[", r"\["), total=None)
 
     def show(self, received: int, total: int) -> None:
@@ -32,27 +32,28 @@ class _Bar:
 def import_passages(
     connection: Connection,
     path: Annotated[
-        Path, typer.Argument(metavar="FILE.jsonl", help="A JSON object a line, with a text.")
+        Path, typer.Argument(metavar="FILE.jsonl", help="File with one JSON object per line.")
     ],
     agent: Annotated[
-        str, typer.Option("--agent", help="To the own archive of this agent; or", metavar="AGENT")
+        str,
+        typer.Option("--agent", help="Store into this agent's own archive, or", metavar="AGENT"),
     ] = "",
     archive: Annotated[
-        str, typer.Option("--archive", help="to this archive, by name or id.", metavar="ARCHIVE")
+        str, typer.Option("--archive", help="into this archive, by name or id.", metavar="ARCHIVE")
     ] = "",
     again: Annotated[
-        bool, typer.Option("--again", help="From the start, though it was imported before.")
+        bool, typer.Option("--again", help="Start over, even if the file was imported before.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Store the passages of a JSON Lines file; an import that broke off goes on.
+    """Store the passages of a JSON Lines file; an interrupted import resumes.
 
-    A line holds "text" and, if wanted, "tags", "metadata", "create_time" (RFC 3339), "origin",
-    "embedding" and "embedding_model". The same text is stored once.
+    A line has "text" and optionally "tags", "metadata", "create_time" (RFC 3339), "origin",
+    "embedding" and "embedding_model". Equal texts are stored once.
     """
     if bool(agent) == bool(archive):
         raise UsageError("Give --agent or --archive.")
-    source = Source.of(path)
+    source = PassageFile.of(path)
     screen = error_console()
     bars = Progress(
         TextColumn("{task.description}"),
@@ -63,12 +64,12 @@ def import_passages(
     )
 
     async def work(client: Client) -> pb.UploadPassagesResponse:
-        target = Target(
+        target = ImportTarget(
             await client.agent_id(agent) if agent else "",
             await archive_id(client, archive) if archive else "",
         )
         request_id = new_request_id() if again else source.request_id(target)
-        return await Import(client, source, target, request_id, _Bar(bars, path.name)).run()
+        return await Import(client, source, target, request_id, _ImportBar(bars, path.name)).run()
 
     with bars if screen.is_terminal else nullcontext():
         done = connection.run(work)
@@ -80,4 +81,4 @@ def import_passages(
         f" {done.duplicate_count:,} were there already."
     )
     if done.near_duplicate_count:
-        typer.echo(f"{done.near_duplicate_count:,} say nearly the same as an earlier one.")
+        typer.echo(f"{done.near_duplicate_count:,} are nearly the same as an earlier one.")

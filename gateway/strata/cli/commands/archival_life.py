@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
@@ -27,34 +27,37 @@ _TEXT_CHARS = 160
 
 PassageArgument = Annotated[str, typer.Argument(metavar="PASSAGE", help="Id of the passage.")]
 ReasonOption = Annotated[
-    str, typer.Option("--reason", help="Why; kept in the history.", show_default=False)
+    str, typer.Option("--reason", help="Reason; stored in the history.", show_default=False)
 ]
 
 
 @online
 def show(connection: Connection, passage: PassageArgument, as_json: JsonOption = False) -> None:
-    """Show a passage whole; a deleted one, too."""
+    """Show a whole passage, also a deleted one."""
 
     async def read(client: Client) -> pb.Passage:
         request = pb.GetPassageRequest(passage_id=passage, show_deleted=True)
         return (await client.passages.GetPassage(request)).passage
 
-    found = connection.run(read)
+    read_passage = connection.run(read)
     if as_json:
-        print_json(found)
+        print_json(read_passage)
         return
     print_fields(
         [
-            ("id", found.id),
-            ("archive", found.archive_id),
-            ("tags", ", ".join(found.tags)),
-            ("revision", str(found.revision)),
-            ("created", when(found.create_time)),
-            ("deleted", when(found.delete_time) if found.HasField("delete_time") else ""),
-            ("untrusted", labels_line(found.origin.taint)),
+            ("id", read_passage.id),
+            ("archive", read_passage.archive_id),
+            ("tags", ", ".join(read_passage.tags)),
+            ("revision", str(read_passage.revision)),
+            ("created", when(read_passage.create_time)),
+            (
+                "deleted",
+                when(read_passage.delete_time) if read_passage.HasField("delete_time") else "",
+            ),
+            ("untrusted", labels_line(read_passage.origin.taint)),
         ]
     )
-    print_text(f"\n{safe(found.text)}")
+    print_text(f"\n{safe(read_passage.text)}")
 
 
 @online
@@ -64,17 +67,17 @@ def log(
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the versions of a passage, newest first; of a deleted one, too."""
+    """Show the versions of a passage, also of a deleted one, newest first."""
 
     async def read(client: Client) -> pb.ListPassageVersionsResponse:
         request = pb.ListPassageVersionsRequest(passage_id=passage)
         return await first_of(client.passages.ListPassageVersions, request, "versions", limit)
 
-    found = connection.run(read)
+    listing = connection.run(read)
     print_listing(
-        found,
+        listing,
         ["revision", "what", "when", "by", "why", "tags", "text", "untrusted"],
-        [_row(version) for version in found.versions],
+        [_row(version) for version in listing.versions],
         empty="No versions.",
         as_json=as_json,
     )
@@ -167,7 +170,7 @@ def delete(connection: Connection, passage: PassageArgument, reason: ReasonOptio
 @online
 def purge(connection: Connection, passage: PassageArgument, yes: YesOption = False) -> None:
     """Destroy a passage with all its versions."""
-    ask(f"Destroy {passage}?", yes=yes, otherwise="Destroying cannot be undone.")
+    confirm(f"Destroy {passage}?", yes=yes, otherwise="Destroying cannot be undone.")
 
     async def work(client: Client) -> pb.PurgePassageResponse:
         request = pb.PurgePassageRequest(request_id=new_request_id(), passage_id=passage)

@@ -9,14 +9,14 @@ import typer
 
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.archival.references import ArchiveArgument, archive_id, archive_named
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
 from strata.cli.output import print_fields, print_json, print_listing, safe, when
 
 app = typer.Typer(
-    help="Make archives, with a model of their own, and give them to agents.",
+    help="Create archives, with their own embedding models, and attach them to agents.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -37,7 +37,7 @@ def list_archives(
 
 
 def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bool) -> None:
-    """Prints archives; of all agents if none is named."""
+    """Prints the archives of an agent, or of all agents if the name is empty."""
 
     async def read(client: Client) -> pb.ListArchivesResponse:
         request = pb.ListArchivesRequest(agent_id=await client.agent_id(agent) if agent else "")
@@ -58,7 +58,7 @@ def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bo
             )
             for archive in response.archives
         ],
-        empty="No archives. An agent's own is made with its first passage.",
+        empty="No archives. An agent's own archive is created with its first passage.",
         as_json=as_json,
     )
 
@@ -69,8 +69,8 @@ def show_archive(
     connection: Connection, archive: ArchiveArgument, as_json: JsonOption = False
 ) -> None:
     """Show an archive and the agents that have it."""
-    named = connection.run(lambda client: archive_named(client, archive))
-    _show(named, as_json=as_json)
+    shown = connection.run(lambda client: archive_named(client, archive))
+    _show(shown, as_json=as_json)
 
 
 @app.command("create")
@@ -84,22 +84,20 @@ def create_archive(
         typer.Option(
             "--embedding-model",
             metavar="MODEL",
-            help="The model that it keeps; else the server's default, also when that changes.",
+            help="Its fixed model; else the server's default, which may change.",
             show_default=False,
         ),
     ] = "",
     days: Annotated[
         int,
-        typer.Option(
-            "--days", min=0, help="Destroy passages when they are so old.", show_default="never"
-        ),
+        typer.Option("--days", min=0, help="Destroy passages of this age.", show_default="never"),
     ] = 0,
     agent: Annotated[
-        str, typer.Option("--agent", help="Give it to this agent.", metavar="AGENT")
+        str, typer.Option("--agent", help="Attach it to this agent.", metavar="AGENT")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Make an empty archive."""
+    """Create an empty archive."""
     request = pb.CreateArchiveRequest(
         request_id=new_request_id(),
         name=name,
@@ -128,7 +126,7 @@ def update_archive(
         typer.Option(
             "--days",
             min=0,
-            help="Destroy passages when they are so old, also those that are there; 0 for never.",
+            help="Destroy passages of this age, also present ones; 0 for never.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -158,7 +156,7 @@ def attach_archive(
     archive: ArchiveArgument,
     as_json: JsonOption = False,
 ) -> None:
-    """Give an archive to an agent: it searches the passages."""
+    """Attach an archive to an agent, which then searches its passages."""
 
     async def attach(client: Client) -> pb.Archive:
         request = pb.AttachArchiveRequest(
@@ -171,21 +169,21 @@ def attach_archive(
         print_json(attached)
     else:
         passages = _passages(attached.passage_count)
-        typer.echo(f"{safe(agent)} has {safe(attached.name)} now, with {passages}.")
+        typer.echo(f"{safe(agent)} now has {safe(attached.name)}, with {passages}.")
 
 
 @app.command("detach")
 @online
 def detach_archive(connection: Connection, agent: AgentArgument, archive: ArchiveArgument) -> None:
-    """Take an archive from an agent; the passages stay."""
+    """Detach an archive from an agent; the passages stay."""
 
     async def detach(client: Client) -> str:
-        found = await archive_named(client, archive)
+        detached = await archive_named(client, archive)
         request = pb.DetachArchiveRequest(
-            agent_id=await client.agent_id(agent), archive_id=found.id
+            agent_id=await client.agent_id(agent), archive_id=detached.id
         )
         await client.archives.DetachArchive(request)
-        return found.name
+        return detached.name
 
     typer.echo(f"{safe(agent)} no longer has {safe(connection.run(detach))}.")
 
@@ -198,14 +196,14 @@ def delete_archive(
     """Delete an archive with its passages."""
 
     async def delete(client: Client) -> tuple[str, int]:
-        found = await archive_named(client, archive)
-        ask(
-            f"Delete {safe(found.name)} with {_passages(found.passage_count)}?",
+        doomed = await archive_named(client, archive)
+        confirm(
+            f"Delete {safe(doomed.name)} with {_passages(doomed.passage_count)}?",
             yes=yes,
             otherwise="Deleting cannot be undone.",
         )
-        done = await client.archives.DeleteArchive(pb.DeleteArchiveRequest(archive_id=found.id))
-        return found.name, done.deleted_passages
+        done = await client.archives.DeleteArchive(pb.DeleteArchiveRequest(archive_id=doomed.id))
+        return doomed.name, done.deleted_passages
 
     name, count = connection.run(delete)
     typer.echo(f"Deleted {safe(name)} with {_passages(count)}.")

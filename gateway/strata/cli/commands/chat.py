@@ -1,4 +1,4 @@
-"""``strata chat``."""
+"""The command ``strata chat``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.cli.chat import images
-from strata.cli.chat.approving import AskPerson, ask_on_terminal
+from strata.cli.chat.approval_prompt import AskPerson, ask_on_terminal
 from strata.cli.chat.images import message_with_images
 from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Consent(Enum):
-    """Whether an agent that does not exist may be made."""
+    """Whether a missing agent may be created."""
 
     GIVEN = auto()
     REFUSED = auto()
@@ -53,20 +53,20 @@ def chat(
     fork_at: Annotated[
         str,
         typer.Option(
-            "--fork", metavar="MESSAGE", help="Go on from this message, in a new conversation."
+            "--fork", metavar="MESSAGE", help="Continue from this message in a new conversation."
         ),
     ] = "",
     max_steps: Annotated[
         int, typer.Option("--max-steps", min=0, max=200, help="Most model calls of a turn.")
     ] = 0,
     reasoning: Annotated[
-        bool, typer.Option("--reasoning/--no-reasoning", help="Show what the model thinks.")
+        bool, typer.Option("--reasoning/--no-reasoning", help="Show the model's reasoning.")
     ] = True,
     usage: Annotated[
         bool, typer.Option("--usage/--no-usage", help="Show tokens and time of a turn.")
     ] = True,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the agent if there is none, without asking.")
+        bool, typer.Option("--create", help="Create the agent if there is none, without asking.")
     ] = False,
     as_json: Annotated[
         bool,
@@ -78,8 +78,8 @@ def chat(
     Ctrl-C cancels the turn, Ctrl-D leaves, /help lists commands such as /undo and /new.
 
     Without a terminal each line of the input is a message or a command, and the end of the input
-    ends the chat. What the agent says and what a command shows goes to standard output, all else
-    to standard error.
+    ends the chat. Replies of the agent and results of commands go to standard output, everything
+    else to standard error.
     """
     if as_json and message is None:
         raise UsageError("--json needs --message.")
@@ -88,15 +88,15 @@ def chat(
 
     async def talk(client: Client) -> bool:
         without = Consent.ASK if message is None else Consent.REFUSED
-        found = await find_or_create(client, agent, consent=Consent.GIVEN if create else without)
+        partner = await find_or_create(client, agent, consent=Consent.GIVEN if create else without)
         chosen = conversation
         if fork_at:
-            chosen = (await fork(client, found, fork_at, conversation)).id
+            chosen = (await fork(client, partner, fork_at, conversation)).id
             note(f"A new conversation; to come back to it: --conversation {chosen}")
-        options = ChatOptions(found.id, chosen, max_steps, reasoning, usage, ask=_asker())
+        options = ChatOptions(partner.id, chosen, max_steps, reasoning, usage, ask=_asker())
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
-            return await converse(session, found.name, SlashCommands(client, found.id, session))
+            return await converse(session, partner.name, SlashCommands(client, partner.id, session))
         sent = message_with_images(message, image or [])
         return await (session.stream_json(sent) if as_json else session.turn(sent))
 
@@ -107,13 +107,13 @@ def chat(
 def open_chat(folder: Path, agent: str) -> int:
     """Opens a chat on a terminal with an agent of a data folder, and returns the exit code.
 
-    For ``strata run``: the agent is made without a question if there is none.
+    For ``strata run``: a missing agent is created without a question.
     """
 
     async def talk(client: Client) -> bool:
-        found = await find_or_create(client, agent, consent=Consent.GIVEN)
-        session = ChatSession(client, screen_for(console()), ChatOptions(found.id, ask=_asker()))
-        return await converse(session, found.name, SlashCommands(client, found.id, session))
+        partner = await find_or_create(client, agent, consent=Consent.GIVEN)
+        session = ChatSession(client, screen_for(console()), ChatOptions(partner.id, ask=_asker()))
+        return await converse(session, partner.name, SlashCommands(client, partner.id, session))
 
     try:
         return 0 if Connection(Choice(data=folder)).run(talk) else EXIT_FAILURE
@@ -127,7 +127,7 @@ def _asker() -> AskPerson | None:
 
 
 async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.Agent:
-    """Returns the agent; makes it if there is none and that is wanted.
+    """Returns the agent, and creates it with the person's consent if there is none.
 
     Raises:
         NotFoundError: There is no such agent, and it was not created.
@@ -140,7 +140,7 @@ async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.
         if consent is not Consent.GIVEN:
             if consent is Consent.REFUSED or not is_interactive():
                 raise NotFoundError(
-                    f'There is no agent "{agent}". Make it with: strata agents create {agent}',
+                    f'There is no agent "{agent}". Create it with: strata agents create {agent}',
                     reason=error.reason,
                 ) from error
             with interruptible():
@@ -151,10 +151,10 @@ async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.
 
 
 async def converse(session: ChatSession, name: str, commands: SlashCommands) -> bool:
-    """Sends messages and runs commands until the input ends; returns whether all went well.
+    """Sends messages and runs commands until the input ends; returns whether all runs succeeded.
 
-    Lines that begin with a slash and a word are commands, also in a pipe. On a terminal an error
-    is shown and the chat goes on; without one it ends the chat.
+    Lines that begin with a slash and a word are commands, also in a pipe. An error is printed on a
+    terminal and the chat continues; without a terminal it ends the chat.
     """
     interactive = is_interactive()
     if interactive:

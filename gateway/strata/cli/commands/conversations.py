@@ -1,4 +1,4 @@
-"""``strata agents conversations`` and ``strata agents fork``."""
+"""The commands ``strata agents conversations`` and ``strata agents fork``."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def list_conversations(
         request = pb.ListConversationsRequest(agent_id=await client.agent_id(agent))
         return await first_of(client.agents.ListConversations, request, "conversations", limit)
 
-    found = connection.run(read)
+    listing = connection.run(read)
     print_listing(
-        found,
+        listing,
         ["id", "title", "forked from", "created"],
         [
             (
@@ -45,7 +45,7 @@ def list_conversations(
                 conversation.forked_from_id,
                 when(conversation.create_time),
             )
-            for conversation in found.conversations
+            for conversation in listing.conversations
         ],
         empty="No conversations.",
         as_json=as_json,
@@ -64,11 +64,11 @@ def fork_conversation(
     title: Annotated[str, typer.Option("--title", help="Title of the new conversation.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Start another conversation where one was at a message; both go on for themselves."""
+    """Start a new conversation from a message of another one; both continue independently."""
 
     async def work(client: Client) -> pb.Conversation:
-        found = await client.agent(agent)
-        return await fork(client, found, message, conversation, title)
+        owner = await client.agent(agent)
+        return await fork(client, owner, message, conversation, title)
 
     made = connection.run(work)
     if as_json:
@@ -91,10 +91,9 @@ async def fork(
 
     Args:
         client: The gateway.
-        agent: Whose conversation.
+        agent: The agent of the conversation.
         message_id: Its last message; empty for the newest.
-        conversation_id: The conversation; else the one that the message was said in, or the
-            default one.
+        conversation_id: The conversation; else that of the message, or the default one.
         title: Title of the new one.
 
     Raises:

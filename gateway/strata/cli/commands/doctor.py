@@ -10,7 +10,7 @@ from rich.text import Text
 
 from strata.cli.checks import examine
 from strata.cli.failures import EXIT_FAILURE
-from strata.cli.findings import Finding, Verdict
+from strata.cli.findings import CheckVerdict, Finding
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import console, print_json, safe
 from strata.cli.settings import CliSettings
@@ -24,9 +24,9 @@ _INDENT = 6
 @app.command()
 @online
 def doctor(connection: Connection, as_json: JsonOption = False) -> None:
-    """Check this machine, and say what to do about what is wrong.
+    """Check this machine, and print how to fix what is wrong.
 
-    Works while Strata does not run. The exit code is 1 if something fails.
+    It works without a running server. The exit code is 1 if a check fails.
     """
     screen = console()
     findings: list[Finding] = []
@@ -45,5 +45,5 @@ def doctor(connection: Connection, as_json: JsonOption = False) -> None:
     asyncio.run(examine(connection.choice, CliSettings(), report))
     if as_json:
         print_json([asdict(finding) for finding in findings])
-    if any(finding.verdict is Verdict.FAIL for finding in findings):
+    if any(finding.verdict is CheckVerdict.FAIL for finding in findings):
         raise typer.Exit(EXIT_FAILURE)

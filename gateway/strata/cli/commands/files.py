@@ -10,16 +10,16 @@ import typer
 from rich.text import Text
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
-from strata.cli.commands import files_reading
+from strata.cli.commands import file_access
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.files.file_windows import window_of
 from strata.cli.files.references import FolderArgument, file_named, folder_named
-from strata.cli.files.uploading import (
-    Bars,
-    Lines,
+from strata.cli.files.uploads import (
+    UploadBars,
     Uploaded,
+    UploadLines,
     checked_paths,
     state_of,
     upload,
@@ -51,35 +51,35 @@ def upload_files(
     folder: FolderArgument,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files to upload.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the place of files of the same names.")
+        bool, typer.Option("--replace", help="Replace files of the same names.")
     ] = False,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the folder if there is none.")
+        bool, typer.Option("--create", help="Create the folder if there is none.")
     ] = False,
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Do not wait until they are read and indexed.")
+        bool, typer.Option("--no-wait", help="Do not wait until they are parsed and indexed.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Upload files to a folder, and wait until they can be read and searched.
+    """Upload files to a folder, and wait until they are parsed and indexed.
 
-    Text, Markdown, source code, CSV, HTML, PDF and DOCX are read.
+    Supported are text, Markdown, source code, CSV, HTML, PDF and DOCX.
     """
     checked_paths(paths)
     screen = error_console()
-    view: Bars | Lines = Bars(screen) if screen.is_terminal else Lines(note)
+    view: UploadBars | UploadLines = UploadBars(screen) if screen.is_terminal else UploadLines(note)
 
     async def work(client: Client) -> list[Uploaded]:
         target = await _target(client, folder, create=create)
         with view:
             done = [await upload(client, target, path, view, replace=replace) for path in paths]
             if not no_wait:
-                done = [await wait(client, each, view) for each in done]
+                done = [await wait(client, uploaded, view) for uploaded in done]
         return done
 
     done = connection.run(work)
     _print_uploads(done, as_json=as_json)
-    if any(each.problem for each in done):
+    if any(upload_.problem for upload_ in done):
         raise typer.Exit(EXIT_FAILURE)
 
 
@@ -95,17 +95,19 @@ async def _target(client: Client, folder: str, *, create: bool) -> pb.Folder:
 
 def _print_uploads(done: Sequence[Uploaded], *, as_json: bool) -> None:
     if as_json:
-        print_json(pb.ListFilesResponse(files=[each.file for each in done if each.file]))
-    elif any(each.file for each in done):
+        print_json(
+            pb.ListFilesResponse(files=[uploaded.file for uploaded in done if uploaded.file])
+        )
+    elif any(uploaded.file for uploaded in done):
         print_table(
             ["name", "state", "lines", "bytes", "id"],
-            [(*_row(each.file)[:4], each.file.id) for each in done if each.file],
+            [(*_row(uploaded.file)[:4], uploaded.file.id) for uploaded in done if uploaded.file],
             empty="",
         )
-    for each in done:
-        if each.problem:
-            told = Text(safe(f"{each.name}: {each.problem}"), style="red")
-            error_console().print(told, soft_wrap=True)
+    for uploaded in done:
+        if uploaded.problem:
+            line = Text(safe(f"{uploaded.name}: {uploaded.problem}"), style="red")
+            error_console().print(line, soft_wrap=True)
 
 
 @app.command("list")
@@ -117,7 +119,7 @@ def list_files(
         typer.Argument(metavar="FOLDER", help="Name or id of a folder.", show_default=False),
     ] = "",
     agent: Annotated[
-        str, typer.Option("--agent", help="Files of all folders of this agent, and what is open.")
+        str, typer.Option("--agent", help="Files of all folders of this agent, and which are open.")
     ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,
@@ -133,23 +135,23 @@ def list_files(
             request = pb.ListFilesRequest(folder_id=(await folder_named(client, folder)).id)
         return await first_of(client.files.ListFiles, request, "files", limit)
 
-    found = connection.run(read)
-    windows = {open_file.file_id: window_of(open_file) for open_file in found.open_files}
+    listing = connection.run(read)
+    windows = {open_file.file_id: window_of(open_file) for open_file in listing.open_files}
     columns = ["name", "state", "lines", "bytes", "uploaded", "id"]
-    rows = [[*_row(file), file.id] for file in found.files]
+    rows = [[*_row(file), file.id] for file in listing.files]
     if agent:
         columns = ["open", *columns]
         rows = [
-            [windows.get(file.id, ""), *row] for file, row in zip(found.files, rows, strict=True)
+            [windows.get(file.id, ""), *row] for file, row in zip(listing.files, rows, strict=True)
         ]
     print_listing(
-        found,
+        listing,
         columns,
         rows,
         empty="No files. Upload some with: strata files upload FOLDER PATH",
         as_json=as_json,
     )
-    for file in () if as_json else found.files:
+    for file in () if as_json else listing.files:
         if file.error:
             note(f"{file.name}: {file.error}")
 
@@ -157,23 +159,23 @@ def list_files(
 @app.command("show")
 @online
 def show_file(connection: Connection, file: FileArgument, as_json: JsonOption = False) -> None:
-    """Show what is known of a file; strata files open shows its text to an agent."""
-    found = connection.run(lambda client: file_named(client, file))
+    """Show the metadata of a file; strata files open shows its text to an agent."""
+    shown = connection.run(lambda client: file_named(client, file))
     if as_json:
-        print_json(found)
+        print_json(shown)
         return
     print_fields(
         [
-            ("name", found.name),
-            ("id", found.id),
-            ("folder", found.folder_id),
-            ("type", found.media_type),
-            ("bytes", f"{found.size_bytes:,}"),
-            ("lines", f"{found.line_count:,}"),
-            ("state", state_of(found)),
-            ("error", found.error),
-            ("sha-256", found.content_hash),
-            ("uploaded", when(found.create_time)),
+            ("name", shown.name),
+            ("id", shown.id),
+            ("folder", shown.folder_id),
+            ("type", shown.media_type),
+            ("bytes", f"{shown.size_bytes:,}"),
+            ("lines", f"{shown.line_count:,}"),
+            ("state", state_of(shown)),
+            ("error", shown.error),
+            ("sha-256", shown.content_hash),
+            ("uploaded", when(shown.create_time)),
         ]
     )
 
@@ -188,19 +190,19 @@ def delete_file(
     """Delete a file."""
 
     async def delete(client: Client) -> str:
-        found = await file_named(client, file)
-        ask(f"Delete {found.name}?", yes=yes, otherwise="Deleting cannot be undone.")
-        await client.files.DeleteFile(pb.DeleteFileRequest(file_id=found.id))
-        return found.name
+        doomed = await file_named(client, file)
+        confirm(f"Delete {doomed.name}?", yes=yes, otherwise="Deleting cannot be undone.")
+        await client.files.DeleteFile(pb.DeleteFileRequest(file_id=doomed.id))
+        return doomed.name
 
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 
 
-app.command("open")(files_reading.open_files)
-app.command("close")(files_reading.close_files)
-app.command("read")(files_reading.read_file)
-app.command("grep")(files_reading.grep_files)
-app.command("search")(files_reading.search_files)
+app.command("open")(file_access.open_files)
+app.command("close")(file_access.close_files)
+app.command("read")(file_access.read_file)
+app.command("grep")(file_access.grep_files)
+app.command("search")(file_access.search_files)
 
 
 def _row(file: pb.File) -> tuple[str, str, str, str, str]:

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.files.references import FolderArgument, folder_named
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
 from strata.cli.output import clipped, print_fields, print_json, print_listing, safe, when
 
 app = typer.Typer(
-    help="Make folders of files, and give them to agents.",
+    help="Create folders of files, and attach them to agents.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -35,7 +35,7 @@ def create_folder(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Make an empty folder."""
+    """Create an empty folder."""
     request = pb.CreateFolderRequest(
         request_id=new_request_id(), name=name, description=description, instructions=instructions
     )
@@ -61,9 +61,9 @@ def list_folders(
         request = pb.ListFoldersRequest(agent_id=agent_id)
         return await first_of(client.files.ListFolders, request, "folders", limit)
 
-    found = connection.run(read)
+    listing = connection.run(read)
     print_listing(
-        found,
+        listing,
         ["name", "files", "created", "description", "id"],
         [
             (
@@ -73,9 +73,9 @@ def list_folders(
                 clipped(folder.description, _DESCRIPTION_CHARS),
                 folder.id,
             )
-            for folder in found.folders
+            for folder in listing.folders
         ],
-        empty="No folders. Make one with: strata folders create NAME",
+        empty="No folders. Create one with: strata folders create NAME",
         as_json=as_json,
     )
 
@@ -86,8 +86,8 @@ def show_folder(
     connection: Connection, folder: FolderArgument, as_json: JsonOption = False
 ) -> None:
     """Show a folder; strata files list shows its files."""
-    found = connection.run(lambda client: folder_named(client, folder))
-    _print_folder(found, as_json=as_json)
+    shown = connection.run(lambda client: folder_named(client, folder))
+    _print_folder(shown, as_json=as_json)
 
 
 @app.command("delete")
@@ -96,14 +96,14 @@ def delete_folder(connection: Connection, folder: FolderArgument, yes: YesOption
     """Delete a folder with its files."""
 
     async def delete(client: Client) -> str:
-        found = await folder_named(client, folder)
-        ask(
-            f"Delete {found.name} with its {found.file_count} files?",
+        doomed = await folder_named(client, folder)
+        confirm(
+            f"Delete {doomed.name} with its {doomed.file_count} files?",
             yes=yes,
             otherwise="Deleting cannot be undone.",
         )
-        await client.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=found.id))
-        return found.name
+        await client.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=doomed.id))
+        return doomed.name
 
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 
@@ -115,11 +115,11 @@ def attach_folder(
     agent: AgentArgument,
     folder: FolderArgument,
     open_count: Annotated[
-        int, typer.Option("--open", min=0, help="Open so many of its files at once.")
+        int, typer.Option("--open", min=0, help="Open this many of its files at once.")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a folder to an agent: it can open and search the files."""
+    """Attach a folder to an agent, which can then open and search the files."""
 
     async def attach(client: Client) -> pb.Folder:
         request = pb.AttachFolderRequest(
@@ -134,19 +134,21 @@ def attach_folder(
         print_json(attached)
     else:
         files = "1 file" if attached.file_count == 1 else f"{attached.file_count} files"
-        typer.echo(f"{safe(agent)} has {safe(attached.name)} now, with {files}.")
+        typer.echo(f"{safe(agent)} now has {safe(attached.name)}, with {files}.")
 
 
 @app.command("detach")
 @online
 def detach_folder(connection: Connection, agent: AgentArgument, folder: FolderArgument) -> None:
-    """Take a folder from an agent; the files stay."""
+    """Detach a folder from an agent; the files stay."""
 
     async def detach(client: Client) -> str:
-        found = await folder_named(client, folder)
-        request = pb.DetachFolderRequest(agent_id=await client.agent_id(agent), folder_id=found.id)
+        detached = await folder_named(client, folder)
+        request = pb.DetachFolderRequest(
+            agent_id=await client.agent_id(agent), folder_id=detached.id
+        )
         await client.files.DetachFolder(request)
-        return found.name
+        return detached.name
 
     typer.echo(f"{safe(agent)} no longer has {safe(connection.run(detach))}.")
 

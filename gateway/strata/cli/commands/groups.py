@@ -39,8 +39,8 @@ app = typer.Typer(
 _DESCRIPTION_CHARS = 60
 
 
-class Kind(StrEnum):
-    """How a group decides who speaks."""
+class GroupKind(StrEnum):
+    """How a group chooses the next speaker."""
 
     ROUND_ROBIN = "round_robin"
     DYNAMIC = "dynamic"
@@ -50,8 +50,8 @@ class Kind(StrEnum):
     VOICE_SLEEPTIME = "voice_sleeptime"
 
 
-_PAIRED = frozenset({Kind.SLEEPTIME, Kind.VOICE_SLEEPTIME})
-_ONE_ANSWERS = frozenset(
+_KINDS_WITHOUT_MEMBERS = frozenset({GroupKind.SLEEPTIME, GroupKind.VOICE_SLEEPTIME})
+_KINDS_WITH_ANSWERING_MANAGER = frozenset(
     {
         pb.MANAGER_TYPE_SUPERVISOR,
         pb.MANAGER_TYPE_SLEEPTIME,
@@ -69,15 +69,15 @@ MembersArgument = Annotated[
     ),
 ]
 KindOption = Annotated[
-    Kind | None,
-    typer.Option("--type", help="Who speaks: see the guide on groups."),
+    GroupKind | None,
+    typer.Option("--type", help="How the next speaker is chosen: see the guide on groups."),
 ]
 ManagerOption = Annotated[
     str | None, typer.Option("--manager", help="Name or id of the manager agent.")
 ]
 MaxTurnsOption = Annotated[
     int | None,
-    typer.Option("--max-turns", min=0, max=100, help="Most turns of one run; 0: one a member."),
+    typer.Option("--max-turns", min=0, max=100, help="Most turns of one run; 0: one per member."),
 ]
 TokenOption = Annotated[
     str | None, typer.Option("--termination-token", help="Text that ends a dynamic run.")
@@ -119,7 +119,7 @@ def list_groups(
             )
             for group in response.groups
         ],
-        empty="No groups. Make one with: strata groups create AGENT AGENT",
+        empty="No groups. Create one with: strata groups create AGENT AGENT",
         as_json=as_json,
     )
 
@@ -147,11 +147,11 @@ def create_group(
     as_json: JsonOption = False,
 ) -> None:
     """Create a group of agents."""
-    if not agents and kind not in _PAIRED:
+    if not agents and kind not in _KINDS_WITHOUT_MEMBERS:
         raise UsageError("Name the members: strata groups create AGENT AGENT")
 
     async def create(client: Client) -> pb.CreateGroupResponse:
-        config = pb.ManagerConfig(type=_type_of(kind or Kind.ROUND_ROBIN))
+        config = pb.ManagerConfig(type=_type_of(kind or GroupKind.ROUND_ROBIN))
         await _configure(client, config, manager, max_turns, termination_token)
         request = pb.CreateGroupRequest(
             request_id=new_request_id(),
@@ -182,7 +182,7 @@ def update_group(
     description: DescriptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a group; what is not named stays as it is."""
+    """Change a group. Settings without an option stay as they are."""
 
     async def update(client: Client) -> pb.UpdateGroupResponse:
         before = (await client.groups.GetGroup(pb.GetGroupRequest(group_id=group))).group
@@ -196,12 +196,12 @@ def update_group(
         if block is not None:
             request.shared_blocks.block_ids.extend(block)
         if (kind, manager, max_turns, termination_token) != (None,) * 4:
-            # Another kind begins with its own defaults.
+            # A change of kind resets the settings to its defaults.
             if kind is None or _type_of(kind) == before.manager.type:
                 request.manager.CopyFrom(before.manager)
             else:
                 request.manager.type = _type_of(kind)
-            # They belong to the manager agent, which may be another one from now on.
+            # These settings belong to the manager agent, which may change here.
             request.manager.sleeptime_agent_frequency = 0
             request.manager.max_message_buffer_length = 0
             request.manager.min_message_buffer_length = 0
@@ -245,7 +245,7 @@ def chat_with_group(
         typer.Option("--json", help="With --message: print each event as one line of JSON."),
     ] = False,
 ) -> None:
-    """Talk with a group: each reply stands under the name of its agent.
+    """Talk with a group: each reply is shown below the name of its agent.
 
     Ctrl-C cancels the run, Ctrl-D leaves. Without a terminal each line of the input is a message.
     """
@@ -267,7 +267,7 @@ def chat_with_group(
 async def _converse(session: ChatSession, group: pb.Group) -> bool:
     interactive = is_interactive()
     if interactive:
-        one_answers = group.manager.type in _ONE_ANSWERS
+        one_answers = group.manager.type in _KINDS_WITH_ANSWERING_MANAGER
         partners = [group.manager_agent] if one_answers else group.members
         names = ", ".join(safe(partner.name) for partner in partners)
         note(f"You talk with {names}. Ctrl-C cancels a run, Ctrl-D leaves.")
@@ -304,7 +304,7 @@ async def _configure(
         config.termination_token = termination_token
 
 
-def _type_of(kind: Kind) -> pb.ManagerType.ValueType:
+def _type_of(kind: GroupKind) -> pb.ManagerType.ValueType:
     return pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}")
 
 
@@ -319,7 +319,7 @@ def _holder(group: pb.Group) -> str:
 
 
 def _max_turns(group: pb.Group) -> str:
-    if group.manager.type in _ONE_ANSWERS:
+    if group.manager.type in _KINDS_WITH_ANSWERING_MANAGER:
         return ""
     return str(group.manager.max_turns or "one for each member")
 

@@ -44,7 +44,7 @@ def create_key(
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Create a key of a project and print its secret, this once.
+    """Create a key of a project and print its secret, which is shown only once.
 
     Scopes: read, write, run, approve, secrets, admin; without --scope read, write and run. A key
     with admin creates keys of its own project, with scopes that it has itself.
@@ -55,7 +55,7 @@ def create_key(
         request.project_id = of_project
         return await client.admin.CreateApiKey(request)
 
-    made = _run(connection, create, project, organization_key)
+    made = _run_for_project(connection, create, project, organization_key)
     show_new_key(made, as_json=as_json)
 
 
@@ -74,7 +74,7 @@ def list_keys(
         request = pb.ListApiKeysRequest(project_id=of_project)
         return await first_of(client.admin.ListApiKeys, request, "api_keys", limit)
 
-    listed = _run(connection, read, project, organization_key)
+    listed = _run_for_project(connection, read, project, organization_key)
     show_keys(listed, listed.api_keys, as_json=as_json)
 
 
@@ -93,16 +93,16 @@ def revoke_key(
         ),
     ] = False,
 ) -> None:
-    """Revoke a key; within seconds no gateway takes it any more.
+    """Revoke a key; within seconds every gateway rejects it.
 
-    Schedules and delayed runs that act with its scopes go on, unless --pause-schedules is given.
+    Schedules and delayed runs with its scopes continue, unless --pause-schedules is set.
     """
 
     async def revoke(client: Client, _: str) -> pb.RevokeApiKeyResponse:
         request = pb.RevokeApiKeyRequest(api_key_id=key, pause_schedules=pause_schedules)
         return await client.admin.RevokeApiKey(request)
 
-    done = _run(connection, revoke, project, organization_key)
+    done = _run_for_project(connection, revoke, project, organization_key)
     note(f"{done.api_key.id} ({done.api_key.name}) is revoked.")
     if done.schedule_count and pause_schedules:
         note(f"Paused schedules that act with this key: {done.schedule_count}.")
@@ -120,16 +120,16 @@ def revoke_key(
         )
 
 
-def _run(
+def _run_for_project(
     connection: Connection,
     work: Callable[[Client, str], Awaitable[ResultT]],
     project: str,
     organization_key: str,
 ) -> ResultT:
-    """Runs `work` with the id of the project that is meant and the kind of key that fits.
+    """Runs `work` with the id of the project and the right kind of key.
 
-    Without a project, and without an organisation key on the command line, the API key acts in
-    its own project: `work` gets an empty id.
+    Without a project and without an organisation key, the API key acts in its own project, and
+    `work` gets an empty id.
     """
 
     async def with_project(client: Client) -> ResultT:

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands import mcp_login, mcp_serve
-from strata.cli.commands.mcp_named import ServerArgument, named
+from strata.cli.commands.mcp_lookup import ServerArgument, named
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
@@ -39,8 +39,8 @@ app.command("serve")(mcp_serve.serve)
 app.command("login")(mcp_login.login)
 app.command("logout")(mcp_login.logout)
 
-_SHOWN = 80
-_PAGE = 500
+_DESCRIPTION_CHARS = 80
+_PAGE_SIZE = 500
 
 
 @servers.command("add", context_settings={"ignore_unknown_options": True})
@@ -54,7 +54,9 @@ def add(
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="The program to start, with arguments."),
     ] = None,
-    url: Annotated[str, typer.Option("--url", help="Where it is, if it is no program.")] = "",
+    url: Annotated[
+        str, typer.Option("--url", help="Its address, if it is not a local program.")
+    ] = "",
     sse: Annotated[
         bool, typer.Option("--sse", help="It speaks the older HTTP with server-sent events.")
     ] = False,
@@ -89,18 +91,16 @@ def add(
     timeout: Annotated[
         int, typer.Option("--timeout", min=1, help="Seconds that a call may take.")
     ] = 30,
-    calls: Annotated[
-        int, typer.Option("--calls", min=1, help="Calls at the same time at most.")
-    ] = 4,
+    calls: Annotated[int, typer.Option("--calls", min=1, help="Most concurrent calls.")] = 4,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a server: a program of the host, or one that is reached at a URL."""
+    """Add a server: a local program, or a URL."""
     if bool(url) == bool(command):
         raise UsageError("Give --url URL, or a program after --.")
-    given = (issuer, client_id, client_secret)
-    if not sign_in and any((*given, scope)) and not all(given):
+    client_credentials = (issuer, client_id, client_secret)
+    if not sign_in and any((*client_credentials, scope)) and not all(client_credentials):
         raise UsageError(
-            "--oauth-issuer, --oauth-client and --oauth-secret go together, if nobody signs in."
+            "Without --sign-in, --oauth-issuer, --oauth-client and --oauth-secret go together."
         )
     known = {
         "issuer": issuer,
@@ -138,11 +138,11 @@ def add(
 
     added = connection.run(put)
     _show(added, as_json)
-    # A server that a person has to sign in to is not expected to answer yet.
+    # A server that needs a sign-in cannot answer yet.
     if not added.healthy and not sign_in:
         note(
             f"The server is stored, but it cannot be used: {safe(added.error)}. When that is"
-            f" mended: strata mcp servers refresh {added.name}; to remove it: strata mcp servers"
+            f" fixed: strata mcp servers refresh {added.name}; to remove it: strata mcp servers"
             f" delete {added.name}"
         )
         raise typer.Exit(EXIT_FAILURE)
@@ -160,7 +160,7 @@ def list_servers(
             client.mcp.ListMcpServers, pb.ListMcpServersRequest(), "servers", limit
         )
 
-    found = connection.run(read)
+    listing = connection.run(read)
     rows = [
         (
             server.name,
@@ -169,10 +169,10 @@ def list_servers(
             when(server.last_contact_time),
             server.id,
         )
-        for server in found.servers
+        for server in listing.servers
     ]
     print_listing(
-        found,
+        listing,
         ["name", "transport", "health", "last contact", "id"],
         rows,
         empty="No MCP servers. Add one with: strata mcp servers add NAME --url URL",
@@ -183,11 +183,11 @@ def list_servers(
 @servers.command("show")
 @online
 def show(connection: Connection, server: ServerArgument, as_json: JsonOption = False) -> None:
-    """Show a server, its tools, and what is wrong with it."""
+    """Show a server, its tools and its errors."""
 
     async def read(client: Client) -> pb.McpServer:
-        found = await named(client, server)
-        request = pb.GetMcpServerRequest(mcp_server_id=found.id)
+        listed = await named(client, server)
+        request = pb.GetMcpServerRequest(mcp_server_id=listed.id)
         return (await client.mcp.GetMcpServer(request)).server
 
     _show(connection.run(read), as_json)
@@ -198,7 +198,7 @@ def show(connection: Connection, server: ServerArgument, as_json: JsonOption = F
 def update(
     connection: Connection,
     server: ServerArgument,
-    url: Annotated[str | None, typer.Option("--url", help="Where it is now.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="Its new address.")] = None,
     bearer: Annotated[
         str | None,
         typer.Option("--bearer", help="Name of the secret that is its bearer token; empty: none."),
@@ -207,7 +207,7 @@ def update(
         int | None, typer.Option("--timeout", min=1, help="Seconds that a call may take.")
     ] = None,
     calls: Annotated[
-        int | None, typer.Option("--calls", min=1, help="Calls at the same time at most.")
+        int | None, typer.Option("--calls", min=1, help="Most concurrent calls.")
     ] = None,
     enabled: Annotated[
         bool | None,
@@ -215,9 +215,10 @@ def update(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change how a server is reached and used, and read its tools again.
+    """Change the connection of a server, and read its tools again.
 
-    What no option names stays. To change its program, headers or sign-in, delete and add it.
+    Settings without an option stay as they are. To change its program, headers or sign-in, delete
+    it and add it again.
     """
     changes = {
         "url": url,
@@ -234,7 +235,7 @@ def update(
 
     async def put(client: Client) -> pb.McpServer:
         mcp_server = await named(client, server)
-        # The configuration is replaced whole: what does not change is sent as it was read.
+        # The update replaces the whole configuration, so send the other settings as they were.
         for field, value in changes.items():
             setattr(mcp_server, field, value)
         request = pb.UpdateMcpServerRequest(mcp_server_id=mcp_server.id, server=mcp_server)
@@ -253,8 +254,8 @@ def refresh(connection: Connection, server: ServerArgument, as_json: JsonOption 
     """Read the tools of a server again."""
 
     async def read(client: Client) -> pb.RefreshMcpServerResponse:
-        found = await named(client, server)
-        request = pb.RefreshMcpServerRequest(mcp_server_id=found.id)
+        listed = await named(client, server)
+        request = pb.RefreshMcpServerRequest(mcp_server_id=listed.id)
         return await client.mcp.RefreshMcpServer(request)
 
     answer = connection.run(read)
@@ -272,14 +273,14 @@ def delete(connection: Connection, server: ServerArgument, yes: YesOption = Fals
     """Remove a server with its tools."""
 
     async def remove(client: Client) -> str:
-        found = await named(client, server)
-        ask(
-            f"Remove {found.name} with its tools?",
+        doomed = await named(client, server)
+        confirm(
+            f"Remove {doomed.name} with its tools?",
             yes=yes,
-            otherwise="Agents that have them go on without.",
+            otherwise="Agents lose these tools.",
         )
-        await client.mcp.RemoveMcpServer(pb.RemoveMcpServerRequest(mcp_server_id=found.id))
-        return found.name
+        await client.mcp.RemoveMcpServer(pb.RemoveMcpServerRequest(mcp_server_id=doomed.id))
+        return doomed.name
 
     typer.echo(f"Removed {safe(connection.run(remove))}.")
 
@@ -292,19 +293,21 @@ def tools(
     limit: LimitOption = 500,
     as_json: JsonOption = False,
 ) -> None:
-    """List all tools of a server, those that cannot be used with the reason."""
+    """List all tools of a server; for unusable tools, with the reason."""
 
     async def read(client: Client) -> pb.ListMcpToolsResponse:
-        found = await named(client, server)
-        request = pb.ListMcpToolsRequest(mcp_server_id=found.id)
+        listed = await named(client, server)
+        request = pb.ListMcpToolsRequest(mcp_server_id=listed.id)
         return await first_of(client.mcp.ListMcpTools, request, "tools", limit)
 
-    found = connection.run(read)
+    listing = connection.run(read)
     rows = [
-        (tool.tool_name, _state(tool), clipped(tool.reason or tool.description, _SHOWN))
-        for tool in found.tools
+        (tool.tool_name, _state(tool), clipped(tool.reason or tool.description, _DESCRIPTION_CHARS))
+        for tool in listing.tools
     ]
-    print_listing(found, ["name", "state", "says"], rows, empty="It has no tools.", as_json=as_json)
+    print_listing(
+        listing, ["name", "state", "says"], rows, empty="It has no tools.", as_json=as_json
+    )
 
 
 @app.command("approve")
@@ -315,39 +318,39 @@ def approve(
     name: Annotated[str, typer.Argument(metavar="TOOL", help="Its name, here or at the server.")],
     yes: YesOption = False,
 ) -> None:
-    """Show what a changed tool says of itself now, and approve it."""
+    """Show the new definition of a changed tool, and approve it."""
 
     async def change(client: Client) -> pb.McpTool:
-        found = await named(client, server)
-        request = pb.ListMcpToolsRequest(mcp_server_id=found.id)
-        listed = (await first_of(client.mcp.ListMcpTools, request, "tools", _PAGE * 2)).tools
-        chosen = [each for each in listed if name in (each.name, each.tool_name)]
+        owner = await named(client, server)
+        request = pb.ListMcpToolsRequest(mcp_server_id=owner.id)
+        listed = (await first_of(client.mcp.ListMcpTools, request, "tools", _PAGE_SIZE * 2)).tools
+        chosen = [tool_ for tool_ in listed if name in (tool_.name, tool_.tool_name)]
         if not chosen:
             raise NotFoundError(
-                f'{found.name} has no tool "{name}". List them with: strata mcp tools {found.name}',
+                f'{owner.name} has no tool "{name}". List them with: strata mcp tools {owner.name}',
                 reason=Reason.TOOL_NOT_FOUND,
             )
         tool = chosen[0]
         if tool.state == pb.MCP_TOOL_STATE_CHANGED:
-            note("It was approved with:")
+            note("Approved definition:")
             print_text(f"{tool.approved_description}\n{tool.approved_parameters_json}")
-            note("It says now:")
+            note("New definition:")
             print_text(f"{tool.description}\n{tool.parameters_json}")
-            ask(
-                f"Approve {tool.tool_name}?", yes=yes, otherwise="It is offered to models as it is."
+            confirm(
+                f"Approve {tool.tool_name}?", yes=yes, otherwise="Models get the new definition."
             )
         approval = pb.ApproveMcpToolRequest(
-            mcp_server_id=found.id, name=tool.name, version=tool.version
+            mcp_server_id=owner.id, name=tool.name, version=tool.version
         )
         return (await client.mcp.ApproveMcpTool(approval)).tool
 
     typer.echo(f"{safe(connection.run(change).tool_name)} is approved.")
 
 
-def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+def _pairs(option: str, options: list[str] | None) -> dict[str, str]:
     pairs = {}
-    for each in given or []:
-        name, equals, value = each.partition("=")
+    for entry in options or []:
+        name, equals, value = entry.partition("=")
         if not equals or not name:
             raise UsageError(f"{option} is NAME=VALUE.")
         pairs[name] = value
@@ -383,10 +386,10 @@ def _signed_in(server: pb.McpServer) -> str:
     if not server.oauth:
         return ""
     if not server.HasField("sign_in"):
-        return f"nobody; sign in with: strata mcp login {server.name}"
-    found = server.sign_in
-    said = f"{found.principal}, {when(found.sign_in_time)}, at {found.issuer}"
-    return f"{said}; not any more: {found.problem}" if found.problem else said
+        return f"no; sign in with: strata mcp login {server.name}"
+    sign_in = server.sign_in
+    signer = f"{sign_in.principal}, {when(sign_in.sign_in_time)}, at {sign_in.issuer}"
+    return f"{signer}; no longer valid: {sign_in.problem}" if sign_in.problem else signer
 
 
 def _transport(server: pb.McpServer) -> str:

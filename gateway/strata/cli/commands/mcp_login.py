@@ -13,16 +13,16 @@ import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.client import Client
-from strata.cli.commands.mcp_named import ServerArgument, named
+from strata.cli.commands.mcp_lookup import ServerArgument, named
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import note, print_json, safe
 
 _PATH = "/callback"
 _WAIT_S = 600.0
-_MOST_BYTES = 16_384
-_DONE = "You are signed in as far as the browser is concerned; Strata's command tells the rest."
-_REFUSED = "This is no answer to the sign-in that Strata's command has begun."
+_MAX_HEADER_BYTES = 16_384
+_DONE = "The browser's part of the sign-in is done; see Strata's command for the result."
+_REFUSED = "This does not belong to the sign-in that Strata's command started."
 
 
 @online
@@ -32,40 +32,42 @@ def login(
     no_browser: Annotated[
         bool,
         typer.Option(
-            "--no-browser", help="Open nothing; paste the address that the browser ends at."
+            "--no-browser", help="Open no browser; paste the address that a browser ends at."
         ),
     ] = False,
     port: Annotated[
         int,
         typer.Option(
-            "--port", min=0, max=65535, help="Port that the browser comes back to; 0: a free one."
+            "--port", min=0, max=65535, help="Port of the redirect address; 0: a free one."
         ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Sign in to an MCP server with a browser; its tools then act with what you may do there."""
+    """Sign in to an MCP server with a browser; its tools then have your permissions there."""
 
     async def sign_in(client: Client) -> pb.McpServer:
-        found = await named(client, server)
-        async with _awaited(port) as (redirect_uri, answers):
-            request = pb.BeginMcpSignInRequest(mcp_server_id=found.id, redirect_uri=redirect_uri)
+        mcp_server = await named(client, server)
+        async with _redirect_listener(port) as (redirect_uri, answers):
+            request = pb.BeginMcpSignInRequest(
+                mcp_server_id=mcp_server.id, redirect_uri=redirect_uri
+            )
             begun = await client.mcp.BeginMcpSignIn(request)
             note(f"{safe(begun.issuer)} asks you to sign in. If you know it, open:")
             note(safe(begun.authorization_url))
             if no_browser:
                 answer = await _pasted()
             else:
-                # On a thread: one that lives in the terminal returns when it is left.
+                # On a thread, because a browser in the terminal returns only when it is closed.
                 opening = asyncio.create_task(
                     asyncio.to_thread(webbrowser.open, begun.authorization_url)
                 )
-                note("Waiting for the browser to come back ...")
-                answer = await _next(answers, begun.state)
+                note("Waiting for the browser ...")
+                answer = await _next_sign_in(answers, begun.state)
                 await opening
         if answer.get("error"):
             raise UsageError(f"The sign-in was refused: {safe(answer['error'])[:200]}.")
         complete = pb.CompleteMcpSignInRequest(
-            mcp_server_id=found.id,
+            mcp_server_id=mcp_server.id,
             state=answer.get("state", ""),
             code=answer.get("code", ""),
             issuer=answer.get("iss", ""),
@@ -83,12 +85,12 @@ def login(
 
 @online
 def logout(connection: Connection, server: ServerArgument) -> None:
-    """Forget the tokens of an MCP server; its tools cannot be run until somebody signs in."""
+    """Delete the tokens of an MCP server; its tools do not work until someone signs in."""
 
     async def forget(client: Client) -> str:
-        found = await named(client, server)
-        await client.mcp.ForgetMcpSignIn(pb.ForgetMcpSignInRequest(mcp_server_id=found.id))
-        return found.name
+        mcp_server = await named(client, server)
+        await client.mcp.ForgetMcpSignIn(pb.ForgetMcpSignInRequest(mcp_server_id=mcp_server.id))
+        return mcp_server.name
 
     typer.echo(f"Nobody is signed in to {safe(connection.run(forget))} any more.")
 
@@ -97,37 +99,39 @@ async def _pasted() -> Mapping[str, str]:
     address = await asyncio.to_thread(typer.prompt, "Address that the browser ended at")
     answer = dict(parse_qsl(urlsplit(address.strip()).query))
     if not answer.get("state"):
-        raise UsageError("That address has no state in it: paste all of it.")
+        raise UsageError("That address has no state parameter: paste the whole address.")
     return answer
 
 
-async def _next(answers: asyncio.Queue[_Answer], state: str) -> Mapping[str, str]:
+async def _next_sign_in(answers: asyncio.Queue[_BrowserRequest], state: str) -> Mapping[str, str]:
     try:
         async with asyncio.timeout(_WAIT_S):
             while True:
                 answer = await answers.get()
-                # Whatever else runs on this machine may call here, too.
-                answer.counts.set_result(answer.values.get("state") == state)
+                # Other programs on this machine may send requests, too.
+                answer.expected.set_result(answer.values.get("state") == state)
                 if answer.values.get("state") == state:
-                    await answer.told.wait()
+                    await answer.answered.wait()
                     return answer.values
     except TimeoutError:
         raise UsageError("Nobody has signed in within ten minutes.") from None
 
 
-class _Answer:
-    """What a browser brought, and whether it is what was waited for."""
+class _BrowserRequest:
+    """A request to the redirect address, and whether it belongs to the sign-in."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
-        self.counts: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.told = asyncio.Event()
+        self.expected: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.answered = asyncio.Event()
 
 
 @asynccontextmanager
-async def _awaited(port: int) -> AsyncIterator[tuple[str, asyncio.Queue[_Answer]]]:
-    """Serves the page that the browser comes back to; yields its address and what it brings."""
-    answers: asyncio.Queue[_Answer] = asyncio.Queue()
+async def _redirect_listener(
+    port: int,
+) -> AsyncIterator[tuple[str, asyncio.Queue[_BrowserRequest]]]:
+    """Serves the redirect address; yields the address and a queue of the requests to it."""
+    answers: asyncio.Queue[_BrowserRequest] = asyncio.Queue()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -136,25 +140,25 @@ async def _awaited(port: int) -> AsyncIterator[tuple[str, asyncio.Queue[_Answer]
             method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
             parts = urlsplit(target)
             if method != "GET" or parts.path != _PATH:
-                _say(writer, "404 Not Found", _REFUSED)
+                _respond(writer, "404 Not Found", _REFUSED)
                 return
-            answer = _Answer(dict(parse_qsl(parts.query)))
+            answer = _BrowserRequest(dict(parse_qsl(parts.query)))
             answers.put_nowait(answer)
-            if await answer.counts:
-                _say(writer, "200 OK", _DONE)
+            if await answer.expected:
+                _respond(writer, "200 OK", _DONE)
             else:
-                _say(writer, "400 Bad Request", _REFUSED)
+                _respond(writer, "400 Bad Request", _REFUSED)
             await writer.drain()
-            answer.told.set()
+            answer.answered.set()
         except (ValueError, TimeoutError, OSError, asyncio.IncompleteReadError):
             pass
         except asyncio.LimitOverrunError:
-            _say(writer, "431 Request Header Fields Too Large", _REFUSED)
+            _respond(writer, "431 Request Header Fields Too Large", _REFUSED)
         finally:
             writer.close()
 
     try:
-        listening = await asyncio.start_server(serve, "127.0.0.1", port, limit=_MOST_BYTES)
+        listening = await asyncio.start_server(serve, "127.0.0.1", port, limit=_MAX_HEADER_BYTES)
     except OSError as error:
         raise UsageError(f"Port {port} cannot be used: {error.strerror}.") from None
     async with listening:
@@ -163,10 +167,10 @@ async def _awaited(port: int) -> AsyncIterator[tuple[str, asyncio.Queue[_Answer]
             yield f"http://127.0.0.1:{taken}{_PATH}", answers
         finally:
             while not answers.empty():
-                answers.get_nowait().counts.set_result(False)
+                answers.get_nowait().expected.set_result(False)
 
 
-def _say(writer: asyncio.StreamWriter, status: str, words: str) -> None:
+def _respond(writer: asyncio.StreamWriter, status: str, words: str) -> None:
     body = words.encode()
     writer.write(
         f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"

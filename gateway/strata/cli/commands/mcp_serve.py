@@ -25,7 +25,7 @@ def serve(
         str, typer.Option("--agent", metavar="AGENT", help="Name or id of the agent.")
     ],
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Offer nothing that changes the memory.")
+        bool, typer.Option("--read-only", help="Offer only tools that read the memory.")
     ] = False,
     http: Annotated[
         int | None,
@@ -44,7 +44,7 @@ def serve(
         typer.Option(
             "--host",
             metavar="HOST",
-            help="Listen there; where others can reach it, STRATA_MCP_TOKEN must be set.",
+            help="Address to listen on; if others can reach it, STRATA_MCP_TOKEN must be set.",
             rich_help_panel=_HTTP,
         ),
     ] = "127.0.0.1",
@@ -53,7 +53,7 @@ def serve(
         typer.Option(
             "--allow-host",
             metavar="NAME",
-            help="A name under which clients reach it, besides HOST and loopback; repeatable.",
+            help="A host name that clients may use, besides HOST and loopback; may be repeated.",
             rich_help_panel=_HTTP,
         ),
     ] = None,
@@ -62,11 +62,11 @@ def serve(
 
     Standard input and output speak the protocol, unless --http is given.
     Clients can read memory blocks, search conversations, archival memory and files, and edit
-    blocks; --read-only leaves out what changes something.
-    Over HTTP they must send the token of STRATA_MCP_TOKEN, or the one that is shown at the start.
+    blocks; with --read-only, they cannot edit.
+    Over HTTP they must send the token of STRATA_MCP_TOKEN, or the one printed at the start.
     """
     token = _token(http, host, allow_hosts)
-    # The SDK takes a second to import; wrong usage is told before.
+    # The SDK takes a second to import, so options are checked before.
     from strata.cli.mcp_server.http import listen, serve_http, url_of  # noqa: PLC0415
     from strata.cli.mcp_server.memory import open_memory  # noqa: PLC0415
     from strata.cli.mcp_server.server import build_server  # noqa: PLC0415
@@ -79,27 +79,27 @@ def serve(
             note("The API key may not write: the memory is served read-only.")
         server = build_server(memory, read_only=only_reads)
         if http is None:
-            # A thread waits for input, for which an orderly end would wait in turn.
+            # An orderly shutdown would wait for the thread that reads standard input.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             if sys.stdin.isatty():
-                note("An MCP client is expected to start this. Ctrl-C ends it.")
+                note("This command is meant to be started by an MCP client. Ctrl-C ends it.")
             await serve_stdio(server)
             return
         with listen(host, http) as listening:
             url = url_of(host, listening.getsockname()[1])
             note(f"Serving the memory of {memory.agent_name} at {url}")
             if not CliSettings().mcp_token:
-                note(f"Token of this start: {token}")
+                note(f"Token until the server stops: {token}")
             await serve_http(server, listening, token=token, names=[host, *(allow_hosts or [])])
 
     asyncio.run(main())
 
 
 def _token(http: int | None, host: str, allow_hosts: list[str] | None) -> str:
-    """Returns what clients over HTTP must send; empty without HTTP.
+    """Returns the bearer token for clients over HTTP; empty without HTTP.
 
     Raises:
-        UsageError: The options do not fit together, or the token that was chosen is none.
+        UsageError: The options contradict each other, or STRATA_MCP_TOKEN is invalid.
     """
     if http is None:
         if host != "127.0.0.1" or allow_hosts:

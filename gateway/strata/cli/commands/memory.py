@@ -1,4 +1,4 @@
-"""``strata memory``."""
+"""The commands ``strata memory``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, new_request_id
 from strata.cli.commands import memory_blocks, memory_edit, memory_history, memory_sync
 from strata.cli.commands.memory_history import LabelArgument, OptionalLabelArgument
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.memory.blocks import attached_block, known_block_id, lost_block_id, newest_version
 from strata.cli.memory.views import print_blocks
@@ -37,7 +37,7 @@ app = typer.Typer(
 _TEXT_CHARS = 80
 
 ReasonOption = Annotated[
-    str, typer.Option("--reason", help="Kept in the history.", show_default=False)
+    str, typer.Option("--reason", help="Reason; stored in the history.", show_default=False)
 ]
 
 
@@ -49,14 +49,14 @@ def show_memory(
     label: OptionalLabelArgument = "",
     as_of: AsOfOption = "",
     prompt: Annotated[
-        bool, typer.Option("--prompt", help="Print exactly what the model sees.")
+        bool, typer.Option("--prompt", help="Print exactly the text that the model gets.")
     ] = False,
     numbered: Annotated[
         bool, typer.Option("--numbered", help="The same, with a number before each line.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the memory blocks of an agent, now or as they were, or the text of one."""
+    """Show the memory blocks of an agent, now or at an earlier time, or the text of one."""
     if label and (prompt or numbered):
         raise UsageError("--prompt and --numbered show all blocks; leave out the label.")
     time = timestamp_of(as_of)
@@ -77,13 +77,13 @@ def show_memory(
         else:
             print_text(block.value)
         return
-    found = connection.run(read_all)
+    rendered = connection.run(read_all)
     if as_json:
-        print_json(found)
+        print_json(rendered)
     elif prompt or numbered:
-        print_text(found.text)
+        print_text(rendered.text)
     else:
-        print_blocks(found.blocks)
+        print_blocks(rendered.blocks)
 
 
 app.command("list")(memory_blocks.list_blocks)
@@ -105,22 +105,22 @@ def delete_block(
     agent: AgentArgument,
     label: LabelArgument,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Destroy it with its whole history, for good; asks.")
+        bool, typer.Option("--purge", help="Destroy it with its whole history; asks first.")
     ] = False,
     reason: ReasonOption = "",
     yes: YesOption = False,
 ) -> None:
     """Delete a block; `strata memory restore` brings it back.
 
-    It asks before a block is purged, or deleted though other agents have it too.
+    It asks before it purges a block, or deletes one that other agents share.
     """
 
     async def delete(client: Client) -> str:
         agent_id = await client.agent_id(agent)
         if purge:
-            # What was deleted before can still be purged.
+            # A deleted block can still be purged.
             block_id = await known_block_id(client, agent_id, label)
-            ask(
+            confirm(
                 f"Destroy {label} with its whole history, for every agent that has it?",
                 yes=yes,
                 otherwise="Purging cannot be undone.",
@@ -129,7 +129,7 @@ def delete_block(
             block = await attached_block(client, agent_id, label)
             block_id, sharers = block.id, len(block.agent_ids)
             if sharers > 1:
-                ask(
+                confirm(
                     f"Delete {label}, which {sharers} agents share, for all of them?",
                     yes=yes,
                     otherwise=f"{sharers} agents share this block.",
@@ -158,14 +158,14 @@ def restore_block(
         typer.Option(
             "--block",
             metavar="ID",
-            help="Which; else the last.",
+            help="The block; else the last one with this label.",
             show_default=False,
         ),
     ] = "",
     reason: ReasonOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Bring back a block that the agent had: deleted, or taken away from it."""
+    """Bring back a block that was deleted or detached."""
 
     async def restore(client: Client) -> pb.Block:
         agent_id = await client.agent_id(agent)
@@ -190,11 +190,11 @@ def restore_block(
         )
         return (await client.blocks.AttachBlock(attach)).block
 
-    found = connection.run(restore)
+    restored = connection.run(restore)
     if as_json:
-        print_json(found)
+        print_json(restored)
     else:
-        typer.echo(f"{safe(found.label)} is back, at revision {found.revision}.")
+        typer.echo(f"{safe(restored.label)} is back, at revision {restored.revision}.")
 
 
 async def _check_free(client: Client, agent_id: str, label: str) -> None:
@@ -231,9 +231,9 @@ def lint_memory(
             request = pb.LintMemoryRequest(block_id=block.id)
         return await client.blocks.LintMemory(request)
 
-    found = connection.run(read)
+    response = connection.run(read)
     if as_json:
-        print_json(found)
+        print_json(response)
     else:
         print_table(
             ["where", "about", "what to do", "text"],
@@ -244,14 +244,14 @@ def lint_memory(
                     finding.message,
                     clipped(finding.text, _TEXT_CHARS),
                 )
-                for finding in found.findings
+                for finding in response.findings
             ],
-            empty="Nothing to complain about.",
+            empty="No findings.",
         )
-        if found.findings:
+        if response.findings:
             note("To change a block: strata memory edit")
     sys.stdout.flush()
-    if check and found.findings:
+    if check and response.findings:
         raise typer.Exit(EXIT_FAILURE)
 
 

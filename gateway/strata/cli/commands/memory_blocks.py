@@ -8,7 +8,7 @@ import typer
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
-from strata.cli.commands.memory_edit import given_text
+from strata.cli.commands.memory_edit import text_of_options
 from strata.cli.commands.memory_history import LabelArgument
 from strata.cli.memory.blocks import attached_block
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
@@ -93,22 +93,22 @@ def create(
         request_id=new_request_id(),
         block=pb.NewBlock(
             label=label,
-            value=given_text(value, file) or "",
+            value=text_of_options(value, file) or "",
             description=description,
             limit=limit,
             read_only=read_only,
         ),
     )
 
-    async def make(client: Client) -> pb.Block:
+    async def create_and_attach(client: Client) -> pb.Block:
         request.agent_id = await client.agent_id(agent)
         return (await client.blocks.CreateBlock(request)).block
 
-    made = connection.run(make)
+    made = connection.run(create_and_attach)
     if as_json:
         print_json(made)
     else:
-        typer.echo(f"{safe(agent)} has {safe(made.label)} now: {made.id}")
+        typer.echo(f"{safe(agent)} now has {safe(made.label)}: {made.id}")
 
 
 @online
@@ -141,12 +141,12 @@ def attach(
     else:
         count = len(attached.agent_ids)
         shared = f", shared by {count} agents" if count > 1 else ""
-        typer.echo(f"{safe(agent)} has {safe(attached.label)} now{shared}.")
+        typer.echo(f"{safe(agent)} now has {safe(attached.label)}{shared}.")
 
 
 @online
 def detach(connection: Connection, agent: AgentArgument, label: LabelArgument) -> None:
-    """Take a block from an agent; the block stays, and restore attaches it again."""
+    """Detach a block from an agent; the block stays, and restore attaches it again."""
 
     async def work(client: Client) -> None:
         agent_id = await client.agent_id(agent)

@@ -35,16 +35,16 @@ def edit(
         str | None, typer.Option("--file", help='File with the new text; "-" reads the input.')
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="Kept with the new version.")
+        str, typer.Option("--reason", help="Reason; stored with the new version.")
     ] = "edited on the command line",
     as_json: JsonOption = False,
 ) -> None:
     """Edit a memory block, in $EDITOR if no text is given.
 
-    What the agent changed meanwhile is merged.
-    Where both changed the same, nothing is written, and your text is kept in a file.
+    Changes by the agent meanwhile are merged.
+    If the changes conflict, nothing is written, and your text is saved in a file.
     """
-    new_text = given_text(value, file)
+    new_text = text_of_options(value, file)
     if new_text is None and not is_interactive():
         raise UsageError("There is no terminal to edit on. Give --value or --file.")
 
@@ -66,7 +66,7 @@ def edit(
             if isinstance(error, AbortedError):
                 await _show_both(client, before, text)
             if file in (None, "-"):
-                _keep(text)
+                _save_unwritten_text(text)
             raise
 
     before, response = connection.run(edit)
@@ -79,34 +79,34 @@ def trust(
     agent: AgentArgument,
     label: LabelArgument,
     reason: Annotated[
-        str, typer.Option("--reason", help="Kept with the new version.")
+        str, typer.Option("--reason", help="Reason; stored with the new version.")
     ] = "trusted on the command line",
     as_json: JsonOption = False,
 ) -> None:
-    """Vouch for a memory block that was written under text of strangers.
+    """Remove the mark of untrusted content from a memory block.
 
-    The mark is taken off the text as it is now; read it first, with `show`.
+    Read the present text first, with `show`.
     """
 
-    async def vouch(client: Client) -> tuple[pb.Block, pb.Block]:
+    async def clear_mark(client: Client) -> tuple[pb.Block, pb.Block]:
         before = await attached_block(client, await client.agent_id(agent), label)
         request = pb.UpdateBlockRequest(
             request_id=new_request_id(),
             block_id=before.id,
             clear_taint=True,
-            # What is written meanwhile was not read.
+            # The person has not read later versions.
             expected_revision=before.revision,
             reason=reason,
         )
         return before, (await client.blocks.UpdateBlock(request)).block
 
-    before, after = connection.run(vouch)
+    before, after = connection.run(clear_mark)
     if as_json:
         print_json(after)
     elif before.taint:
-        console().print(f"{safe(after.label)} has no mark any more.", soft_wrap=True)
+        console().print(f"{safe(after.label)} is no longer marked.", soft_wrap=True)
     else:
-        console().print("It had no mark.")
+        console().print("It was not marked.")
 
 
 async def _show_both(client: Client, before: pb.Block, text: str) -> None:
@@ -120,11 +120,11 @@ async def _show_both(client: Client, before: pb.Block, text: str) -> None:
             screen.print(line, soft_wrap=True)
 
 
-def given_text(value: str | None, file: str | None) -> str | None:
-    """Returns the text of ``--value`` or ``--file``; None if neither is there.
+def text_of_options(value: str | None, file: str | None) -> str | None:
+    """Returns the text of ``--value`` or ``--file``; None if neither is set.
 
     Raises:
-        UsageError: Both are there, or the file cannot be read.
+        UsageError: Both are set, or the file cannot be read.
     """
     if value is not None and file is not None:
         raise UsageError("Give --value or --file, not both.")
@@ -140,7 +140,7 @@ def given_text(value: str | None, file: str | None) -> str | None:
     return value
 
 
-def _keep(text: str) -> None:
+def _save_unwritten_text(text: str) -> None:
 
     with tempfile.NamedTemporaryFile(
         "w", prefix="strata-memory-", suffix=".txt", delete=False, encoding="utf-8", newline=""
@@ -162,5 +162,5 @@ def _print_edit(before: pb.Block, response: pb.UpdateBlockResponse, *, as_json: 
     for line in diff_text(unified_diff(before.value, after.value), limit=_DIFF_LINES):
         screen.print(line, soft_wrap=True)
     now = f"{safe(after.label)} is now at revision {after.revision}"
-    merged = ", merged with what others had changed" if response.merged else ""
+    merged = ", merged with changes by others" if response.merged else ""
     screen.print(f"{now}{merged}.", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``strata memory log``, ``diff``, ``blame``, ``revert``."""
+"""The commands ``strata memory log``, ``diff``, ``blame`` and ``revert``."""
 
 from __future__ import annotations
 
@@ -74,24 +74,24 @@ def diff(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what changed in a block between two revisions, or with its last change."""
+    """Show the changes of a block between two revisions, or by its last edit."""
 
     async def read(client: Client) -> pb.DiffBlockResponse:
         block_id = await known_block_id(client, await client.agent_id(agent), label)
         request = pb.DiffBlockRequest(block_id=block_id, from_revision=old, to_revision=new)
         return await client.blocks.DiffBlock(request)
 
-    found = connection.run(read)
+    response = connection.run(read)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
-    if not found.diff:
+    if not response.diff:
         note("The text did not change.")
         return
     if not sys.stdout.isatty():
-        sys.stdout.write(found.diff.rstrip("\n") + "\n")
+        sys.stdout.write(response.diff.rstrip("\n") + "\n")
         return
-    for line in whole_diff(found.diff.rstrip("\n")):
+    for line in whole_diff(response.diff.rstrip("\n")):
         console().print(line, soft_wrap=True)
 
 
@@ -111,17 +111,17 @@ def blame(
     async def read(client: Client) -> tuple[pb.BlameBlockResponse, Names]:
         block_id = await known_block_id(client, await client.agent_id(agent), label)
         request = pb.BlameBlockRequest(block_id=block_id, revision=revision or 0)
-        found = await client.blocks.BlameBlock(request)
+        response = await client.blocks.BlameBlock(request)
         names = Names(client)
         if not as_json:
-            await names.learn(line.origin.agent_id for line in found.lines)
-        return found, names
+            await names.learn(line.origin.agent_id for line in response.lines)
+        return response, names
 
-    found, names = connection.run(read)
+    response, names = connection.run(read)
     if as_json:
-        print_json(found)
+        print_json(response)
     else:
-        _print_blame(found.lines, names)
+        _print_blame(response.lines, names)
 
 
 def _print_blame(lines: Sequence[pb.BlameLine], names: Names) -> None:
@@ -162,7 +162,7 @@ def revert(
     ] = None,
     to: Annotated[
         int | None,
-        typer.Option("--to", min=1, help="Go back whole to this revision.", show_default=False),
+        typer.Option("--to", min=1, help="Restore the text of this revision.", show_default=False),
     ] = None,
     run: Annotated[
         str,
@@ -178,18 +178,19 @@ def revert(
         ),
     ] = "",
     reason: Annotated[
-        str, typer.Option("--reason", help="Kept with the new version.", show_default=False)
+        str,
+        typer.Option("--reason", help="Reason; stored with the new version.", show_default=False),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would change.")
+        bool, typer.Option("--dry-run", help="Show what would change, without changing it.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Undo edits, by a new version; later edits of other text stay.
+    """Undo edits by writing a new version; later edits of other text stay.
 
-    With a label: edits of that block, whoever made them.
+    With a label: edits of that block, by any editor.
 
-    Without one: the edits that this agent made, in all blocks or in none.
+    Without one: the edits that this agent made, in all its blocks or in none.
     """
     if sum(map(bool, (revision, to, run, since))) != 1:
         raise UsageError("Give one of --revision, --to, --run and --since.")

@@ -8,19 +8,21 @@ from typing import Annotated
 
 import typer
 
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.memory.folder import MemoryFolder
-from strata.cli.memory.outcomes import FAILURES, Outcome, print_outcomes
-from strata.cli.memory.pulling import OnConflict, Pull
-from strata.cli.memory.pushing import Push, PushOptions
+from strata.cli.memory.pull import ConflictChoice, Pull
+from strata.cli.memory.push import Push, PushOptions
+from strata.cli.memory.sync_results import FAILURES, FileOutcome, print_outcomes
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
 
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder with a Markdown file for each block.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only tell, and show diffs.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show results and diffs without changing anything.")
+]
 
 
 @online
@@ -29,26 +31,26 @@ def pull(
     agent: AgentArgument,
     folder: FolderArgument,
     conflicts: Annotated[
-        OnConflict,
+        ConflictChoice,
         typer.Option(
             "--conflicts",
-            help="What becomes of a file that was changed in the same place as its block: left "
-            "alone and reported, kept over theirs, or replaced by theirs.",
+            help="What to do with a file that conflicts with its block: leave it and report it, "
+            "keep the file's text, or replace it with the block's.",
         ),
-    ] = OnConflict.REPORT,
+    ] = ConflictChoice.REPORT,
     delete: Annotated[
         bool,
-        typer.Option("--delete", help="Remove unchanged files of blocks the agent has no more."),
+        typer.Option("--delete", help="Remove unchanged files of blocks the agent no longer has."),
     ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the memory blocks of an agent to a folder, one Markdown file each.
 
-    A file that was changed since the last pull is merged with its block, or left alone.
+    A file that was changed since the last pull is merged with its block, or left as it is.
     """
 
-    async def work(client: Client) -> list[Outcome]:
+    async def work(client: Client) -> list[FileOutcome]:
         agent_id = await client.agent_id(agent)
         work = Pull(
             client,
@@ -60,7 +62,7 @@ def pull(
         )
         return await work.run()
 
-    _run(connection, folder, work, as_json=as_json, dry_run=dry_run)
+    _run_sync(connection, folder, work, as_json=as_json, dry_run=dry_run)
 
 
 @online
@@ -75,11 +77,11 @@ def push(
     importing: Annotated[
         bool,
         typer.Option(
-            "--import", help="Take over files that were pulled from another agent or Strata."
+            "--import", help="Import files that were pulled from another agent or server."
         ),
     ] = False,
     reason: Annotated[
-        str, typer.Option("--reason", help="Kept with the new versions.")
+        str, typer.Option("--reason", help="Reason; stored with the new versions.")
     ] = "pushed from files",
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -87,28 +89,32 @@ def push(
 ) -> None:
     """Write the files of a folder to the memory blocks of an agent.
 
-    A new file becomes a new block. What others changed since the pull is merged.
+    A new file becomes a new block. Changes by others since the pull are merged.
 
-    Where both changed the same, nothing is written, and the exit code is 1.
+    A file that conflicts with its block is not written, and the exit code is 1.
     """
 
     def consent(labels: list[str]) -> None:
-        those = ", ".join(labels)
-        ask(f"Detach {those} from {agent}?", yes=yes, otherwise=f"This detaches {those}.")
+        listed_labels = ", ".join(labels)
+        confirm(
+            f"Detach {listed_labels} from {agent}?",
+            yes=yes,
+            otherwise=f"This detaches {listed_labels}.",
+        )
 
     options = PushOptions(consent, dry_run, force, delete, importing, reason)
 
-    async def work(client: Client) -> list[Outcome]:
+    async def work(client: Client) -> list[FileOutcome]:
         agent_id = await client.agent_id(agent)
         return await Push(client, agent_id, MemoryFolder(folder), options).run()
 
-    _run(connection, folder, work, as_json=as_json, dry_run=dry_run)
+    _run_sync(connection, folder, work, as_json=as_json, dry_run=dry_run)
 
 
-def _run(
+def _run_sync(
     connection: Connection,
     folder: Path,
-    work: Callable[[Client], Awaitable[list[Outcome]]],
+    work: Callable[[Client], Awaitable[list[FileOutcome]]],
     *,
     as_json: bool,
     dry_run: bool,

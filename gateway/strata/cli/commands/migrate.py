@@ -1,4 +1,4 @@
-"""``strata migrate``: schemas in a PostgreSQL of one's own, up to date or a step back."""
+"""``strata migrate``: upgrades or downgrades the schemas in a PostgreSQL of your own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from strata.cli.compose.services import SERVICES
 from strata.cli.failures import UsageError
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 
-NOTHING = "nothing"
-"""How a schema without tables is written."""
+NO_TABLES = "nothing"
+"""Name of the revision of a schema without tables."""
 
 
 @dataclass(frozen=True, slots=True)
-class Migrated:
-    """What was done for one service."""
+class SchemaChange:
+    """Revisions of one service's schema before and after the command."""
 
     service: str
     before: str
@@ -27,14 +27,14 @@ class Migrated:
 
 async def migrate_all(
     admin_url: str, database_urls: Mapping[str, tuple[str, str]], *, check_only: bool
-) -> list[Migrated]:
-    """Migrates, or only checks, the schema of every service.
+) -> list[SchemaChange]:
+    """Upgrades, or only checks, the schema of every service.
 
     Args:
-        admin_url: A superuser, or a role that may make roles, schemas and extensions.
-        database_urls: Service and worker URL by service, whose passwords the roles get; a
-            service without them keeps the roles that are there.
-        check_only: Change nothing; fail if something is behind.
+        admin_url: URL of a superuser, or of a role that may create roles, schemas and extensions.
+        database_urls: Service and worker URL by service; the roles get their passwords. A
+            service without them keeps its present roles.
+        check_only: Change nothing, and fail if a schema is outdated.
 
     Raises:
         FailedPreconditionError: A schema is ahead of this release, or behind with ``check_only``.
@@ -42,23 +42,23 @@ async def migrate_all(
     """
     done = []
     for spec in SERVICES:
-        before = await spec.migrations.version(admin_url) or NOTHING
+        before = await spec.migrations.version(admin_url) or NO_TABLES
         if check_only:
             await spec.migrations.check(admin_url)
         else:
             passwords = _passwords(database_urls.get(spec.name, ("", "")))
             await spec.migrations.upgrade(admin_url, passwords)
-        done.append(Migrated(spec.name, before, spec.migrations.head))
+        done.append(SchemaChange(spec.name, before, spec.migrations.head))
     return done
 
 
-async def take_back(admin_url: str, service: str, revision: str | None) -> Migrated:
-    """Takes the newest migrations of one service back.
+async def downgrade(admin_url: str, service: str, revision: str | None) -> SchemaChange:
+    """Downgrades the schema of one service.
 
     Args:
         admin_url: As for `migrate_all`.
-        service: Its name.
-        revision: The one to go back to; None for a schema without tables.
+        service: Name of the service.
+        revision: The revision to go back to; None for a schema without tables.
 
     Raises:
         UsageError: There is no such service or revision.
@@ -69,11 +69,11 @@ async def take_back(admin_url: str, service: str, revision: str | None) -> Migra
     if revision is not None and revision not in migrations.revisions:
         known = ", ".join(migrations.revisions)
         raise UsageError(
-            f"{service} has no revision {revision!r}. It has {known}; {NOTHING!r} takes all back."
+            f"{service} has no revision {revision!r}. It has {known}; {NO_TABLES!r} undoes all."
         )
-    before = await migrations.version(admin_url) or NOTHING
+    before = await migrations.version(admin_url) or NO_TABLES
     await migrations.downgrade(admin_url, revision)
-    return Migrated(service, before, revision or NOTHING)
+    return SchemaChange(service, before, revision or NO_TABLES)
 
 
 def migrations_of(service: str) -> ServiceMigrations:
@@ -89,9 +89,9 @@ def migrations_of(service: str) -> ServiceMigrations:
     raise UsageError(f"There is no service {service!r}. Choose one of {known}.")
 
 
-def run_take_back(admin_url: str, service: str, revision: str) -> Migrated:
-    """Runs `take_back`; the revision is as typed, `NOTHING` for none."""
-    return asyncio.run(take_back(admin_url, service, None if revision == NOTHING else revision))
+def run_downgrade(admin_url: str, service: str, revision: str) -> SchemaChange:
+    """Runs `downgrade` with the revision as typed; `NO_TABLES` means None."""
+    return asyncio.run(downgrade(admin_url, service, None if revision == NO_TABLES else revision))
 
 
 def _passwords(urls: tuple[str, str]) -> RolePasswords | None:
@@ -110,6 +110,6 @@ def urls_of_services() -> dict[str, tuple[str, str]]:
     return urls
 
 
-def run_migrate(admin_url: str, *, check_only: bool) -> list[Migrated]:
+def run_migrate(admin_url: str, *, check_only: bool) -> list[SchemaChange]:
     """Runs `migrate_all` with the services' own settings."""
     return asyncio.run(migrate_all(admin_url, urls_of_services(), check_only=check_only))

@@ -21,38 +21,38 @@ app.add_typer(key, name="key")
 # Two requests to a model that may have to be loaded first.
 _PROBE_S = 120.0
 _MAX_FILE_CHARS = 100_000
-"""What is read at most of a key that is a file; the server refuses less than that."""
+"""Most characters of a key file to read; the server's own limit is lower."""
 
 ProviderArgument = Annotated[
     str, typer.Argument(metavar="PROVIDER", help="Name of the endpoint; see strata models.")
 ]
 AgentOption = Annotated[
-    str, typer.Option("--agent", help="Name or id of the agent that it is for; else for all.")
+    str, typer.Option("--agent", help="Name or id of the agent that uses it; else for all agents.")
 ]
 
 
 @app.callback(invoke_without_command=True)
 @online
 def list_models(connection: Connection, ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """List the chat models that agents can use, and keep the keys for them."""
+    """List the chat models that agents can use, and manage the keys of their providers."""
     if ctx.invoked_subcommand is None:
-        _list(connection, as_json=as_json)
+        _print_models(connection, as_json=as_json)
 
 
 @app.command("list")
 @online
 def list_command(connection: Connection, as_json: JsonOption = False) -> None:
     """List the chat models that agents can use; the same as strata models."""
-    _list(connection, as_json=as_json)
+    _print_models(connection, as_json=as_json)
 
 
-def _list(connection: Connection, *, as_json: bool) -> None:
+def _print_models(connection: Connection, *, as_json: bool) -> None:
     async def read(client: Client) -> pb.ListModelsResponse:
         return await client.models.ListModels(pb.ListModelsRequest())
 
-    found = connection.run(read)
+    listing = connection.run(read)
     print_listing(
-        found,
+        listing,
         ["handle", "default", "context window", "longest reply", "protocol"],
         [
             (
@@ -62,26 +62,26 @@ def _list(connection: Connection, *, as_json: bool) -> None:
                 f"{model.max_output_tokens:,}" if model.max_output_tokens else "",
                 model.endpoint_type,
             )
-            for model in found.models
+            for model in listing.models
         ],
         empty="No models.",
         as_json=as_json,
     )
     if as_json:
         return
-    for endpoint in found.endpoints:
+    for endpoint in listing.endpoints:
         if not endpoint.reachable:
             where = f" ({endpoint.base_url})" if endpoint.base_url else ""
             note(f"{endpoint.name}{where} does not answer: {endpoint.error}")
-    if any(model.context_window_source == "table" for model in found.models):
-        note(f"Windows marked * are those that providers documented by {found.known_models_date}.")
-    if any(not model.context_window for model in found.models):
+    if any(model.context_window_source == "table" for model in listing.models):
+        note(f"Windows marked * are from the providers' documents of {listing.known_models_date}.")
+    if any(not model.context_window for model in listing.models):
         note(
-            "A window that is unknown is taken as 32,000 tokens: ask the server with"
+            "An unknown window counts as 32,000 tokens: ask the server with"
             " strata models probe HANDLE, or set context_window of the endpoint."
         )
-    if found.notice:
-        note(found.notice)
+    if listing.notice:
+        note(listing.notice)
 
 
 def _window(model: pb.Model) -> str:
@@ -101,24 +101,24 @@ def probe(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a model and its server what can be known of it: window, tools, whether it answers."""
+    """Probe a model and its server: window, support of tools, whether it answers."""
     request = pb.ProbeModelRequest(handle=handle, skip_requests=no_requests)
 
-    async def ask(client: Client) -> pb.ProbeModelResponse:
+    async def send_probe(client: Client) -> pb.ProbeModelResponse:
         return await client.models.ProbeModel(request, timeout=_PROBE_S)
 
-    found = connection.run(ask)
+    response = connection.run(send_probe)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
     print_table(
         ["what", "value", "says"],
-        [(finding.name, finding.value, finding.source) for finding in found.findings],
-        empty="Nothing is known of it.",
+        [(finding.name, finding.value, finding.source) for finding in response.findings],
+        empty="No findings.",
     )
-    for problem in found.problems:
+    for problem in response.problems:
         note(problem)
-    if not found.context_window:
+    if not response.context_window:
         note(
             "Its context window is unknown and is taken as 32,000 tokens; set context_window of"
             " the agent or of the endpoint."
@@ -128,9 +128,9 @@ def probe(
 @key.command("set")
 @online
 def set_key(connection: Connection, provider: ProviderArgument, agent: AgentOption = "") -> None:
-    """Store a key, encrypted. It is asked for on a terminal, else read from standard input.
+    """Store a key, encrypted. It is typed at a prompt, or read from standard input.
 
-    A key that is a JSON file, such as that of a service account of Google, is read from it:
+    A key in a JSON file, such as that of a Google service account, comes from standard input:
     strata models key set vertex < FILE
     """
     secret = _read_key(provider)
@@ -153,7 +153,7 @@ async def _put(client: Client, provider: str, secret: str, agent: str) -> None:
 
 
 def _read_key(provider: str) -> str:
-    """Reads a key; a person's is not shown.
+    """Reads a key; typed characters are not shown.
 
     Raises:
         UsageError: It is empty.

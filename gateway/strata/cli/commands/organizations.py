@@ -91,10 +91,10 @@ def create_key(
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Create an organisation key and print its secret, this once.
+    """Create an organisation key and print its secret, which is shown only once.
 
     Scopes: organization.read, organization.admin, installation.admin; without --scope
-    organization.read. A key gives no scope that it does not have itself.
+    organization.read. A key can only create keys with scopes of its own.
     """
     request = pb.CreateOrganizationKeyRequest(
         name=name, scopes=scope or [], expire_time=expiry(expires)
@@ -137,7 +137,7 @@ def revoke_key(
     organization: OrganizationOption = "",
     organization_key: OrganizationKeyOption = "",
 ) -> None:
-    """Revoke an organisation key; within seconds no gateway takes it any more."""
+    """Revoke an organisation key; within seconds every gateway rejects it."""
 
     async def revoke(client: Client) -> pb.RevokeOrganizationKeyResponse:
         request = pb.RevokeOrganizationKeyRequest(

@@ -43,7 +43,7 @@ def list_prompts(connection: Connection, as_json: JsonOption = False) -> None:
         as_json=as_json,
     )
     if listing.more and not as_json:
-        note(f"The folder holds {listing.more} more files.")
+        note(f"The folder has {listing.more} more files.")
 
 
 @app.command("show")

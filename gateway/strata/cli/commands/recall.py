@@ -35,13 +35,13 @@ from strata.cli.output import (
 from strata.cli.time_expressions import print_time_expressions
 
 app = typer.Typer(
-    help="List, search, pin, expand and export what was said.",
+    help="List, search, pin, expand and export messages.",
     no_args_is_help=True,
     add_completion=False,
 )
 
-_MOST_HITS = 100
-_MOST_NEIGHBOURS = 5
+_MAX_HITS = 100
+_MAX_NEIGHBOURS = 5
 _TEXT_CHARS = 60
 
 MessageArgument = Annotated[str, typer.Argument(metavar="MESSAGE", help="Id of the message.")]
@@ -57,7 +57,7 @@ def search_messages(
         str, typer.Option("--conversation", help="Only this conversation.")
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_MOST_HITS, help="How many at most.")
+        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Most messages.")
     ] = 10,
     neighbours: Annotated[
         int,
@@ -65,12 +65,13 @@ def search_messages(
             "--neighbours",
             "-C",
             min=0,
-            max=_MOST_NEIGHBOURS,
-            help="Messages before and after each to show with it.",
+            max=_MAX_NEIGHBOURS,
+            help="Messages to show before and after each match.",
         ),
     ] = 0,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Tell why each was found, and what was left out.")
+        bool,
+        typer.Option("--explain", help="Show why each message matches, and what filters excluded."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -87,15 +88,15 @@ def search_messages(
         )
         return await client.messages.SearchMessages(request)
 
-    found = connection.run(search)
+    response = connection.run(search)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
     columns = ["when", "who", "text", "id"]
-    rows = [row for hit in found.hits for row in _hit_rows(hit, explain=explain)]
+    rows = [row for hit in response.hits for row in _hit_rows(hit, explain=explain)]
     print_table([*columns, "why"] if explain else columns, rows, empty="Nothing found.")
     if explain:
-        _tell_left_out(found)
+        _note_exclusions(response)
 
 
 @app.command("list")
@@ -117,7 +118,7 @@ def list_messages(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the messages of a conversation: the last ones, in the order in which they came."""
+    """List the last messages of a conversation, oldest first."""
 
     async def read(client: Client) -> pb.ListMessagesResponse:
         order = pb.LIST_ORDER_OLDEST_FIRST if oldest else pb.LIST_ORDER_NEWEST_FIRST
@@ -131,10 +132,10 @@ def list_messages(
             request.conversation_id = chosen
         return await first_of(client.messages.ListMessages, request, "messages", limit)
 
-    found = connection.run(read)
-    messages = list(found.messages) if oldest else list(reversed(found.messages))
+    listing = connection.run(read)
+    messages = list(listing.messages) if oldest else list(reversed(listing.messages))
     print_listing(
-        found,
+        listing,
         ["when", "who", "text", "id"],
         [message_row(message) for message in messages],
         empty="No messages.",
@@ -147,27 +148,27 @@ def list_messages(
 def show_message(
     connection: Connection, message: MessageArgument, as_json: JsonOption = False
 ) -> None:
-    """Show a message whole."""
+    """Show a whole message."""
 
     async def read(client: Client) -> message_pb2.Message:
         request = pb.GetMessageRequest(message_id=message)
         return (await client.messages.GetMessage(request)).message
 
-    found = connection.run(read)
+    shown = connection.run(read)
     if as_json:
-        print_json(found)
+        print_json(shown)
         return
     print_fields(
         [
-            ("id", found.id),
-            ("when", when(found.create_time)),
-            ("who", speaker_of(found)),
-            ("conversation", found.conversation_id),
-            ("run", found.run_id),
-            ("untrusted", labels_line(found.provenance)),
+            ("id", shown.id),
+            ("when", when(shown.create_time)),
+            ("who", speaker_of(shown)),
+            ("conversation", shown.conversation_id),
+            ("run", shown.run_id),
+            ("untrusted", labels_line(shown.provenance)),
         ]
     )
-    print_text(f"\n{safe(text_of(found))}")
+    print_text(f"\n{safe(text_of(shown))}")
 
 
 @app.command("pin")
@@ -175,13 +176,13 @@ def show_message(
 def pin_message(
     connection: Connection, message: MessageArgument, as_json: JsonOption = False
 ) -> None:
-    """Keep a message in view through every compaction."""
+    """Keep a message in the window through every compaction."""
 
     async def pin(client: Client) -> message_pb2.Message:
         request = pb.PinMessageRequest(message_id=message)
         return (await client.messages.PinMessage(request)).message
 
-    _tell("Pinned", connection.run(pin), as_json=as_json)
+    _print_result("Pinned", connection.run(pin), as_json=as_json)
 
 
 @app.command("unpin")
@@ -189,13 +190,13 @@ def pin_message(
 def unpin_message(
     connection: Connection, message: MessageArgument, as_json: JsonOption = False
 ) -> None:
-    """Let compaction take a message out of view again."""
+    """Let compaction remove a message from the window again."""
 
     async def unpin(client: Client) -> message_pb2.Message:
         request = pb.UnpinMessageRequest(message_id=message)
         return (await client.messages.UnpinMessage(request)).message
 
-    _tell("No longer pinned", connection.run(unpin), as_json=as_json)
+    _print_result("No longer pinned", connection.run(unpin), as_json=as_json)
 
 
 app.command("expand")(expand_summary)
@@ -203,7 +204,7 @@ app.command("export")(export_messages)
 app.command("retention")(show_retention)
 
 
-def _tell(what: str, message: message_pb2.Message, *, as_json: bool) -> None:
+def _print_result(what: str, message: message_pb2.Message, *, as_json: bool) -> None:
     if as_json:
         print_json(message)
     else:
@@ -215,7 +216,7 @@ def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
     around = [(neighbour.sequence, neighbour, False) for neighbour in hit.neighbours]
     rows: list[tuple[str, ...]] = []
     for _, message, is_hit in sorted(
-        [*around, (hit.message.sequence, hit.message, True)], key=lambda each: each[0]
+        [*around, (hit.message.sequence, hit.message, True)], key=lambda entry: entry[0]
     ):
         time, who, text, message_id = message_row(message)
         row = (time, who, text if is_hit else f"| {text}", message_id)
@@ -223,9 +224,7 @@ def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
     return rows
 
 
-def _tell_left_out(found: pb.SearchMessagesResponse) -> None:
-    for exclusion in found.exclusions:
-        note(
-            f"{exclusion.condition} leaves out {exclusion.count}, best {exclusion.best_message_id}."
-        )
-    print_time_expressions(found.spoken_times)
+def _note_exclusions(response: pb.SearchMessagesResponse) -> None:
+    for exclusion in response.exclusions:
+        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_message_id}.")
+    print_time_expressions(response.spoken_times)

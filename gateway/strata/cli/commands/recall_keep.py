@@ -1,4 +1,4 @@
-"""``strata recall export``, ``expand`` and ``retention``: the log whole, and for how long."""
+"""The commands ``strata recall export``, ``expand`` and ``retention``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from google.protobuf.json_format import MessageToDict
 
 from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
-from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.messages import message_row
 from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, print_table, when
 from strata.cli.times import timestamp_of
 from strata.shared.images import IMAGE_SUFFIXES, is_image_id
 
-_PAGE = 500
+_MAX_MESSAGES = 500
 
 
 @online
@@ -35,9 +35,9 @@ def export_messages(
         typer.Option("--images", metavar="FOLDER", help="Write the images into this folder."),
     ] = None,
 ) -> None:
-    """Print every message of an agent, one JSON document a line, oldest first.
+    """Print every message of an agent as JSON, one per line, oldest first.
 
-    An image is named by its id, which is also the name of its file in the folder of --images.
+    An image appears with its id, which is also the name of its file in the folder of --images.
     """
 
     async def read(client: Client) -> int:
@@ -57,11 +57,11 @@ def export_messages(
 
 
 class ImageFolder:
-    """Writes the images of messages into files, each once.
+    """Writes the images of messages to files, each one once.
 
     Args:
         client: The gateway.
-        folder: Where; None to write none. It is made if it is missing.
+        folder: The folder, which is created if it is missing; None to write no images.
     """
 
     def __init__(self, client: Client, folder: Path | None) -> None:
@@ -72,9 +72,9 @@ class ImageFolder:
         """Writes the images of a message."""
         if self._folder is None:
             return
-        found = [part.image for part in message.parts if part.HasField("image")]
-        found += [image for part in message.parts for image in part.tool_return.images]
-        for image in found:
+        images = [part.image for part in message.parts if part.HasField("image")]
+        images += [image for part in message.parts for image in part.tool_return.images]
+        for image in images:
             suffix = IMAGE_SUFFIXES.get(image.media_type, "image")
             path = self._folder / f"{image.image_id}.{suffix}"
             if not is_image_id(image.image_id) or path.exists():
@@ -95,17 +95,17 @@ def expand_summary(
         typer.Option("--summary", help="Id of a summary; the newest in the window if not given."),
     ] = "",
     since: Annotated[
-        str, typer.Option("--since", metavar="TIME", help="Start with what was said then.")
+        str, typer.Option("--since", metavar="TIME", help="Start with the messages of that time.")
     ] = "",
     first: Annotated[
-        int, typer.Option("--from", min=0, help="Start with the message of this number.")
+        int, typer.Option("--from", min=0, help="Start with the message with this number.")
     ] = 0,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_PAGE, help="How many at most.")
+        int, typer.Option("--limit", "-n", min=1, max=_MAX_MESSAGES, help="Most messages.")
     ] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the messages that a summary stands for."""
+    """Show the messages behind a summary."""
 
     async def read(client: Client) -> pb.ExpandSummaryResponse:
         request = pb.ExpandSummaryRequest(
@@ -119,20 +119,20 @@ def expand_summary(
             request.conversation_id = chosen
         return await client.messages.ExpandSummary(request)
 
-    found = connection.run(read)
+    response = connection.run(read)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
-    if not found.HasField("summary"):
+    if not response.HasField("summary"):
         note("There is no summary in the window.")
         return
     print_table(
         ["number", "when", "who", "text", "id"],
-        [(str(message.sequence), *message_row(message)) for message in found.messages],
+        [(str(message.sequence), *message_row(message)) for message in response.messages],
         empty="No messages.",
     )
-    if found.next_sequence:
-        note(f"There are more; go on with --from {found.next_sequence}.")
+    if response.next_sequence:
+        note(f"There are more; continue with --from {response.next_sequence}.")
 
 
 @online
@@ -140,25 +140,25 @@ def show_retention(
     connection: Connection,
     days: Annotated[
         int | None,
-        typer.Option("--days", min=0, help="Keep messages so long; 0 keeps them for ever."),
+        typer.Option("--days", min=0, help="Days to keep messages; 0 keeps them for ever."),
     ] = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show or set for how long the project keeps messages.
 
-    Older messages are deleted for good, unless they are in a window or pinned.
+    Older messages are destroyed, unless they are in a window or pinned.
     """
 
     async def work(client: Client) -> pb.Retention:
         if days is None:
             return (await client.messages.GetRetention(pb.GetRetentionRequest())).retention
         if days:
-            ask(
-                f"Delete what any agent of the project was told more than {days} days ago,"
-                " now and from now on?",
+            confirm(
+                f"Delete messages of all agents of the project older than {days} days, now and in"
+                " future?",
                 yes=yes,
-                otherwise="What is forgotten cannot be brought back.",
+                otherwise="Deleted messages cannot be restored.",
             )
         return (await client.messages.SetRetention(pb.SetRetentionRequest(days=days))).retention
 
@@ -166,5 +166,5 @@ def show_retention(
     if as_json:
         print_json(kept)
         return
-    told = f"for {kept.days} days" if kept.days else "for ever"
-    print_fields([("messages are kept", told), ("set", when(kept.update_time))])
+    duration = f"for {kept.days} days" if kept.days else "for ever"
+    print_fields([("messages are kept", duration), ("set", when(kept.update_time))])

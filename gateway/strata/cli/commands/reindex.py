@@ -17,8 +17,8 @@ from strata.cli.output import enum_name, error_console, print_fields, print_json
 
 app = typer.Typer(add_completion=False)
 
-_LOOK_EVERY_S = 0.5
-_UNDER_WAY = (pb.REINDEX_PHASE_BUILDING, pb.REINDEX_PHASE_CHECKING)
+_POLL_S = 0.5
+_OPEN_PHASES = (pb.REINDEX_PHASE_BUILDING, pb.REINDEX_PHASE_CHECKING)
 
 
 @app.command()
@@ -34,12 +34,14 @@ def reindex(
     model: Annotated[
         str, typer.Option("--model", help="The new embedding model; else the present one.")
     ] = "",
-    status: Annotated[bool, typer.Option("--status", help="Only tell how far it is.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only show its progress.")] = False,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Go back to the old index, or call it off.")
+        bool,
+        typer.Option("--rollback", help="Switch back to the old index, or cancel the rebuild."),
     ] = False,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Drop the old index now, not after the grace.")
+        bool,
+        typer.Option("--finish", help="Drop the old index now instead of after the grace period."),
     ] = False,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the new index serves.")
@@ -47,14 +49,14 @@ def reindex(
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Rebuild an index while it serves, with another embedding model if one is named.
+    """Rebuild an index while it serves, optionally with another embedding model.
 
-    The indexes passages, files and messages are those of all projects: rebuilding them needs an
-    organisation key with the scope installation.admin. An archive is the project's own.
+    All projects share the indexes passages, files and messages: rebuilding them needs an
+    organisation key with the scope installation.admin. An archive belongs to one project.
 
-    The new index is filled beside the old one, and serves when a check has shown that it finds
-    stored texts as well. Until it is finished, --rollback goes back. Interrupting this command
-    does not interrupt the rebuild. The exit code is 1 if the new index is not good enough.
+    The new index is filled beside the old one, and serves after a check that it finds stored texts
+    as well as the old one. Until it is finished, --rollback switches back. Interrupting this
+    command does not interrupt the rebuild. The exit code is 1 if the check fails.
     """
     if sum((status, rollback, finish, bool(model))) > 1:
         raise typer.BadParameter("choose one of --model, --status, --rollback and --finish")
@@ -86,9 +88,9 @@ async def _watch(index: WholeIndex | ArchiveIndex, job: pb.Reindex, *, quiet: bo
         task = bar.add_task("building", total=job.total or 1)
         while True:
             _draw(bar, task, job)
-            if job.phase not in _UNDER_WAY:
+            if job.phase not in _OPEN_PHASES:
                 return job
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_S)
             job = await index.latest()
 
 
@@ -108,8 +110,8 @@ def _show(job: pb.Reindex, *, as_json: bool) -> None:
         ("copied", f"{job.done} of {job.total}"),
     ]
     if job.checked:
-        found = f"{job.found_by_new} of {job.checked} texts found again"
-        fields.append(("check", f"{found}, {job.found_by_old} by the old index"))
+        hits = f"{job.found_by_new} of {job.checked} texts found again"
+        fields.append(("check", f"{hits}, {job.found_by_old} by the old index"))
     if job.note:
         fields.append(("why", job.note))
     fields.append(("since", when(job.phase_time)))

@@ -1,4 +1,4 @@
-"""``strata run``: from nothing to a chat prompt in one command."""
+"""``strata run``: starts Strata and opens a chat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strata.embedded.supervisor import Command, end, spawn, tail
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 30.0
-_NOT_SHOWN = ("READY", "Chat in another", "PROGRESS")
+_HIDDEN_PREFIXES = ("READY", "Chat in another", "PROGRESS")
 _UP = "import sys; from strata.cli.commands.run import up_child; sys.exit(up_child(sys.argv[1:]))"
 
 Chat = Callable[[Path | None], int]
@@ -30,8 +30,7 @@ Chat = Callable[[Path | None], int]
 def run_run(data: Path | None, *, port: int, host: str, chat: Chat) -> int:
     """Starts Strata unless it runs, opens a chat, and stops what it started.
 
-    Without a terminal there is nobody to chat with: then it is `strata up`, which says
-    how to chat.
+    Without a terminal it does the same as `strata up`, which prints how to chat.
 
     Args:
         data: The data folder; None for the default one.
@@ -54,7 +53,7 @@ def run_run(data: Path | None, *, port: int, host: str, chat: Chat) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        console.print("Stopping Strata; what it knows is kept.")
+        console.print("Stopping Strata; its data is kept.")
         asyncio.run(end(process, signal.SIGTERM, _STOP_SECONDS))
 
 
@@ -94,7 +93,7 @@ def _start(folder: DataFolder, port: int, host: str) -> subprocess.Popen[bytes]:
 async def _until_running(
     folder: DataFolder, process: subprocess.Popen[bytes], console: Console
 ) -> Runtime | None:
-    """Shows what the process says until it serves; None if it ended before."""
+    """Shows the output of the process until it serves; returns None if it ended before that."""
     shown = 0
     with ProgressBar(console) as bar:
         while True:
@@ -104,7 +103,7 @@ async def _until_running(
             for line in lines[shown:]:
                 if (progress := parse_progress(line)) is not None:
                     bar.report(progress)
-                elif not line.startswith(_NOT_SHOWN):
+                elif not line.startswith(_HIDDEN_PREFIXES):
                     console.print(line, highlight=False, markup=False)
             shown = len(lines)
             if runtime is not None:

@@ -59,9 +59,9 @@ def list_runs(
         request = pb.ListRunsRequest(agent_id=agent_id)
         return await first_of(client.runs.ListRuns, request, "runs", limit)
 
-    found = connection.run(read)
+    listing = connection.run(read)
     print_listing(
-        found,
+        listing,
         ["id", "state", "ended", "steps", "tokens", "created", "agent"],
         [
             (
@@ -73,7 +73,7 @@ def list_runs(
                 when(run.create_time),
                 run.agent_id,
             )
-            for run in found.runs
+            for run in listing.runs
         ],
         empty="No runs.",
         as_json=as_json,
@@ -85,13 +85,13 @@ def list_runs(
 def start_run(
     connection: Connection,
     agent: AgentArgument,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the agent is sent.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message to the agent.")],
     at: Annotated[
         str,
         typer.Option(
             "--at",
             metavar="TIME",
-            help='When it may start: "2h" from now, or a time; else at once.',
+            help='Earliest start: "2h" from now, or a time; else at once.',
         ),
     ] = "",
     conversation: ConversationOption = "",
@@ -164,7 +164,7 @@ def explain_run(connection: Connection, run: RunArgument, as_json: JsonOption = 
             )
             for span in explained.spans
         ],
-        empty="Nothing is stored of this run yet.",
+        empty="Nothing is stored about this run yet.",
     )
     parts = ", ".join(f"{part.kind} {_seconds(part.share_ms)}" for part in explained.parts)
     total = [f"{_seconds(explained.total_ms)} in all: {parts}", _tokens(explained.run.usage)]
@@ -172,7 +172,7 @@ def explain_run(connection: Connection, run: RunArgument, as_json: JsonOption = 
         total.append(f"cost {_cost(explained)}")
     total.extend(f"{used.model}: {_usage_by_model(used)}" for used in explained.models)
     if explained.truncated:
-        total.append("the last spans are left out")
+        total.append("the last spans are omitted")
     note("; ".join(part for part in total if part))
 
 
@@ -226,11 +226,11 @@ def _tokens(usage: usage_pb2.Usage) -> str:
 
 def _usage_by_model(used: pb.ModelUsage) -> str:
     calls = "1 call" if used.calls == 1 else f"{used.calls} calls"
-    said = [calls, _tokens(used.usage)]
+    parts = [calls, _tokens(used.usage)]
     if used.usage.cached_input_tokens:
         hits = _share(used.usage.cached_input_tokens, used.usage.prompt_tokens)
-        said.append(f"{hits} of the input from the prompt cache")
-    return ", ".join(part for part in said if part)
+        parts.append(f"{hits} of the input from the prompt cache")
+    return ", ".join(part for part in parts if part)
 
 
 def _cost(priced: pb.RunSpan | pb.RunStep | pb.ExplainRunResponse) -> str:

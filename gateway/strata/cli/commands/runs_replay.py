@@ -17,10 +17,10 @@ from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, print_text
 from strata.shared.errors import InvalidArgumentError
 
-# The loop takes its time to import; other commands of runs do not need it.
+# The agent loop takes long to import, and other commands of runs do not need it.
 
 STDOUT = Path("-")
-_NOTHING = "(nothing)"
+_EMPTY = "(nothing)"
 
 
 @online
@@ -36,12 +36,12 @@ def record_run(
             help='The file to write; "-" for standard output. RUN.recording.json if not given.',
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write what a run received, sent and stored into a file, to replay it with another build."""
+    """Write everything that a run received, sent and stored to a file, for a replay."""
     path = output or Path(f"{run}.recording.json")
     if path != STDOUT and path.exists() and not force:
-        raise UsageError(f"{path} is there already; replace it with --force.")
+        raise UsageError(f"{path} exists; replace it with --force.")
 
     async def read(client: Client) -> bytes:
         request = pb.RecordRunRequest(run_id=run)
@@ -64,9 +64,9 @@ def replay_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Replay a recorded run against this build, and tell the first difference.
+    """Replay a recorded run with this build, and show the first difference.
 
-    Needs no server, no network and no key; no tool is run. The exit code is 0 if this build sends
+    It needs no server, network or key, and runs no tool. The exit code is 0 if this build sends
     and stores the same, 1 if it does not, and 2 if the file cannot be read.
     """
     from strata.agent_loop.convert.recordings import (  # noqa: PLC0415 - start-up
@@ -113,8 +113,8 @@ def replay_file(
             if difference.diff:
                 fields.append(("difference", f"\n{difference.diff}"))
             else:
-                fields.append(("recorded", difference.recorded or _NOTHING))
-                fields.append(("this build", difference.replayed or _NOTHING))
+                fields.append(("recorded", difference.recorded or _EMPTY))
+                fields.append(("this build", difference.replayed or _EMPTY))
             print_fields(fields)
         if replayed.unknown:
             note(f"Not compared, because the recording lacks it: {', '.join(replayed.unknown)}")

@@ -33,7 +33,7 @@ from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import is_id
 
 app = typer.Typer(
-    help="Start runs at a time, once or again and again.",
+    help="Start runs at a set time, once or repeatedly.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -49,7 +49,7 @@ def create_schedule(
     connection: Connection,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, unique in the project.")],
     agent: AgentArgument,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the agent is sent.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message to the agent.")],
     cron: Annotated[
         str,
         typer.Option("--cron", help='Minute, hour, day, month, day of week: "30 9 * * MON-FRI".'),
@@ -70,14 +70,14 @@ def create_schedule(
     enqueue: Annotated[
         bool,
         typer.Option(
-            "--enqueue", help="Queue a run behind the one of the tick before; else skip the tick."
+            "--enqueue", help="Queue a run behind that of the previous tick; else skip the tick."
         ),
     ] = False,
     deny_approval: Annotated[
         bool,
         typer.Option(
             "--deny-approval",
-            help="Deny what the conversation waits for and run; else skip the tick.",
+            help="Deny an open request for approval and run; else skip the tick.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -161,9 +161,7 @@ def update_schedule(
     connection: Connection,
     schedule: ScheduleArgument,
     name: Annotated[str | None, typer.Option("--name", help="A new name.")] = None,
-    message: Annotated[
-        str | None, typer.Option("--message", help="What the agent is sent from now on.")
-    ] = None,
+    message: Annotated[str | None, typer.Option("--message", help="A new message.")] = None,
     cron: Annotated[str | None, typer.Option("--cron", help="A new cron expression.")] = None,
     time_zone: Annotated[
         str | None, typer.Option("--time-zone", help="A new zone of the cron expression.")
@@ -176,7 +174,7 @@ def update_schedule(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a schedule; what is not given stays."""
+    """Change a schedule. Settings without an option stay as they are."""
 
     async def update(client: Client) -> pb.Schedule:
         request = pb.UpdateScheduleRequest(
@@ -213,7 +211,7 @@ def pause_schedule(
 def resume_schedule(
     connection: Connection, schedule: ScheduleArgument, as_json: JsonOption = False
 ) -> None:
-    """Go on with a paused or disabled schedule."""
+    """Resume a paused or disabled schedule."""
 
     async def resume(client: Client) -> pb.Schedule:
         request = pb.ResumeScheduleRequest(schedule_id=(await _named(client, schedule)).id)

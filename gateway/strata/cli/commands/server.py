@@ -1,4 +1,4 @@
-"""``strata run``, ``up`` and ``migrate`` as typed; what they do is in modules of their names."""
+"""Arguments of ``strata run``, ``up``, ``migrate`` and ``bootstrap``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from strata.cli.arguments import folder_of_option
-from strata.cli.asking import YesOption, ask
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.shared.errors import InvalidArgumentError
@@ -17,7 +17,7 @@ app = typer.Typer(add_completion=False)
 
 _FOR_OWN_POSTGRES = (
     "This command is for a PostgreSQL of your own and needs the settings of its gateway. The keys"
-    " of a data folder are in its folder secrets; strata organizations keys create makes more."
+    " of a data folder are in its folder secrets; strata organizations keys create creates more."
 )
 
 
@@ -51,7 +51,7 @@ def run(
     port: PortOption = None,
     host: HostOption = None,
     agent: Annotated[
-        str, typer.Option("--agent", help="With whom to chat; made if there is none.")
+        str, typer.Option("--agent", help="The agent to chat with; created if there is none.")
     ] = "assistant",
 ) -> None:
     """Start Strata unless it runs, and chat with an agent. Strata ends with the chat.
@@ -105,14 +105,14 @@ def migrate(
         ),
     ] = "",
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; fail if something is behind.")
+        bool, typer.Option("--check", help="Change nothing; fail if a schema is outdated.")
     ] = False,
     service: Annotated[
         str,
         typer.Option(
             "--service",
             metavar="NAME",
-            help="With --to: the service whose schema is taken back.",
+            help="With --to: the service whose schema is downgraded.",
             show_default=False,
         ),
     ] = "",
@@ -121,8 +121,8 @@ def migrate(
         typer.Option(
             "--to",
             metavar="REVISION",
-            help="Take the migrations of --service after this revision back, and the rows of "
-            "their tables with them; 'nothing' takes back all.",
+            help="Undo the migrations of --service after this revision, with the rows of "
+            "their tables; 'nothing' undoes all.",
             show_default=False,
         ),
     ] = "",
@@ -130,7 +130,7 @@ def migrate(
 ) -> None:
     """Bring the schemas of all services in a PostgreSQL of your own up to date.
 
-    Strata does so itself for the database in its data folder. With --to, the schema of one
+    Strata does this itself for the database in its data folder. With --to, the schema of one
     service goes back to an earlier revision, for an earlier release; stop the service first.
     """
     if bool(service) != bool(to):
@@ -139,24 +139,24 @@ def migrate(
         raise UsageError("--check changes nothing, so it cannot be used with --to.")
     admin_url = url or CliSettings().database_admin_url
     if not admin_url:
-        raise UsageError("Which database? Give --url, or set STRATA_DATABASE_ADMIN_URL.")
+        raise UsageError("No database: give --url, or set STRATA_DATABASE_ADMIN_URL.")
     from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads every service
         migrations_of,
+        run_downgrade,
         run_migrate,
-        run_take_back,
     )
     from strata.cli.output import print_table  # noqa: PLC0415 - loads rich
 
     if to:
         migrations_of(service)
-        question = f"Take the schema of {service} back to {to}? What later tables hold is lost."
-        ask(question, yes=yes, otherwise="This destroys what later tables hold.")
-        done = [run_take_back(admin_url, service, to)]
+        question = f"Downgrade the schema of {service} to {to}? Rows of later tables are lost."
+        confirm(question, yes=yes, otherwise="This destroys the rows of later tables.")
+        done = [run_downgrade(admin_url, service, to)]
     else:
         done = run_migrate(admin_url, check_only=check)
     print_table(
         ["service", "before", "now"],
-        [(each.service, each.before, each.after) for each in done],
+        [(change.service, change.before, change.after) for change in done],
         empty="",
     )
 
@@ -167,12 +167,12 @@ def bootstrap(
         str, typer.Option("--organization", help="Name of the organisation.")
     ] = "local",
 ) -> None:
-    """Make an organisation unless there is one of this name, and print a new organisation key.
+    """Create an organisation unless there is one of this name, and print a new organisation key.
 
     For a PostgreSQL of your own, migrated, with the settings of the gateway
-    (STRATA_GATEWAY_…) in the environment. Strata does so itself for its data folder. With the
-    key, projects and their keys are made: strata projects create, strata keys create. The key of
-    the organisation "local" also administers the installation.
+    (STRATA_GATEWAY_…) in the environment. Strata does this itself for its data folder. The key
+    creates projects and their keys: strata projects create, strata keys create. The key of the
+    organisation "local" also administers the installation.
     """
     import asyncio  # noqa: PLC0415 - start-up
 
@@ -181,7 +181,7 @@ def bootstrap(
 
     settings = GatewaySettings()
     if not settings.database_url:
-        raise UsageError("Which database? Set STRATA_GATEWAY_DATABASE_URL. " + _FOR_OWN_POSTGRES)
+        raise UsageError("No database: set STRATA_GATEWAY_DATABASE_URL. " + _FOR_OWN_POSTGRES)
     try:
         settings.pepper()
     except (ValueError, OSError) as error:

@@ -19,13 +19,13 @@ app = typer.Typer(add_completion=False)
 @app.command()
 @online
 def status(connection: Connection, as_json: JsonOption = False) -> None:
-    """Tell whether Strata runs, and which services answer. The exit code is 0 if all is well."""
-    target, report = _ask(connection)
+    """Show whether Strata runs, and which services answer. The exit code is 0 if all of them do."""
+    target, report = _status_report(connection)
     services: dict[str, str] = report.pop("services")  # type: ignore[assignment]
     indexes: dict[str, str] = report.pop("indexes")  # type: ignore[assignment]
     if as_json:
-        told = {"services": dict(services), "indexes": indexes}
-        print_json({"address": target.address, **report, **told})
+        states = {"services": dict(services), "indexes": indexes}
+        print_json({"address": target.address, **report, **states})
     else:
         print_fields([("address", target.address), *((k, str(v)) for k, v in report.items())])
         print_table(["service", "state"], services.items(), empty="")
@@ -35,7 +35,7 @@ def status(connection: Connection, as_json: JsonOption = False) -> None:
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _ask(connection: Connection) -> tuple[Target, dict[str, object]]:
+def _status_report(connection: Connection) -> tuple[Target, dict[str, object]]:
 
     async def ask(client: Client) -> dict[str, object]:
         gateway = await gateway_state(client)
@@ -61,15 +61,18 @@ def _ask(connection: Connection) -> tuple[Target, dict[str, object]]:
 
 
 def _indexes(connection: Connection) -> dict[str, str]:
-    """What waits for the indexes; nothing without an organisation key, as they are everybody's."""
+    """Returns the state of each index; empty without an organisation key.
+
+    All projects share the indexes, so only an organisation key may read their state.
+    """
     try:
         states = connection.run_as_organization(index_states)
     except StrataError:
         return {}
-    return {state.collection: _told(state) for state in states}
+    return {state.collection: _index_state(state) for state in states}
 
 
-def _told(index: IndexState) -> str:
+def _index_state(index: IndexState) -> str:
     if not index.waiting:
         return f"up to date, {index.embedding_model}"
     return f"{index.waiting} waiting, for {index.lag_seconds:.0f} s, {index.embedding_model}"

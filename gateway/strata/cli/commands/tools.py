@@ -29,14 +29,14 @@ from strata.cli.output import (
 from strata.client.tools import EFFECTS, returned
 
 app = typer.Typer(
-    help="Add tools of your own, try them, and keep their secrets.",
+    help="Add tools of your own, try them, and manage their secrets.",
     no_args_is_help=True,
     add_completion=False,
 )
 secret = typer.Typer(help="Store and delete secrets of tools.", no_args_is_help=True)
 app.add_typer(secret, name="secret")
 
-_SHOWN = 80
+_DESCRIPTION_CHARS = 80
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tool.")]
 SecretArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the environment variable.")
@@ -67,15 +67,15 @@ def add(
         typer.Option(
             "--host",
             help='A host that it may reach by http(s), "api.example.com", or "*.example.com" for'
-            " all below it; repeatable. Without any it has no network.",
+            " all subdomains; may be repeated. Without any it has no network.",
         ),
     ] = None,
     effect: Annotated[
         str,
         typer.Option(
             "--effect",
-            help="What a call does to the world: read-only, idempotent or side-effect. A call"
-            " whose outcome is unknown is repeated only if that does no harm.",
+            help="Effect of a call: read-only, idempotent or side-effect. A call with unknown"
+            " outcome is repeated only if it is read-only or idempotent.",
         ),
     ] = "",
     parallel: Annotated[
@@ -88,16 +88,16 @@ def add(
         bool,
         typer.Option(
             "--client",
-            help="A program of yours runs it and answers its calls; of the file only name,"
-            " arguments and description are kept.",
+            help="A client program runs it and answers its calls; only name, arguments and"
+            " description of the file are stored.",
         ),
     ] = False,
     return_limit: Annotated[
-        int, typer.Option("--return-limit", min=1, help="Characters of a return at most.")
+        int, typer.Option("--return-limit", min=1, help="Most characters of a return.")
     ] = 50_000,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a tool from a file, or a new version of it. Nothing of the file is run."""
+    """Add a tool, or a new version of it, from a file. The file is not run."""
     if effect not in EFFECTS:
         raise UsageError("--effect must be read-only, idempotent or side-effect.")
     request = pb.UpsertToolRequest(
@@ -135,19 +135,24 @@ def list_tools(
     async def read(client: Client) -> pb.ListToolsResponse:
         return await first_of(client.tools.ListTools, pb.ListToolsRequest(), "tools", limit)
 
-    found = connection.run(read)
+    listing = connection.run(read)
     rows = [
-        (tool.name, _type(tool), clipped(tool.description, _SHOWN), when(tool.update_time))
-        for tool in found.tools
+        (
+            tool.name,
+            _type(tool),
+            clipped(tool.description, _DESCRIPTION_CHARS),
+            when(tool.update_time),
+        )
+        for tool in listing.tools
     ]
     columns = ["name", "type", "description", "changed"]
-    print_listing(found, columns, rows, empty="No tools.", as_json=as_json)
+    print_listing(listing, columns, rows, empty="No tools.", as_json=as_json)
 
 
 @app.command("show")
 @online
 def show(connection: Connection, name: NameArgument, as_json: JsonOption = False) -> None:
-    """Show what a tool says of itself, and its source."""
+    """Show the definition of a tool, and its source."""
     tool = connection.run(lambda client: _tool(client, name))
     if as_json:
         print_json(tool)
@@ -177,7 +182,7 @@ def show(connection: Connection, name: NameArgument, as_json: JsonOption = False
 @app.command("delete")
 @online
 def delete(connection: Connection, name: NameArgument) -> None:
-    """Delete a tool; agents that have it go on without it."""
+    """Delete a tool; agents lose it."""
 
     async def remove(client: Client) -> None:
         tool = await _tool(client, name)
@@ -191,7 +196,7 @@ def delete(connection: Connection, name: NameArgument) -> None:
 @online
 def search(
     connection: Connection,
-    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="What the tool is to do.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="What the tool should do.")],
     limit: LimitOption = 5,
     as_json: JsonOption = False,
 ) -> None:
@@ -201,13 +206,13 @@ def search(
     async def find(client: Client) -> pb.SearchToolsResponse:
         return await client.tools.SearchTools(request)
 
-    found = connection.run(find)
+    response = connection.run(find)
     rows = [
-        (hit.tool.name, f"{hit.score:.2f}", clipped(hit.tool.description, _SHOWN))
-        for hit in found.hits
+        (hit.tool.name, f"{hit.score:.2f}", clipped(hit.tool.description, _DESCRIPTION_CHARS))
+        for hit in response.hits
     ]
     columns = ["name", "score", "description"]
-    print_listing(found, columns, rows, empty="No such tool.", as_json=as_json)
+    print_listing(response, columns, rows, empty="No such tool.", as_json=as_json)
 
 
 @app.command("run")
@@ -217,7 +222,7 @@ def run(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of a tool, or a Python file to try.")
     ],
-    given: Annotated[
+    arguments: Annotated[
         str, typer.Argument(metavar="[JSON]", help="The arguments, as with --args.")
     ] = "",
     args: Annotated[
@@ -225,12 +230,12 @@ def run(
     ] = "{}",
     images: Annotated[
         Path | None,
-        typer.Option("--images", metavar="FOLDER", help="Where to store images that it returns."),
+        typer.Option("--images", metavar="FOLDER", help="Folder for images that it returns."),
     ] = None,
     agent: Annotated[
         str,
         typer.Option(
-            "--agent", help="Agent whose memory a tool with agent_state sees; it is not changed."
+            "--agent", help="Agent whose memory a tool with agent_state reads; it is not changed."
         ),
     ] = "",
     as_json: JsonOption = False,
@@ -239,14 +244,14 @@ def run(
 
     A file is not stored.
     """
-    if given and args != "{}":
+    if arguments and args != "{}":
         raise UsageError("Give the arguments once: after the name, or with --args.")
     source = _read(Path(name)) if name.endswith(".py") else ""
 
     async def call(client: Client) -> pb.RunToolResponse:
         tool_id = "" if source else (await _tool(client, name)).id
         request = pb.RunToolRequest(
-            tool_id=tool_id, source_code=source, arguments_json=given or args
+            tool_id=tool_id, source_code=source, arguments_json=arguments or args
         )
         if agent:
             request.agent_id = (await client.agent(agent)).id
@@ -256,10 +261,14 @@ def run(
     if as_json:
         print_json(ran)
     else:
-        told = returned(ran)
-        print_text(told if isinstance(told, str) else json.dumps(told, ensure_ascii=False))
+        tool_return = returned(ran)
+        print_text(
+            tool_return
+            if isinstance(tool_return, str)
+            else json.dumps(tool_return, ensure_ascii=False)
+        )
         for label, text in sorted(ran.changed_blocks.items()):
-            note(f"For an agent the memory block {safe(label)} would now be:")
+            note(f"The tool would change the memory block {safe(label)} to:")
             print_text(text)
         isolation = f", isolation: {ran.isolation}" if ran.isolation else ""
         note(f"{ran.duration_ms} ms{isolation}")
@@ -272,7 +281,7 @@ def run(
 @secret.command("set")
 @online
 def set_secret(connection: Connection, name: SecretArgument) -> None:
-    """Store a secret, encrypted. It is asked for on a terminal, else read from standard input."""
+    """Store a secret, encrypted. It is typed at a prompt, or read from standard input."""
     value = _read_secret(name)
     connection.run(lambda client: _put(client, name, value))
     note(f"The secret {name} is stored.")

@@ -1,4 +1,4 @@
-"""``strata up``: everything in one process tree, until it is told to stop."""
+"""``strata up``: runs everything in one process tree until a signal stops it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_up(
         port: Preferred port of the gateway.
         host: Address that the gateway listens on.
         split: One process per service.
-        report: Receives how far the demo model is; None shows it here.
+        report: Called with the progress of the demo model; None shows it here.
     """
     configure_logging("WARNING", "console")
     console = Console(stderr=False, soft_wrap=True)
@@ -104,7 +104,7 @@ async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Anno
 
 
 class _ended_by_signals:  # noqa: N801 - reads as a verb
-    """SIGINT and SIGTERM cancel the running task, so that the engines are stopped in order.
+    """Cancels the running task on SIGINT and SIGTERM, so that the engines stop in order.
 
     Attributes:
         hurry: Set by the second signal.
@@ -117,13 +117,13 @@ class _ended_by_signals:  # noqa: N801 - reads as a verb
         self._task = asyncio.current_task()
 
     def __enter__(self) -> Self:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(each, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            self._loop.remove_signal_handler(each)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
 
     def _on_signal(self) -> None:
         if self._asked:
@@ -167,6 +167,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _program() -> str:
-    """How this program was called, so that the hint can be copied as it stands."""
+    """Returns how this program was called, so that the hint can be copied unchanged."""
     called = Path(sys.argv[0])
     return str(called) if called.name == "strata" else "strata"

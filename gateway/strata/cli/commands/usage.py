@@ -79,7 +79,7 @@ def usage(
         print_fields(_counts(total))
 
 
-def _from_cache(usage_: pb.GetUsageResponse) -> str:
+def _cached_tokens(usage_: pb.GetUsageResponse) -> str:
     """Returns the tokens that providers read from their prompt caches, with their share."""
     cached = f"{usage_.cached_input_tokens:,}"
     if not usage_.prompt_tokens:
@@ -92,6 +92,6 @@ def _counts(usage_: pb.GetUsageResponse) -> list[tuple[str, str]]:
         ("runs", f"{usage_.run_count:,}"),
         ("model calls", f"{usage_.step_count:,}"),
         ("tokens sent", f"{usage_.prompt_tokens:,}"),
-        ("from cache", _from_cache(usage_)),
+        ("from cache", _cached_tokens(usage_)),
         ("tokens written", f"{usage_.completion_tokens:,}"),
     ]

@@ -13,7 +13,7 @@ from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import enum_name, note, print_fields, print_json, print_listing, when
 
 app = typer.Typer(
-    help="Tell other programs that runs have ended.", no_args_is_help=True, add_completion=False
+    help="Notify other programs when runs end.", no_args_is_help=True, add_completion=False
 )
 
 WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Id of the webhook.")]
@@ -24,7 +24,7 @@ _STATES = ("pending", "delivered", "failed")
 @online
 def create_webhook(
     connection: Connection,
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where the requests go.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the requests.")],
     event: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,12 +38,12 @@ def create_webhook(
         typer.Option(
             "--secret",
             envvar="STRATA_WEBHOOK_SECRET",
-            help='"whsec_" and Base64 of 24 to 64 bytes; else a new one is made.',
+            help='"whsec_" and Base64 of 24 to 64 bytes; else a new one is generated.',
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Create a webhook, and print its secret: it is shown once."""
+    """Create a webhook, and print its secret, which is shown only once."""
 
     async def create(client: Client) -> pb.CreateWebhookResponse:
         request = pb.CreateWebhookRequest(
@@ -172,11 +172,11 @@ def redeliver(
 ) -> None:
     """Send a delivery again."""
 
-    async def again(client: Client) -> pb.WebhookDelivery:
+    async def redeliver_once(client: Client) -> pb.WebhookDelivery:
         request = pb.RedeliverWebhookRequest(delivery_id=delivery)
         return (await client.webhooks.RedeliverWebhook(request)).delivery
 
-    queued = connection.run(again)
+    queued = connection.run(redeliver_once)
     if as_json:
         print_json(queued)
         return

@@ -51,7 +51,7 @@ class LocalOptions:
         port: Preferred port of the gateway; another one is taken if it is in use.
         host: Address that the gateway listens on.
         split: One process per service instead of one for all.
-        report: Told how far the demo model is; may be called from a thread.
+        report: Called with the progress of the demo model, possibly from a thread.
     """
 
     port: int
@@ -62,7 +62,7 @@ class LocalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What every shape of a local Strata stands on.
+    """The parts of a local Strata below its services.
 
     Attributes:
         folder: The open data folder.
@@ -70,7 +70,7 @@ class Local:
         model: The chosen chat model.
         gateway: Settings of the gateway, complete.
         private_key: Signs the internal tokens.
-        worker_key: Signs those of core memory's worker, for archival.
+        worker_key: Signs the tokens of core memory's worker, for archival.
         model_master_keys: Encrypt the stored keys of model providers; one per line, the newest
             first.
         tool_master_keys: Encrypt the stored secrets of tools, in the same form.
@@ -96,7 +96,7 @@ class Local:
         return public_key_of(self.private_key)
 
     def service_values(self, service: str) -> dict[str, Any]:
-        """Returns the settings that a service gets from us; the rest it reads from outside."""
+        """Returns the settings of a service that are not read from the environment."""
         values: dict[str, Any] = {
             "host": HOST,
             "token_public_keys": self.public_key,
@@ -119,7 +119,7 @@ class Local:
         if service == "tool_execution":
             values["master_keys"] = tuple(self.tool_master_keys.split())
             values["packages_path"] = self.folder.path / "packages"
-            # Whoever starts Strata on a machine of their own may start programs there anyway.
+            # The person who starts Strata here may start programs on this machine anyway.
             values["mcp_local"] = True
             values["mcp_stdio_homes"] = self.folder.path / "mcp"
         if service == "agent_loop":
@@ -141,7 +141,7 @@ class Local:
 
 
 async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExitStack) -> Local:
-    """Starts all but the services, and makes sure that there is a project with a key.
+    """Starts everything but the services, and ensures that there is a project with a key.
 
     Args:
         folder: An open data folder.
@@ -168,7 +168,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         token_private_key=private_key,
         key_pepper=folder.secret("key-pepper"),
         master_keys=tuple(folder.secret("gateway-master-key", generate_master_key).split()),
-        # Whoever has the data folder open is alone with it.
+        # The lock of the data folder excludes a second gateway.
         only_replica=True,
         pool_size=_POOL_SIZE,
         log_format="console",
@@ -190,7 +190,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
 
 
 def _check_settings() -> None:
-    """Finds wrong settings before anything is started: a model may take minutes to get."""
+    """Validates all settings before anything starts: fetching a model may take minutes."""
     for settings in SETTINGS_OF_SERVICES:
         settings()
     tls = GatewaySettings().tls
@@ -201,8 +201,8 @@ def _check_settings() -> None:
 def _master_keys(folder: DataFolder) -> tuple[str, str]:
     """Returns the master keys of the agent loop, and those of tool_execution.
 
-    Folders of earlier releases have one for both. Secrets of tools that were sealed with it still
-    open: it stays the second key of tool_execution there.
+    Folders of earlier releases have one key for both. It remains the second key of tool_execution,
+    so that secrets of tools that were sealed with it can still be opened.
     """
     shared = folder.secrets / "master-key"
     earlier = shared.read_text() if shared.exists() else ""
@@ -212,7 +212,7 @@ def _master_keys(folder: DataFolder) -> tuple[str, str]:
 
 
 async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
-    """Makes the organisation key of the folder, and with it the project and key for commands."""
+    """Creates the organisation key of the folder, and the project and API key for commands."""
     kept, known = _kept_key(folder, ORGANIZATION_KEY_FILE)
     organization = await ensure_organization_key(gateway, known_key=known)
     if organization.created:
@@ -229,7 +229,7 @@ def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:
 
 
 def _internal_address(host: str) -> str:
-    """Returns a second address for this machine where the first one is TLS or not on loopback."""
+    """Returns a second, local address if the first one uses TLS or is not on loopback."""
     settings = GatewaySettings()
     reached = host in _REACHED_ON_LOOPBACK and settings.tls is None
     if settings.internal_listen or reached:

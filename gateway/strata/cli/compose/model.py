@@ -20,16 +20,16 @@ from strata.embedded.chat_model.local_model import LocalChatModel
 from strata.embedded.chat_model.progress import LocalModelError, Progress
 from strata.embedded.chat_model.settings import LocalDemoSettings
 
-# A laptop's processor reads the first prompt at its own pace.
+# A laptop's processor can take minutes for the first prompt.
 _LOCAL_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """What the agent loop is told.
+    """The chat model of a local Strata, as settings for the agent loop.
 
     Attributes:
-        choice: What was chosen, and the sentence for the person.
+        choice: The choice, and a sentence about it for the person.
         endpoints: Endpoints beside those that the settings name.
         default_model: Handle for agents that name none; empty to leave it to the settings.
         process: Pid of the demo model, if it runs.
@@ -47,13 +47,13 @@ async def prepare_model(
     stack: AsyncExitStack,
     report: Callable[[Progress], None],
 ) -> ChatModel:
-    """Chooses the chat model, and fetches and starts the demo model if it comes to that.
+    """Chooses the chat model, and fetches and starts the demo model if it is chosen.
 
     Args:
         settings: What the person configured.
         demo: Whether and how the demo model may be used.
         stack: Stops the demo model.
-        report: Told how far the demo model is; may be called from a thread.
+        report: Called with the progress of the demo model, possibly from a thread.
     """
     default = await _default_handle(settings)
     configured = _configured(settings, default)

@@ -1,4 +1,4 @@
-"""Progress of the demo model: one bar on a terminal, lines without one."""
+"""Shows the progress of the demo model: a bar on a terminal, lines without one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Report = Callable[[Progress], None]
 
 
 class ProgressBar:
-    """One bar with the present step, how much of it is done, and an estimate of the time left.
+    """A bar with the present step, its progress and an estimate of the time left.
 
-    It stands on the terminal from the first report to the end of the block, and leaves nothing.
+    It is on the terminal from the first report to the end of the block, and is then erased.
 
     Args:
         console: A terminal.
@@ -74,7 +74,7 @@ class ProgressBar:
         if self._task is None or progress.message != self._message:
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            # A task of its own: the estimate is made of the speed of this step.
+            # A separate task, so that the estimate uses the speed of this step.
             self._task = self._bar.add_task(progress.message, total=total, unit=progress.unit)
             self._message = progress.message
             self._bar.start()
@@ -127,7 +127,7 @@ def parse_progress(line: str) -> Progress | None:
         fields = json.loads(line.removeprefix(_PREFIX))
         return Progress(**{**fields, "phase": Phase(fields["phase"])})
     except (ValueError, TypeError, KeyError):
-        # A line that is still being written.
+        # The line is still being written.
         return None
 
 

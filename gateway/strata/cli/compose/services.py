@@ -1,4 +1,4 @@
-"""The six services, as whoever composes them sees them."""
+"""The table of the six services, for starting them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ServiceSpec:
 
     Attributes:
         name: The folder name of the service.
-        build: Its ``build``.
+        build: Its ``build`` function.
         settings: Its settings class.
         migrations: Its schema.
     """
@@ -52,7 +52,7 @@ class ServiceSpec:
         return f"strata.{self.name}.main"
 
 
-# The gateway is last: it takes calls once everything behind it does.
+# The gateway is last, so that it accepts calls only when the services behind it do.
 SERVICES = (
     ServiceSpec("core_memory", core_memory.build, CoreMemorySettings, CORE_MEMORY_MIGRATIONS),
     ServiceSpec("recall", recall.build, RecallSettings, RECALL_MIGRATIONS),

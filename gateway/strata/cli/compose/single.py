@@ -16,7 +16,7 @@ async def build_services(local: Local, stack: AsyncExitStack) -> Service:
     """Builds every service, serves the inner ones to each other, and returns the gateway.
 
     Args:
-        local: What the services stand on.
+        local: The parts below the services.
         stack: Closes the services, the gateway's parts first.
     """
     network = await stack.enter_async_context(InProcessNetwork(TokenVerifier(local.public_key)))

@@ -26,7 +26,7 @@ _STOP_SECONDS = 20.0
 
 
 class ServiceProcess:
-    """A service in a process of its own, started again when it dies.
+    """A service in a process of its own, restarted when it dies.
 
     Args:
         spec: The service.
@@ -53,7 +53,7 @@ class ServiceProcess:
         }
         self._folder = folder
         self._log = folder / f"{spec.name}.log"
-        self._told = 0
+        self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.supervisor = Supervisor(
             spec.name,
@@ -65,14 +65,14 @@ class ServiceProcess:
 
     async def _launch(self) -> subprocess.Popen[bytes]:
         with open_log(self._log) as log:
-            self._told = log.tell()
+            self._log_start = log.tell()
         process = spawn(
             Command(
                 program=[sys.executable, "-m", self._module],
                 folder=self._folder,
                 log_path=self._log,
                 environment={**environment_of_service(self.name), **self._environment},
-                # Without its supervisor a service must not linger, draining, beside the next start.
+                # A service that drains without its supervisor would overlap with the next start.
                 death_signal=signal.SIGKILL,
             )
         )
@@ -94,9 +94,9 @@ class ServiceProcess:
             hurried.cancel()
 
     def _ready(self) -> bool:
-        # Its own word: that somebody listens on the port does not say who.
+        # The service logs READY itself; a listener on its port could be another process.
         with self._log.open("rb") as log:
-            log.seek(self._told)
+            log.seek(self._log_start)
             return f"READY {self.name} ".encode() in log.read()
 
 
@@ -106,7 +106,7 @@ async def start_services(
     """Starts every service, the gateway last.
 
     Args:
-        local: What the services stand on.
+        local: The parts below the services.
         stack: Stops the services, the gateway first.
         hurry: Once it is set, services that are being stopped get no more time.
     """
@@ -159,7 +159,7 @@ def _address(local: Local, reserved: ReservedPort | None) -> dict[str, object]:
 
 
 def environment_of(service: str, values: dict[str, object]) -> dict[str, str]:
-    """Returns settings of a service as environment variables; structures as JSON."""
+    """Returns settings of a service as environment variables, with structures as JSON."""
     return {
         f"STRATA_{service.upper()}_{name.upper()}": _text(value) for name, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""The engines of a data folder, and the schemas in them."""
+"""Starts the engines of a data folder, and migrates their schemas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SERVICES = "strata.cli.compose.services"
 
 @dataclass(frozen=True, slots=True)
 class ServiceDatabase:
-    """How a service reaches its schema."""
+    """Connection URLs of a service's schema."""
 
     service_url: str
     worker_url: str
@@ -31,7 +31,7 @@ class Storage:
     """Running engines with migrated schemas.
 
     Attributes:
-        databases: By service.
+        databases: Connection URLs by service.
         processes: The pids of the engines by name.
     """
 
@@ -64,7 +64,7 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
     async with asyncio.TaskGroup() as group:
         group.create_task(postgres.start())
         group.create_task(vectors.start())
-        # The services and what they stand on take longer to import than the engines to start.
+        # Importing the services takes longer than starting the engines.
         loading = group.create_task(asyncio.to_thread(importlib.import_module, _SERVICES))
     await _ensure_database(postgres)
     databases = {
@@ -77,8 +77,8 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
 async def _ensure_database(postgres: EmbeddedPostgres) -> None:
     connection = await asyncpg.connect(postgres.url())
     try:
-        found = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE)
-        if found is None:
+        exists = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE)
+        if exists is None:
             await connection.execute(f'CREATE DATABASE "{DATABASE}"')
     finally:
         await connection.close()
@@ -87,7 +87,7 @@ async def _ensure_database(postgres: EmbeddedPostgres) -> None:
 async def _migrated(
     folder: DataFolder, postgres: EmbeddedPostgres, migrations: ServiceMigrations
 ) -> ServiceDatabase:
-    """Migrates only what is behind: the check is one query, the whole migration is not."""
+    """Migrates a schema only if it is outdated: the check is a single query."""
     passwords = folder.role_passwords(migrations.service)
     admin_url = postgres.url(database=DATABASE)
     if await migrations.version(admin_url) != migrations.head:

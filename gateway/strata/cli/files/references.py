@@ -1,4 +1,4 @@
-"""Folders and files as a person names them."""
+"""Look-up of folders and files by name or id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.cli.client import Client
 from strata.cli.failures import UsageError
 from strata.shared.errors import NotFoundError, Reason
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 FolderArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="Name or id of the folder.")]
 
@@ -24,7 +24,7 @@ async def folder_named(client: Client, name_or_id: str) -> pb.Folder:
     Raises:
         NotFoundError: There is none (``FILE_NOT_FOUND``).
     """
-    request = pb.ListFoldersRequest(page_size=_PAGE)
+    request = pb.ListFoldersRequest(page_size=_PAGE_SIZE)
     while True:
         page = await client.files.ListFolders(request)
         for folder in page.folders:
@@ -63,7 +63,7 @@ async def file_named(client: Client, name_or_id: str) -> pb.File:
 
 async def files_in(client: Client, folder_id: str) -> AsyncIterator[pb.File]:
     """Yields the files of a folder."""
-    request = pb.ListFilesRequest(folder_id=folder_id, page_size=_PAGE)
+    request = pb.ListFilesRequest(folder_id=folder_id, page_size=_PAGE_SIZE)
     while True:
         page = await client.files.ListFiles(request)
         for file in page.files:

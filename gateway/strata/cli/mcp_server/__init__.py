@@ -1,1 +1,1 @@
-"""An agent's memory as a server of the Model Context Protocol: a client of a gateway, no more."""
+"""An MCP server for an agent's memory; it is a client of the gateway."""

@@ -1,4 +1,4 @@
-"""The tools that are offered, as a client sees them.
+"""Definitions of the tools that the MCP server offers.
 
 What an agent has as a tool, too, has the same name and arguments here; a test compares them
 with the registry. Only the words are another reader's: it is not the client's own memory.
@@ -13,8 +13,8 @@ import mcp_types as types
 _LABEL = {"type": "string", "description": "Label of the memory block."}
 _DATES = "YYYY-MM-DD or YYYY-MM-DDTHH:MM"
 _REVISION = (
-    "The revision of the block that you read. Give it, and an edit that others have made"
-    " impossible since is told as such."
+    "The revision of the block that you read. With it, an edit that conflicts with a newer change"
+    " of someone else is refused, and the error has the present text."
 )
 
 
@@ -191,8 +191,8 @@ CHANGING = (
     _tool(
         "memory_rethink",
         "Rewrite a memory block",
-        "Rewrite a whole memory block. What others have changed since you read it is merged, and"
-        " if it overlaps with what you changed, nothing is done and you are told. For small"
+        "Rewrite a whole memory block. Changes by others since you read it are merged with yours;"
+        " if they overlap, nothing is changed and the error has the present text. For small"
         " changes use memory_replace or memory_insert.",
         ["label", "new_memory", "revision"],
         _writes(destructive=True, idempotent=True),

@@ -1,4 +1,4 @@
-"""Serving over streamable HTTP: only with the token, and only under names that are ours."""
+"""Serves MCP over streamable HTTP, with a bearer token and a list of allowed host names."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _TOKEN = re.compile(r"[!-~]{16,512}")
-# Streams of events would hold a shutdown for ever.
+# Open event streams would block the shutdown.
 _SHUTDOWN_S = 3
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether an address is reachable only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -43,11 +43,11 @@ def check_token(token: str) -> None:
     """Checks a token that a person chose.
 
     Raises:
-        UsageError: It is too short to be safe, or no header can hold it.
+        UsageError: It is too short to be safe, or has characters that a header cannot have.
     """
     if not _TOKEN.fullmatch(token):
         raise UsageError(
-            "STRATA_MCP_TOKEN is no token: 16 to 512 letters, digits and signs, without spaces."
+            "STRATA_MCP_TOKEN is invalid: use 16 to 512 letters, digits and signs, without spaces."
         )
 
 
@@ -66,8 +66,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((address, port), family=family)
     except (OSError, UnicodeError) as error:
-        told = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"Nothing can listen at {host}, port {port}: {told}.") from error
+        problem = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"Nothing can listen at {host}, port {port}: {problem}.") from error
 
 
 def url_of(host: str, port: int) -> str:
@@ -82,14 +82,14 @@ async def serve_http(
     token: str,
     names: Sequence[str] = (),
 ) -> None:
-    """Serves until a signal asks to end.
+    """Serves until SIGINT or SIGTERM.
 
     Args:
-        server: What is served.
-        listening: Where.
-        token: What clients must send as bearer token.
-        names: Further names of hosts under which it may be asked for, besides loopback: a page
-            in a browser, whose name was made to point here, is none of them.
+        server: The MCP server.
+        listening: The listening socket.
+        token: Bearer token that clients must send.
+        names: Allowed host names besides loopback. Others are refused, against DNS rebinding by a
+            page in a browser.
     """
     app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
     config = uvicorn.Config(
@@ -119,10 +119,10 @@ def _security(names: Sequence[str]) -> TransportSecuritySettings:
 
 
 class TokenGate:
-    """Lets in only what has the token.
+    """Rejects requests without the token.
 
     Args:
-        app: What is behind.
+        app: The ASGI application behind it.
         token: The token.
     """
 
@@ -135,8 +135,8 @@ class TokenGate:
         if scope["type"] != "http" or self._admits(scope["headers"]):
             await self._app(scope, receive, send)
             return
-        told = {"error": "invalid_token", "error_description": "Send the bearer token."}
-        body = json.dumps(told).encode()
+        error = {"error": "invalid_token", "error_description": "Send the bearer token."}
+        body = json.dumps(error).encode()
         await send(
             {
                 "type": "http.response.start",
@@ -151,6 +151,8 @@ class TokenGate:
         await send({"type": "http.response.body", "body": body})
 
     def _admits(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        given = [value for name, value in headers if name.lower() == b"authorization"]
-        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        authorizations = [value for name, value in headers if name.lower() == b"authorization"]
+        scheme, _, token = (
+            authorizations[0].partition(b" ") if len(authorizations) == 1 else (b"", b"", b"")
+        )
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)

@@ -1,4 +1,4 @@
-"""The agent whose memory is served, and the way to it."""
+"""The agent whose memory the MCP server offers, and connections to its gateway."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _WRITE = "write"
 
 @dataclass(frozen=True, slots=True)
 class AgentMemory:
-    """One agent, as the holder of an API key reaches it.
+    """One agent with the gateway and the permissions of an API key.
 
     Attributes:
-        target: Finds the gateway. It is asked before each call: a server of this kind runs
-            for days, and Strata may meanwhile be started anew, elsewhere or with another key.
+        target: Returns address and key of the gateway. It is called before each call, because an
+            MCP server runs for days, and Strata may be restarted elsewhere or with another key.
         agent_id: The agent.
         agent_name: Its name.
-        timezone: In which it writes times.
+        timezone: Time zone of the agent.
         may_write: Whether the key may change anything.
     """
 
@@ -44,10 +44,10 @@ class AgentMemory:
 
 
 async def open_memory(target: Callable[[], Target], agent: str) -> AgentMemory:
-    """Looks up an agent, and what the key may do.
+    """Looks up an agent and the permissions of the key.
 
     Args:
-        target: Finds the gateway.
+        target: Returns address and key of the gateway.
         agent: Name or id.
 
     Raises:
@@ -56,10 +56,14 @@ async def open_memory(target: Callable[[], Target], agent: str) -> AgentMemory:
         StrataError: The gateway refuses.
     """
     async with connected(target()) as client:
-        found = await client.agent(agent)
+        looked_up = await client.agent(agent)
         who = await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
     return AgentMemory(
-        target, found.id, found.name, _zone(found.timezone), _WRITE in who.api_key.scopes
+        target,
+        looked_up.id,
+        looked_up.name,
+        _zone(looked_up.timezone),
+        _WRITE in who.api_key.scopes,
     )
 
 

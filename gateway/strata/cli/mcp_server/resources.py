@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.mcp_server.memory import AgentMemory
-from strata.cli.mcp_server.outcomes import explained
+from strata.cli.mcp_server.results import explained
 from strata.cli.memory.blocks import attached_block, blocks_of
 from strata.shared.errors import NotFoundError, StrataError
 
@@ -45,7 +45,7 @@ class Resources:
     async def list_templates(
         self, _: ServerRequestContext, __: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """Says how the address of a block is made from its label."""
+        """Lists the URI template of blocks."""
         template = types.ResourceTemplate(
             name="block",
             title="Memory block",
@@ -67,7 +67,7 @@ class Resources:
         if not label:
             raise MCPError(
                 types.INVALID_PARAMS,
-                "There is nothing at this address; it is no memory block of this agent.",
+                "There is no memory block of this agent at this address.",
                 {"uri": params.uri},
             )
         try:
@@ -90,7 +90,7 @@ class Resources:
 
 
 def blocks_uri(agent_id: str) -> str:
-    """Returns what the addresses of an agent's blocks begin with."""
+    """Returns the common prefix of the addresses of an agent's blocks."""
     return f"strata://agents/{agent_id}/blocks/"
 
 
@@ -100,9 +100,9 @@ def uri_of(agent_id: str, label: str) -> str:
 
 
 def label_of(uri: str, agent_id: str) -> str:
-    """Returns the label that an address names; empty if it is of another agent, or of no block."""
-    before, found, label = uri.partition(blocks_uri(agent_id))
-    if before or not found or "/" in label:
+    """Returns the label in an address; empty if it is not a block of this agent."""
+    before, separator, label = uri.partition(blocks_uri(agent_id))
+    if before or not separator or "/" in label:
         return ""
     return unquote(label)
 

@@ -1,4 +1,4 @@
-"""Serving over standard input and output, to the program that started us."""
+"""Serves MCP over standard input and output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp.server.stdio import stdio_server
 async def serve_stdio(server: Server[dict[str, Any]]) -> None:
     """Serves until standard input ends.
 
-    What is written to standard output by mistake goes to standard error meanwhile.
+    Meanwhile, other output to standard output is redirected to standard error.
     """
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())

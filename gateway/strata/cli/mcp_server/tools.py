@@ -1,4 +1,4 @@
-"""Runs the tools: checks the arguments, asks the gateway, tells the result."""
+"""Runs the tools: validates the arguments, calls the gateway, returns the result."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.cli.client import Client
 from strata.cli.mcp_server.definitions import CHANGING, READING
-from strata.cli.mcp_server.editing import EDITS, Arguments, edit_block
+from strata.cli.mcp_server.edit_tools import EDITS, Arguments, edit_block
 from strata.cli.mcp_server.memory import AgentMemory
-from strata.cli.mcp_server.outcomes import Told, editor_of, failure_of, result_of
-from strata.cli.mcp_server.searching import insert_passage, search_conversations, search_passages
+from strata.cli.mcp_server.results import ToolReturn, editor_of, failure_of, result_of
+from strata.cli.mcp_server.search_tools import insert_passage, search_conversations, search_passages
 from strata.cli.memory.blocks import attached_block, blocks_of
 from strata.cli.output import clipped
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 
 _PROBLEM_CHARS = 300
-_MOST = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -33,14 +33,14 @@ class Tools:
 
     Args:
         memory: The agent.
-        read_only: Leave out the tools that change something.
+        read_only: Leave out the tools that change the memory.
     """
 
     def __init__(self, memory: AgentMemory, *, read_only: bool) -> None:
         self._memory = memory
-        self._offered = {each.name: each for each in (READING if read_only else READING + CHANGING)}
+        self._offered = {tool.name: tool for tool in (READING if read_only else READING + CHANGING)}
         self._validators = {
-            name: Draft202012Validator(each.input_schema) for name, each in self._offered.items()
+            name: Draft202012Validator(tool.input_schema) for name, tool in self._offered.items()
         }
 
     async def list_tools(
@@ -57,7 +57,7 @@ class Tools:
     async def call_tool(
         self, context: ServerRequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        """Runs a tool. What fails is a result of its own, which the client's model reads.
+        """Runs a tool; an error becomes a result with ``is_error`` for the client's model.
 
         Raises:
             MCPError: There is no such tool here.
@@ -65,37 +65,37 @@ class Tools:
         if params.name not in self._offered:
             raise MCPError(types.INVALID_PARAMS, _unknown(params.name))
         try:
-            arguments = self._checked(params.name, params.arguments or {})
+            arguments = self._validated(params.name, params.arguments or {})
             async with self._memory.connected() as client:
-                told = await self._run(
+                tool_return = await self._run(
                     client, params.name, arguments, editor_of(context.session.client_params)
                 )
         except StrataError as error:
             return failure_of(error)
-        return result_of(told)
+        return result_of(tool_return)
 
-    def _checked(self, name: str, given: Arguments) -> Arguments:
-        """Returns the arguments as messages take them.
+    def _validated(self, name: str, sent: Arguments) -> Arguments:
+        """Validates arguments against the schema, and returns them with integers as `int`.
 
         Raises:
             InvalidArgumentError: They do not fit the schema (``INVALID_FIELD``).
         """
         wrong = [
             FieldViolation(error.json_path, clipped(error.message, _PROBLEM_CHARS))
-            for error in self._validators[name].iter_errors(given)
+            for error in self._validators[name].iter_errors(sent)
         ]
-        # For JSON 2.0 is a whole number, and so it is for the schema.
+        # In JSON Schema, 2.0 is an integer.
         arguments = {
             field: int(value) if isinstance(value, float) else value
-            for field, value in (() if wrong else given.items())
+            for field, value in (() if wrong else sent.items())
         }
         wrong += [
             FieldViolation(f"$.{field}", "is too large or too small")
             for field, value in arguments.items()
-            if isinstance(value, int) and not -_MOST <= value <= _MOST
+            if isinstance(value, int) and not -_MAX_INT32 <= value <= _MAX_INT32
         ]
         wrong += [
-            FieldViolation(f"$.{field}", "has half of a surrogate pair, which is no text")
+            FieldViolation(f"$.{field}", "has half of a surrogate pair, which is not valid text")
             for field, value in arguments.items()
             if _SURROGATE.search(json.dumps(value, ensure_ascii=False))
         ]
@@ -105,7 +105,9 @@ class Tools:
             )
         return arguments
 
-    async def _run(self, client: Client, name: str, arguments: Arguments, editor: str) -> Told:
+    async def _run(
+        self, client: Client, name: str, arguments: Arguments, editor: str
+    ) -> ToolReturn:
         memory = self._memory
         if name in EDITS:
             return await edit_block(client, memory.agent_id, name, arguments, editor)
@@ -170,6 +172,6 @@ async def _search_files(client: Client, agent_id: str, arguments: Arguments) -> 
 
 
 def _unknown(name: str) -> str:
-    if any(name == each.name for each in CHANGING):
+    if any(name == tool.name for tool in CHANGING):
         return f"This server is read-only: {name} is not offered."
     return f"There is no tool {clipped(name, _PROBLEM_CHARS)!r}."

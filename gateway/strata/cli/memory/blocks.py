@@ -1,4 +1,4 @@
-"""Finds blocks and versions: attached ones, lost ones, and texts of long ago."""
+"""Look-up of memory blocks and of their versions, including detached and deleted blocks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, first_of
 from strata.shared.errors import NotFoundError, Reason
 
-_ALL = 500
+_MAX_BLOCKS = 500
 _VERSIONS = 20
-_MOST_SEARCHED = 5_000
-_MOST_ASKED = 50
+_MAX_SEARCHED_BLOCKS = 5_000
+_MAX_CHECKED_BLOCKS = 50
 
 
 async def blocks_of(client: Client, agent_id: str) -> list[pb.Block]:
     """Returns the blocks that an agent sees, in their order."""
     request = pb.ListBlocksRequest(agent_id=agent_id)
-    found = await first_of(client.blocks.ListBlocks, request, "blocks", _ALL)
-    return list(found.blocks)
+    listing = await first_of(client.blocks.ListBlocks, request, "blocks", _MAX_BLOCKS)
+    return list(listing.blocks)
 
 
 async def attached_block(
@@ -31,17 +31,17 @@ async def attached_block(
     """Returns the block of an agent with this label.
 
     Raises:
-        NotFoundError: The agent has, or had then, none (``BLOCK_NOT_FOUND``).
+        NotFoundError: The agent has or had no such block (``BLOCK_NOT_FOUND``).
     """
     request = pb.GetBlockRequest(agent_id=agent_id, label=label, as_of_time=as_of)
     return (await client.blocks.GetBlock(request)).block
 
 
 async def known_block_id(client: Client, agent_id: str, label: str) -> str:
-    """Returns the id of the block of an agent with this label, or of the one that it had.
+    """Returns the id of the agent's block with this label, attached or formerly attached.
 
     Raises:
-        NotFoundError: It has and had none (``BLOCK_NOT_FOUND``).
+        NotFoundError: It never had such a block (``BLOCK_NOT_FOUND``).
     """
     try:
         return (await attached_block(client, agent_id, label)).id
@@ -55,43 +55,43 @@ async def known_block_id(client: Client, agent_id: str, label: str) -> str:
 
 
 async def lost_block_id(client: Client, agent_id: str, label: str) -> str:
-    """Returns the block of this label that an agent had last; empty if there is none.
+    """Returns the id of the last block with this label that an agent had; empty if there is none.
 
-    The history of attachments cannot be listed, only asked for points in time. So it is
-    asked for ever longer ago; what was there only in between is looked for among the
-    blocks of the project. The later of the two is the last.
+    The API has no list of past attachments, only look-ups at a point in time. This function looks
+    at points in time that go back in doubling steps. A block that was attached only between two of
+    them is searched among the detached blocks of the project. The later one of the two wins.
     """
     asked = agent_service_pb2.GetAgentRequest(agent_id=agent_id)
     agent = (await client.agents.GetAgent(asked)).agent
-    for time in _moments_since(agent.create_time.ToDatetime(tzinfo=UTC)):
-        found = await _had(client, agent_id, label, _stamp(time))
-        if found:
-            later, searched = await _searched(client, agent_id, label)
-            return searched if later > time else found
-    return (await _searched(client, agent_id, label))[1]
+    for time in _times_back_to(agent.create_time.ToDatetime(tzinfo=UTC)):
+        block_id = await _block_id_at(client, agent_id, label, _stamp(time))
+        if block_id:
+            later, searched = await _last_among_detached(client, agent_id, label)
+            return searched if later > time else block_id
+    return (await _last_among_detached(client, agent_id, label))[1]
 
 
-async def _searched(client: Client, agent_id: str, label: str) -> tuple[datetime, str]:
-    """Returns the block that was changed last of those that the agent had, and when it had it."""
+async def _last_among_detached(client: Client, agent_id: str, label: str) -> tuple[datetime, str]:
+    """Returns the last changed of the detached blocks that the agent had, and when it had it."""
     request = pb.ListBlocksRequest(label=label, show_deleted=True)
-    found = await first_of(client.blocks.ListBlocks, request, "blocks", _MOST_SEARCHED)
-    loose = [block for block in found.blocks if not block.agent_ids]
+    listing = await first_of(client.blocks.ListBlocks, request, "blocks", _MAX_SEARCHED_BLOCKS)
+    loose = [block for block in listing.blocks if not block.agent_ids]
     loose.sort(key=lambda block: block.update_time.ToNanoseconds(), reverse=True)
-    for block in loose[:_MOST_ASKED]:
-        for time in _moments_of(block):
-            if await _had(client, agent_id, label, time) == block.id:
+    for block in loose[:_MAX_CHECKED_BLOCKS]:
+        for time in _times_of(block):
+            if await _block_id_at(client, agent_id, label, time) == block.id:
                 return time.ToDatetime(tzinfo=UTC), block.id
     return datetime.min.replace(tzinfo=UTC), ""
 
 
-async def _had(client: Client, agent_id: str, label: str, time: Timestamp) -> str:
+async def _block_id_at(client: Client, agent_id: str, label: str, time: Timestamp) -> str:
     try:
         return (await attached_block(client, agent_id, label, time)).id
     except NotFoundError:
         return ""
 
 
-def _moments_since(beginning: datetime) -> Iterator[datetime]:
+def _times_back_to(beginning: datetime) -> Iterator[datetime]:
     now = datetime.now(UTC)
     ago = timedelta(seconds=1)
     while now - ago > beginning:
@@ -99,10 +99,10 @@ def _moments_since(beginning: datetime) -> Iterator[datetime]:
         ago *= 2
 
 
-def _moments_of(block: pb.Block) -> list[Timestamp]:
+def _times_of(block: pb.Block) -> list[Timestamp]:
     moments = [block.create_time, block.update_time]
     if block.HasField("delete_time"):
-        # The database counts microseconds.
+        # The database has a resolution of microseconds.
         before = block.delete_time.ToDatetime(tzinfo=UTC) - timedelta(microseconds=1)
         moments.insert(0, _stamp(before))
     return moments
@@ -125,7 +125,7 @@ async def newest_version(client: Client, block_id: str) -> pb.BlockVersion:
 
 
 async def version_at(client: Client, block_id: str, revision: int) -> pb.BlockVersion | None:
-    """Returns the version that a revision made; None if the block has no such revision."""
+    """Returns the version with this revision; None if the block has no such revision."""
     request = pb.ListBlockVersionsRequest(block_id=block_id, page_size=_VERSIONS)
     while True:
         page = await client.blocks.ListBlockVersions(request)

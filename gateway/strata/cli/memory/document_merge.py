@@ -10,10 +10,10 @@ from strata.cli.memory.markdown import FIELDS, Document
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What comes of two changes of one document.
+    """Result of a merge.
 
     Attributes:
-        document: Both changes; where they conflict, theirs.
+        document: The document with both changes; where they conflict, with theirs.
         conflicts: Names of the fields that were changed in different ways.
     """
 
@@ -22,14 +22,14 @@ class Merged:
 
 
 def merge(base: Document, theirs: Document, mine: Document) -> Merged:
-    """Merges what was changed since `base`; all fields must be filled.
+    """Merges two changed versions of `base`; all fields must be set.
 
     The result has the identity and the revision of `theirs`.
     """
     values: dict[str, Any] = {}
     conflicts: list[str] = []
     for name in FIELDS:
-        was, has, wants = (getattr(each, name) for each in (base, theirs, mine))
+        was, has, wants = (getattr(document, name) for document in (base, theirs, mine))
         merged = _merged(name, was, has, wants)
         if merged is None:
             conflicts.append(name)
@@ -39,7 +39,7 @@ def merge(base: Document, theirs: Document, mine: Document) -> Merged:
 
 
 def _merged(name: str, was: Any, has: Any, wants: Any) -> Any:
-    """Returns what both want; None if there is no such thing."""
+    """Returns the merged value of a field; None for a conflict."""
     if wants in (was, has):
         return has
     if has == was:

@@ -1,4 +1,4 @@
-"""A folder of Markdown files, and what was in them when they were last in step."""
+"""A folder of Markdown files for memory blocks, with a state file for the last synchronisation."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ SUFFIX = ".md"
 THEIRS_SUFFIX = ".md.theirs"
 """A label may hold dots, so that this must not end as a memory file does."""
 
-CHANGED_MEANWHILE = "the file was changed meanwhile, and is left as it is: pull"
+CHANGED_MEANWHILE = "the file was changed meanwhile and is left as it is: pull again"
 
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file as it was when it was last in step with its block.
+    """State of a file when it last matched its block.
 
     Attributes:
         file: Its name.
-        revision: Of the block.
-        sha256: Of the bytes that the block makes at that revision.
+        revision: Revision of the block.
+        sha256: Hash of the file that is rendered from the block at that revision.
     """
 
     file: str
@@ -47,15 +47,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFile:
-    """A file that was read.
+    """A Markdown file with its content.
 
     Attributes:
         name: Its name.
         data: Its bytes.
-        document: What it says, with the label that follows from its name; None if it
-            cannot be understood.
-        problem: Why not; empty if it can.
-        foreign: True if it is no memory file at all.
+        document: Its parsed content, with the label from its name; None if it cannot be parsed.
+        problem: Why it cannot be parsed; otherwise empty.
+        foreign: True if it is not a memory file at all.
     """
 
     name: str
@@ -66,7 +65,7 @@ class MemoryFile:
 
 
 class Files:
-    """The files of a folder, by name and by the block that they say they are.
+    """The files of a folder, by name and by the block id in their front matter.
 
     Args:
         files: The files.
@@ -84,11 +83,11 @@ class Files:
         return name in self._by_name
 
     def claiming(self, block_id: str) -> Sequence[MemoryFile]:
-        """Returns the files that say they are this block."""
+        """Returns the files with this block id in their front matter."""
         return self._by_block.get(block_id, ())
 
     def of_block(self, block: Document, entry: Entry | None) -> MemoryFile | None:
-        """Returns the file of a block: one that says so, else one of the right name."""
+        """Returns the file of a block: one with its id, else one with its name."""
         named = self._by_name.get(file_name(block.label))
         claiming = self.claiming(block.block_id)
         if claiming:
@@ -98,7 +97,7 @@ class Files:
         return self._unclaimed(entry.file)
 
     def of_lost_block(self, block_id: str, entry: Entry) -> MemoryFile | None:
-        """Returns the file of a block that the agent has no more."""
+        """Returns the file of a block that the agent no longer has."""
         claiming = self.claiming(block_id)
         return claiming[0] if claiming else self._unclaimed(entry.file)
 
@@ -116,11 +115,11 @@ class MemoryFolder:
 
     Attributes:
         path: The folder.
-        agent_id: Whose memory it holds; empty if that is not known.
-        entries: What is known of each file, by id of its block.
+        agent_id: The agent whose memory it contains; empty if unknown.
+        entries: State of each file at the last synchronisation, by block id.
 
     Raises:
-        UsageError: It is no folder, or its state cannot be read.
+        UsageError: The path is not a folder, or its state file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -132,30 +131,30 @@ class MemoryFolder:
         self._load()
 
     def belong_to(self, agent_id: str) -> None:
-        """Makes the folder the one of an agent; what was known of another's files is dropped."""
+        """Assigns the folder to an agent; the state of another agent's files is dropped."""
         if self.agent_id != agent_id:
             self.entries.clear()
         self.agent_id = agent_id
 
     def read(self) -> list[MemoryFile]:
-        """Reads every Markdown file, by name."""
+        """Reads every Markdown file, in the order of names."""
         if not self.path.exists():
             return []
         return [
-            self._read(each)
-            for each in sorted(self.path.iterdir())
-            if each.name.endswith(SUFFIX) and not each.name.startswith(".") and each.is_file()
+            self._read(path)
+            for path in sorted(self.path.iterdir())
+            if path.name.endswith(SUFFIX) and not path.name.startswith(".") and path.is_file()
         ]
 
     def write(self, name: str, document: Document) -> None:
-        """Writes a file, whole or not at all; leaves alone one that is so already."""
+        """Writes a file atomically, unless it has this content already."""
         data = render(document)
         target = self.path / name
         if not target.is_file() or target.read_bytes() != data:
             self._put(name, data)
 
     def in_step(self, document: Document) -> None:
-        """Remembers what the block of a document makes, and that no conflict is left."""
+        """Records that the file of this document matches its block, with no conflict left."""
         name = file_name(document.label)
         digest = hashlib.sha256(render(document)).hexdigest()
         self.entries[document.block_id] = Entry(name, document.revision, digest)
@@ -167,7 +166,7 @@ class MemoryFolder:
         return name
 
     def drop_theirs(self, label: str) -> None:
-        """Removes what was written beside a file because of a conflict."""
+        """Removes the file that was written beside a conflicting one."""
         (self.path / f"{label}{THEIRS_SUFFIX}").unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
@@ -175,27 +174,27 @@ class MemoryFolder:
         (self.path / name).unlink(missing_ok=True)
 
     def holds(self, file: MemoryFile) -> bool:
-        """Whether a file still holds what was read from it."""
+        """Whether a file still has the content that was read."""
         try:
             return (self.path / file.name).read_bytes() == file.data
         except FileNotFoundError:
             return False
 
     def unchanged(self, file: MemoryFile, entry: Entry | None) -> bool:
-        """Whether a file holds what its block made when both were last in step."""
+        """Whether a file is unchanged since it last matched its block."""
         return entry is not None and hashlib.sha256(file.data).hexdigest() == entry.sha256
 
     def twin(self, name: str) -> str:
-        """Returns the file that the disk takes for `name`, though it is written otherwise."""
+        """Returns the file that a case-insensitive disk opens for `name`; empty for none."""
         if not (self.path / name).exists():
             return ""
-        names = {each.name for each in self.path.iterdir()}
+        names = {path.name for path in self.path.iterdir()}
         if name in names:
             return ""
-        return next((each for each in names if each.casefold() == name.casefold()), "")
+        return next((other for other in names if other.casefold() == name.casefold()), "")
 
     def save(self) -> None:
-        """Writes the state."""
+        """Writes the state file."""
         if not self.path.exists() and not self.entries:
             return
         document = {
@@ -218,7 +217,7 @@ class MemoryFolder:
             return
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(
-                f"{file} is damaged. Remove it: the next pull makes it anew, and treats every "
+                f"{file} is damaged. Remove it: the next pull creates it again, and treats every "
                 "file as changed."
             ) from error
         self.agent_id, self.entries = agent_id, entries
@@ -248,7 +247,7 @@ class MemoryFolder:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            # mkstemp keeps others out; these are files like any the person makes.
+            # mkstemp creates private files; these get the usual permissions.
             Path(temporary).chmod(0o666 & ~_umask())
             Path(temporary).replace(self.path / name)
         except BaseException:
@@ -257,7 +256,7 @@ class MemoryFolder:
 
 
 def file_name(label: str) -> str:
-    """Returns the name of the file of a block; labels hold nothing that a name may not."""
+    """Returns the file name for a label; labels contain only characters allowed in names."""
     return f"{label}{SUFFIX}"
 
 

@@ -12,17 +12,17 @@ from strata.cli.client import Client
 from strata.cli.memory.blocks import blocks_of, known_block_id
 from strata.shared.errors import NotFoundError
 
-# Versions hold whole texts: more of them might not fit into one message.
-_PAGE = 50
+# Versions contain whole texts: more of them might exceed the size of a message.
+_PAGE_SIZE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A version, and the one before it, of which nothing is known for the first.
+    """A version and the one before it.
 
     Attributes:
         version: The version.
-        before: The one before.
+        before: The version before it; None for the first one.
     """
 
     version: pb.BlockVersion
@@ -30,7 +30,7 @@ class Step:
 
 
 class Names:
-    """Names of agents, each looked up once, and who "you" is.
+    """Names of editors: agents, each looked up once, and the person behind the API key.
 
     Args:
         client: The gateway.
@@ -42,7 +42,7 @@ class Names:
         self._own_key = ""
 
     async def learn(self, agent_ids: Iterable[str]) -> None:
-        """Looks up the names; of an agent that is gone the id stands for it."""
+        """Looks up the names of agents; a deleted agent keeps its id as name."""
         if not self._own_key:
             who = await self._client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
             self._own_key = who.api_key.id
@@ -54,7 +54,7 @@ class Names:
                 self._names[agent_id] = agent_id
 
     def who(self, origin: pb.EditOrigin, principal: str) -> str:
-        """Returns who made an edit."""
+        """Returns the name of the editor of a version."""
         name = self._names.get(origin.agent_id, origin.agent_id)
         match origin.kind:
             case pb.EDITOR_KIND_SLEEPTIME_AGENT:
@@ -76,16 +76,16 @@ async def history_of(client: Client, block_id: str, limit: int) -> list[Step]:
     """Returns the newest versions of a block, newest first."""
     versions: list[pb.BlockVersion] = []
     request = pb.ListBlockVersionsRequest(block_id=block_id)
-    # One more than is shown: what a version changed is seen in the one before.
+    # One more than is shown, for the diff of the oldest one.
     while len(versions) <= limit:
-        request.page_size = min(_PAGE, limit + 1 - len(versions))
+        request.page_size = min(_PAGE_SIZE, limit + 1 - len(versions))
         page = await client.blocks.ListBlockVersions(request)
         versions.extend(page.versions)
         if not page.next_page_token:
             break
         request.page_token = page.next_page_token
     before: list[pb.BlockVersion | None] = [*versions[1:], None]
-    return [Step(*each) for each in zip(versions, before, strict=True)][:limit]
+    return [Step(*pair) for pair in zip(versions, before, strict=True)][:limit]
 
 
 async def newest_steps(client: Client, agent_id: str, label: str, limit: int) -> list[Step]:

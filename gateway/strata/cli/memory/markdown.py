@@ -1,4 +1,4 @@
-"""A memory block as a Markdown file: what we know of it as YAML front matter, then its text.
+"""A memory block as a Markdown file: YAML front matter with its metadata, then its text.
 
 The file ends with one newline that is not part of the text. Everything else behind the
 front matter is the text, byte for byte: line ends, blanks and further ``---`` lines too.
@@ -36,12 +36,12 @@ class DocumentError(ValueError):
 
 
 class NoFrontMatterError(DocumentError):
-    """A file has no front matter: it is something else than a memory block."""
+    """A file has no front matter, so it is not a memory block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A block as a file says it is; None for what the file does not say.
+    """The content of a file; None for fields that it does not have.
 
     Attributes:
         label: Title of the block.
@@ -62,7 +62,7 @@ class Document:
     block_id: str = ""
 
     def filled(self, other: Document) -> Document:
-        """Returns the document with what it does not say taken from another."""
+        """Returns the document with its missing fields taken from another."""
         return replace(
             self,
             description=other.description if self.description is None else self.description,
@@ -71,7 +71,7 @@ class Document:
         )
 
     def same(self, other: Document) -> bool:
-        """Whether everything that a person may change is equal."""
+        """Whether all fields that a person may change are equal."""
         return all(getattr(self, name) == getattr(other, name) for name in FIELDS)
 
 
@@ -111,32 +111,34 @@ def render(document: Document) -> bytes:
         "revision": document.revision or None,
         "block_id": document.block_id or None,
     }
-    said = {name: value for name, value in header.items() if value is not None}
-    text = yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
+    fields = {name: value for name, value in header.items() if value is not None}
+    text = yaml.dump(
+        fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf")
+    )
     return f"{_FENCE}\n{text}{_FENCE}\n{document.value}\n".encode()
 
 
 def parse(data: bytes) -> Document:
-    """Returns the document of a file; its label is empty if the file does not say it.
+    """Parses a file; the label is empty if the front matter has none.
 
     Raises:
         NoFrontMatterError: The file does not begin with ``---``.
-        DocumentError: It cannot be understood.
+        DocumentError: The file cannot be parsed.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise DocumentError(f"is not UTF-8 text (byte {error.start}).") from error
     header, body = _split(text.removeprefix(_BOM))
-    given = _header(header)
+    fields = _header(header)
     return Document(
-        label=given.get("label", ""),
+        label=fields.get("label", ""),
         value=body.removesuffix("\n"),
-        description=given.get("description"),
-        limit=_number(given, "limit", most=_MAX_INT32),
-        read_only=_flag(given, "read_only"),
-        revision=_number(given, "revision", most=_MAX_INT64) or 0,
-        block_id=given.get("block_id", ""),
+        description=fields.get("description"),
+        limit=_number(fields, "limit", most=_MAX_INT32),
+        read_only=_flag(fields, "read_only"),
+        revision=_number(fields, "revision", most=_MAX_INT64) or 0,
+        block_id=fields.get("block_id", ""),
     )
 
 
@@ -154,32 +156,32 @@ def _split(text: str) -> tuple[str, str]:
 
 def _header(text: str) -> Mapping[str, str]:
     try:
-        # Plain strings only: YAML would make a label "no" a truth value.
-        given: Any = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - builds no objects
+        # Plain strings only: YAML would turn a label "no" into a boolean.
+        fields: Any = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - builds no objects
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         # Counted in the file, where the line of the fence comes first.
         place = f" in line {mark.line + 2}" if mark else ""
         problem = getattr(error, "problem", None) or "it holds a character that YAML forbids"
         raise DocumentError(f"has a front matter that is not YAML{place}: {problem}.") from error
-    if given in (None, ""):
+    if fields in (None, ""):
         return {}
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise DocumentError('has a front matter without names: write "label: …" and so on.')
-    unknown = [str(name) for name in given if name not in KEYS]
+    unknown = [str(name) for name in fields if name not in KEYS]
     if unknown:
         raise DocumentError(
-            f"has {', '.join(unknown)} in its front matter, which is not known there. "
-            f"Known are {', '.join(KEYS)}."
+            f"has {', '.join(unknown)} in its front matter, which is unknown. "
+            f"Use {', '.join(KEYS)}."
         )
-    for name, value in given.items():
+    for name, value in fields.items():
         if not isinstance(value, str):
             raise DocumentError(f"has a list or a table as {name}; a plain value is needed.")
-    return given
+    return fields
 
 
-def _number(given: Mapping[str, str], name: str, *, most: int) -> int | None:
-    text = given.get(name, "")
+def _number(fields: Mapping[str, str], name: str, *, most: int) -> int | None:
+    text = fields.get(name, "")
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)) or int(text) > most:
@@ -187,8 +189,8 @@ def _number(given: Mapping[str, str], name: str, *, most: int) -> int | None:
     return int(text)
 
 
-def _flag(given: Mapping[str, str], name: str) -> bool | None:
-    text = given.get(name, "")
+def _flag(fields: Mapping[str, str], name: str) -> bool | None:
+    text = fields.get(name, "")
     if not text:
         return None
     if text.lower() not in _FLAGS:
@@ -197,7 +199,7 @@ def _flag(given: Mapping[str, str], name: str) -> bool | None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
+    """Writes multi-line texts in block style."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

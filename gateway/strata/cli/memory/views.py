@@ -1,4 +1,4 @@
-"""Blocks, versions and changes, for people."""
+"""Prints memory blocks, versions and changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.memory.history import Names, Step
 from strata.cli.memory.markdown import document_of_version
-from strata.cli.memory.outcomes import difference
+from strata.cli.memory.sync_results import difference
 from strata.cli.output import clipped, console, labels_line, print_table, safe, when
 
 _DIFF_LINES = 60
@@ -45,7 +45,7 @@ def print_blocks(blocks: Sequence[pb.Block]) -> None:
 
 
 def print_log(steps: Sequence[Step], names: Names) -> None:
-    """Prints versions, one a line."""
+    """Prints versions, one per line."""
     columns = ["block", "revision", "when", "who", "did", "why", "model", "run", "untrusted"]
     rows = [
         (
@@ -63,7 +63,7 @@ def print_log(steps: Sequence[Step], names: Names) -> None:
     ]
     kept = list(range(len(columns)))
     if sys.stdout.isatty():
-        # A column in which nothing stands only takes the others' space.
+        # Leave out empty columns, which would take up space.
         kept = [at for at in kept if not rows or any(row[at] for row in rows)]
     print_table(
         [columns[at] for at in kept],

@@ -1,4 +1,4 @@
-"""From a function object to source that stands alone."""
+"""Extracts self-contained source code from a function object."""
 
 from strata.client.source.extract import tool_source
 

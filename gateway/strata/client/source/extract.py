@@ -1,4 +1,4 @@
-"""Takes a function out of its module, with what it uses of it."""
+"""Extracts a function from its module, with everything that it uses there."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ _PLAIN = (type(None), bool, int, str, bytes)
 
 
 def tool_source(function: Any, *, packages: bool = True, body: bool = True) -> str:
-    """Returns the source of a function with what it uses of its module, in the module's order.
+    """Returns the source of a function and of everything it uses in its module, in module order.
 
-    Taken along are the imports, constants, functions and classes that it names, and what these
-    name. All of it is read from the text of the file; nothing is run. So a name has the meaning
-    that the text gives it, whatever it was set to later, and what other statements do to a thing
-    is taken along only where they name it first: ``TABLE["a"] = 1``, ``TABLE.update(...)``.
+    The source includes the imports, constants, functions and classes that it names, and
+    transitively the ones that these name. They are read from the text of the file; nothing is run.
+    So a name has the meaning in the text, even if it was set to another value later. Statements
+    that change a value are included only if they begin with its name: ``TABLE["a"] = 1``,
+    ``TABLE.update(...)``.
 
-    A function inside of another one may use the other's variables if they hold text, numbers,
-    None, or lists, tuples, dicts and sets of such: their values of now are written out.
+    A nested function may use variables of the enclosing functions if they are texts, numbers,
+    None, or lists, tuples, dicts and sets of these: their present values are written out.
 
     Args:
         function: A plain or ``async`` function.
-        packages: Packages will be there besides the standard library.
-        body: Take what the function does; without it, its head and its docstring are taken, and
-            what the head names.
+        packages: Whether packages besides the standard library are available.
+        body: Whether to include the body; otherwise only its signature and docstring, and
+            everything that the signature names.
 
     Raises:
-        ToolSourceError: It cannot stand alone; everything that is wrong is named by line.
+        ToolSourceError: The source is not self-contained; it has all problems by line.
     """
     name = getattr(function, "__name__", None) or repr(function)
     kind = _kind_problem(function)
@@ -52,15 +53,15 @@ def tool_source(function: Any, *, packages: bool = True, body: bool = True) -> s
     try:
         module = ModuleText.of(function)
     except OSError:
-        told = "has no source to read; define it in a file"
-        raise ToolSourceError(name, [SourceProblem(told)]) from None
+        problem_text = "has no source to read; define it in a file"
+        raise ToolSourceError(name, [SourceProblem(problem_text)]) from None
     except SyntaxError as error:
-        told = f"is in a file that is no Python as it stands: {error.msg}"
-        raise ToolSourceError(name, [SourceProblem(told, error.lineno or 0)]) from None
+        problem_text = f"is in a file that is not valid Python: {error.msg}"
+        raise ToolSourceError(name, [SourceProblem(problem_text, error.lineno or 0)]) from None
     path = module.path_to(function.__code__)
     if not path:
-        told = f"is not in {module.file} any more as it was loaded; load it again"
-        problem = SourceProblem(told, function.__code__.co_firstlineno)
+        problem_text = f"is no longer in {module.file} as it was loaded; load it again"
+        problem = SourceProblem(problem_text, function.__code__.co_firstlineno)
         raise ToolSourceError(name, [problem], module.file)
     if not body:
         module = module.without_body(path[-1])  # type: ignore[arg-type]
@@ -73,13 +74,13 @@ def tool_source(function: Any, *, packages: bool = True, body: bool = True) -> s
 
 
 def _kind_problem(function: Any) -> str:
-    """Says what it is, if it is no function that can be taken out of a module."""
+    """Returns why an object cannot be a tool; empty for a plain function."""
     if isinstance(function, MethodType):
         return "is a method; a tool is a function of its own"
     if hasattr(function, "__wrapped__"):
         return "is wrapped by a decorator; a tool is a plain function"
     if not isinstance(function, FunctionType):
-        return "is no function written with def"
+        return "is not a function written with def"
     if function.__name__ == "<lambda>" or function.__code__.co_name == "<lambda>":
         return "is a lambda; write it with def, annotations and a docstring"
     if function.__name__ != function.__code__.co_name:
@@ -92,7 +93,7 @@ def _kind_problem(function: Any) -> str:
 
 
 class _Extraction:
-    """One function on its way out of a module."""
+    """The extraction of one function from its module."""
 
     def __init__(
         self, module: ModuleText, function: FunctionType, path: list[ast.AST], *, packages: bool
@@ -104,16 +105,22 @@ class _Extraction:
         self._above = path[1:-1]
         self._packages = packages
         self._needed: set[str] = set()
-        # Numbers of statements; of an import, the names that are needed of it.
+        # Numbers of the included statements, with the needed names of an import.
         self._taken: dict[int, set[str]] = {}
 
     def source(self) -> str:
-        """Returns the source; it is good if there are no `problems`."""
+        """Returns the source, which is valid if there are no `problems`."""
         node, module = self._node, self._module
         for decorator in node.decorator_list:
-            told = f"has the decorator @{ast.unparse(decorator)}; a tool is a plain function"
-            self._problem(told, decorator.lineno)
-        scopes = [each for each in self._above if isinstance(each, Function | ast.ClassDef)]
+            problem_text = (
+                f"has the decorator @{ast.unparse(decorator)}; a tool is a plain function"
+            )
+            self._problem(problem_text, decorator.lineno)
+        scopes = [
+            node_above
+            for node_above in self._above
+            if isinstance(node_above, Function | ast.ClassDef)
+        ]
         if scopes and isinstance(scopes[-1], ast.ClassDef):
             self._problem("is a method; a tool is a function of its own", node.lineno)
         if self.problems:
@@ -129,26 +136,26 @@ class _Extraction:
         else:
             self._need(node.name, node)
             if len(module.binders[node.name]) > 1:
-                told = f"the module binds {node.name} again"
-                self._problem(told, max(self._lines_that_bind(node.name)))
+                problem_text = f"the module binds {node.name} again"
+                self._problem(problem_text, max(self._lines_that_bind(node.name)))
         return "".join([*self._taken_pieces(), *pieces])
 
     def _inner(self) -> list[str]:
-        """Takes a function that is not at the top level of its module."""
+        """Extracts a function that is not at the top level of its module."""
         node = self._node
-        outer = [each for each in self._above if isinstance(each, Function)]
-        local = {name for each in outer for name in bound_inside(each)}
+        outer = [node_above for node_above in self._above if isinstance(node_above, Function)]
+        local = {name for function in outer for name in bound_inside(function)}
         try:
             statement = read_statement(node)
         except SyntaxError as error:
-            # Such as a variable of the function around it that it sets.
-            self._problem(f"cannot stand alone: {error.msg}", node.lineno)
+            # For example a function that sets a variable of the enclosing function.
+            self._problem(f"is not self-contained: {error.msg}", node.lineno)
             return []
         held = self._held()
         for name in sorted(statement.uses - held.keys() - {node.name}):
             if name in local:
-                told = f"uses {name}, which only {outer[-1].name}() defines"
-                self._problem(told, line_of(node, name))
+                problem_text = f"uses {name}, which only {outer[-1].name}() defines"
+                self._problem(problem_text, line_of(node, name))
             else:
                 self._need(name, node)
         self._check_imports(node)
@@ -156,16 +163,18 @@ class _Extraction:
             self._need_if_there(name, node)
         own = held.keys() | ({node.name} if outer else set())
         for name in sorted(own & self._needed):
-            told = f"{name} is one thing in this function and another one in the module"
-            self._problem(told, line_of(node, name))
+            problem_text = f"{name} has one meaning in this function and another one in the module"
+            self._problem(problem_text, line_of(node, name))
         constants = [f"{name} = {value!r}\n" for name, value in sorted(held.items())]
         return [*constants, "\n\n", self._module.text_of(node), "\n"]
 
     def _held(self) -> dict[str, Any]:
-        """The variables of the functions around it that it uses, and their values."""
+        """Returns the used variables of the enclosing functions with their values."""
         code = self._function.__code__
-        used = {each.id for each in ast.walk(self._node) if isinstance(each, ast.Name)}
-        found: dict[str, Any] = {}
+        used = {
+            name_node.id for name_node in ast.walk(self._node) if isinstance(name_node, ast.Name)
+        }
+        values: dict[str, Any] = {}
         cells = self._function.__closure__ or ()
         for name, cell in zip(code.co_freevars, cells, strict=True):
             if name == self._node.name or name not in used:
@@ -175,14 +184,16 @@ class _Extraction:
                 value = cell.cell_contents
             except ValueError:
                 self._problem(f"uses {name}, which has no value yet", line)
-                found[name] = None
+                values[name] = None
                 continue
             if not _is_literal(value):
                 kind = type(value).__name__
-                told = f"uses {name} of the function around it, a {kind}: no text, number or list"
-                self._problem(told, line)
-            found[name] = value
-        return found
+                problem_text = (
+                    f"uses {name} of the enclosing function, a {kind}: not a text, number or list"
+                )
+                self._problem(problem_text, line)
+            values[name] = value
+        return values
 
     def _need(self, name: str, user: ast.AST) -> None:
         if name in self._needed:
@@ -207,7 +218,9 @@ class _Extraction:
             return f'uses {name}, which is defined only where __name__ == "__main__"'
         if self._module.stars:
             lines = ", ".join(map(str, self._module.stars))
-            return f"uses {name}, which may be of the import * in line {lines}; import it by name"
+            return (
+                f"uses {name}, which may come from the import * in line {lines}; import it by name"
+            )
         return f"uses {name}, which {self._module.file} does not define"
 
     def _take(self, number: int, name: str) -> None:
@@ -228,10 +241,11 @@ class _Extraction:
         for import_ in _imports(node):
             aliases = [alias for alias in import_.names if _is_asked(alias, node, name)]
             if isinstance(import_, ast.ImportFrom) and import_.level:
-                told = (
-                    f"{ast.unparse(import_)} is of your own package; a tool brings its own source"
+                problem_text = (
+                    f"{ast.unparse(import_)} imports your own package; a tool has to contain its"
+                    " whole source"
                 )
-                self._problem(told, import_.lineno)
+                self._problem(problem_text, import_.lineno)
                 continue
             modules = (
                 [import_.module or ""]
@@ -241,14 +255,14 @@ class _Extraction:
             for module in modules if aliases else ():
                 top = module.partition(".")[0]
                 if not self._packages and top not in sys.stdlib_module_names:
-                    told = (
-                        f"imports {top}, which is not of the standard library: name the package "
+                    problem_text = (
+                        f"imports {top}, which is not in the standard library: name the package "
                         "in pip_requirements (a dry run of source has none)"
                     )
-                    self._problem(told, import_.lineno)
+                    self._problem(problem_text, import_.lineno)
 
     def _taken_pieces(self) -> Iterator[str]:
-        """The text of what was taken, with the blank lines of the house."""
+        """Yields the text of the included statements, with blank lines between them."""
         before: Statement | None = None
         for number in sorted(self._taken):
             statement = self._module.statements[number]
@@ -287,30 +301,30 @@ def _bound_by(alias: ast.alias) -> str:
 
 
 def _is_asked(alias: ast.alias, statement: ast.stmt, name: str) -> bool:
-    """Whether the import matters: of an import at the top level, only the name that is needed."""
+    """Whether an import is needed; at the top level, only if it binds the name."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return _bound_by(alias) == name
     return True
 
 
 def _imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The imports in a statement that have to work: not those that are tried, or only for types."""
+    """Yields the imports in a statement that must succeed: not those in ``try`` or for types."""
     match node:
         case ast.Import() | ast.ImportFrom():
             yield node
         case ast.Try(handlers=[_, *_], orelse=other, finalbody=last):
-            for each in (*other, *last):
-                yield from _imports(each)
+            for statement in (*other, *last):
+                yield from _imports(statement)
         case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
-            for each in node.orelse:
-                yield from _imports(each)
+            for statement in node.orelse:
+                yield from _imports(statement)
         case _:
             for child in ast.iter_child_nodes(node):
                 yield from _imports(child)
 
 
 def _is_literal(value: Any, depth: int = 20) -> bool:
-    """Whether its ``repr`` is source that means an equal value."""
+    """Whether the ``repr`` of a value is source code for an equal value."""
     if depth == 0:
         return False
     if type(value) in _PLAIN:
@@ -318,12 +332,12 @@ def _is_literal(value: Any, depth: int = 20) -> bool:
     if type(value) is float:
         return math.isfinite(value)
     if type(value) in {list, tuple}:
-        return all(_is_literal(each, depth - 1) for each in value)
+        return all(_is_literal(element, depth - 1) for element in value)
     if type(value) is set:
-        return bool(value) and all(_is_literal(each, depth - 1) for each in value)
+        return bool(value) and all(_is_literal(element, depth - 1) for element in value)
     if type(value) is dict:
         return all(
-            _is_literal(key, depth - 1) and _is_literal(each, depth - 1)
-            for key, each in value.items()
+            _is_literal(key, depth - 1) and _is_literal(item_value, depth - 1)
+            for key, item_value in value.items()
         )
     return False

@@ -1,4 +1,4 @@
-"""The module that a function is in, as text."""
+"""The source text of a function's module."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from strata.client.source.statements import Function, Statement, read_statement
 
 
 class ModuleText:
-    """The statements of a module, and which of them give a name its meaning.
+    """The statements of a module, and which of them bind or change a name.
 
     Args:
-        text: The module.
+        text: Source text of the module.
         file: Name of its file, for messages.
 
     Attributes:
-        statements: In their order; what runs only as a program is left out.
-        binders: By name, numbers of the statements that bind it.
-        changers: By name, numbers of the statements that change what it stands for.
+        statements: Its statements in order, without those that run only as a program.
+        binders: Numbers of the statements that bind a name, by name.
+        changers: Numbers of the statements that change the value of a name, by name.
         program_names: Names that only ``if __name__ == "__main__"`` binds.
         stars: Lines of ``import *``.
 
     Raises:
-        SyntaxError: It is no Python.
+        SyntaxError: The text is not valid Python.
     """
 
     def __init__(self, text: str, file: str) -> None:
@@ -49,8 +49,8 @@ class ModuleText:
         """Returns the module that a function was defined in.
 
         Raises:
-            OSError: There is no text of it.
-            SyntaxError: The text is no Python.
+            OSError: Its source text is not available.
+            SyntaxError: The text is not valid Python.
         """
         lines, _ = inspect.findsource(function.__code__)
         return cls("".join(lines), Path(function.__code__.co_filename).name)
@@ -58,7 +58,7 @@ class ModuleText:
     def path_to(self, code: CodeType) -> list[ast.AST]:
         """Returns the nodes from the module down to the definition of a function.
 
-        Empty if it is not there, or has other parameters: the file was changed.
+        Empty if it is missing or has other parameters, because the file was changed.
         """
         for path in _paths(self.tree, []):
             node = path[-1]
@@ -67,7 +67,7 @@ class ModuleText:
         return []
 
     def without_body(self, node: Function) -> ModuleText:
-        """Returns the module with only head and docstring of a function, in the same lines."""
+        """Returns the module without the body of a function, with unchanged line numbers."""
         first, last = node.body[0], node.body[-1]
         line, column, mark = first.lineno, first.col_offset, "..."
         if ast.get_docstring(node, clean=False) is not None:
@@ -80,27 +80,27 @@ class ModuleText:
         return ModuleText("".join(text), self.file)
 
     def text_of(self, node: ast.stmt) -> str:
-        """Returns a statement as it is written, at the left margin, and with its decorators."""
-        found = ast.get_source_segment(self._text, node, padded=True) or ""
+        """Returns the source text of a statement, unindented and with its decorators."""
+        segment = ast.get_source_segment(self._text, node, padded=True) or ""
         decorators = getattr(node, "decorator_list", [])
         if decorators:
             first = min(decorator.lineno for decorator in decorators)
-            found = "".join(self._lines[first - 1 : node.lineno - 1]) + found
+            segment = "".join(self._lines[first - 1 : node.lineno - 1]) + segment
         if node.col_offset == 0:
-            return found
-        found = textwrap.dedent(found)
-        # Text inside of the statement may not be indented with it.
+            return segment
+        segment = textwrap.dedent(segment)
+        # Multi-line strings in the statement may not be indented like it.
         try:
-            same = ast.dump(ast.parse(found)) == ast.dump(ast.Module([node], []))
+            same = ast.dump(ast.parse(segment)) == ast.dump(ast.Module([node], []))
         except SyntaxError:
             same = False
-        return found if same else ast.unparse(node)
+        return segment if same else ast.unparse(node)
 
     def _read(self, node: ast.stmt) -> None:
         try:
             statement = read_statement(node)
         except SyntaxError:
-            # Such as `await` in a notebook: whoever needs a name of it is told that there is none.
+            # For example `await` in a notebook; names that it binds count as undefined.
             return
         if _is_program(node):
             self.program_names |= statement.binds
@@ -127,17 +127,21 @@ def _paths(node: ast.AST, above: list[ast.AST]) -> Iterator[list[ast.AST]]:
 
 
 def _is_of(node: Function, code: CodeType) -> bool:
-    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     if node.name != code.co_name or first != code.co_firstlineno:
         return False
     arguments = node.args
-    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    names = [
+        argument.arg
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    ]
     count = code.co_argcount + code.co_kwonlyargcount
     return list(code.co_varnames[:count]) == names
 
 
 def _is_program(node: ast.stmt) -> bool:
-    """Whether it is ``if __name__ == "__main__"``."""
+    """Whether a statement is ``if __name__ == "__main__"``."""
     return isinstance(node, ast.If) and any(
-        isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(node.test)
+        isinstance(name_node, ast.Name) and name_node.id == "__name__"
+        for name_node in ast.walk(node.test)
     )

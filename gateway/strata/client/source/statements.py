@@ -1,4 +1,4 @@
-"""The statements of a module: what each binds, uses and changes, as far as its text says."""
+"""Which names a statement of a module binds, uses and changes, according to its text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Statement:
     """One statement at the top level of a module.
 
     Attributes:
-        node: It.
-        binds: Names that it gives a meaning or takes it from.
-        uses: Names that must mean something, at once or when a function of it is called.
-        may_use: Names that may stand for something of the module: in quoted annotations.
-        changes: Names of things that it changes without binding the name.
+        node: Its syntax tree.
+        binds: Names that it binds or deletes.
+        uses: Names that must be defined, at once or when a function in it is called.
+        may_use: Names that may refer to the module, such as those in quoted annotations.
+        changes: Names whose values it changes without binding the name.
     """
 
     node: ast.stmt
@@ -32,7 +32,7 @@ class Statement:
 
     @property
     def is_import(self) -> bool:
-        """Whether it imports and does nothing else."""
+        """Whether it is an import."""
         return isinstance(self.node, ast.Import | ast.ImportFrom)
 
 
@@ -44,7 +44,7 @@ class _Names:
 
 
 def read_statement(node: ast.stmt) -> Statement:
-    """Returns what a statement does to names.
+    """Analyses the names in a statement.
 
     Raises:
         SyntaxError: It cannot stand at the top level of a module.
@@ -73,51 +73,51 @@ def read_statement(node: ast.stmt) -> Statement:
 def _read_scope(table: symtable.SymbolTable, names: _Names) -> None:
     for symbol in table.get_symbols():
         if not symbol.get_name().isidentifier():
-            # The compiler's own.
+            # Names that the compiler makes.
             continue
         if symbol.is_global():
             names.uses.add(symbol.get_name())
         elif table.get_type() == "class" and symbol.is_referenced():
-            # In `x = x` of a class the second one is the module's.
+            # In `x = x` of a class body, the right-hand name is the module's.
             names.may_use.add(symbol.get_name())
     for child in table.get_children():
         _read_scope(child, names)
 
 
 def _own_targets(node: ast.stmt) -> set[str]:
-    """Names that a statement binds before it uses them: of loops, ``with`` and ``except``."""
-    found: set[str] = set()
-    for each in _unscoped(node):
-        match each:
+    """Returns names that a statement binds before using them, in loops, ``with`` and ``except``."""
+    names: set[str] = set()
+    for child in _unscoped(node):
+        match child:
             case ast.For(target=target) | ast.AsyncFor(target=target):
-                found |= _stored(target)
+                names |= _stored(target)
             case ast.withitem(optional_vars=ast.expr() as target):
-                found |= _stored(target)
+                names |= _stored(target)
             case ast.ExceptHandler(name=str(name)):
-                found.add(name)
+                names.add(name)
             case _:
                 pass
-    return found
+    return names
 
 
 def _stored(target: ast.expr) -> set[str]:
     return {
-        each.id
-        for each in ast.walk(target)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        name_node.id
+        for name_node in ast.walk(target)
+        if isinstance(name_node, ast.Name) and isinstance(name_node.ctx, ast.Store)
     }
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, _SCOPES):
         return
-    for each in _unscoped(node):
-        match each:
+    for child in _unscoped(node):
+        match child:
             case (
                 ast.Attribute(ctx=ast.Store() | ast.Del())
                 | ast.Subscript(ctx=ast.Store() | ast.Del())
             ):
-                yield from _root(each)
+                yield from _root(child)
             case ast.Expr(value=ast.Call(func=ast.Attribute() as method)):
                 yield from _root(method)
             case _:
@@ -132,7 +132,7 @@ def _root(node: ast.expr) -> Iterator[str]:
 
 
 def _unscoped(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and what is in it, but not in functions and classes inside of it."""
+    """Yields a node and its descendants, except those in nested functions and classes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, _SCOPES):
@@ -140,8 +140,8 @@ def _unscoped(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _quoted(node: ast.stmt) -> Iterator[str]:
-    for each in ast.walk(node):
-        match each:
+    for child in ast.walk(node):
+        match child:
             case ast.arg(annotation=ast.expr() as annotation):
                 yield from _in_quotes(annotation)
             case ast.FunctionDef(returns=ast.expr() as annotation):
@@ -155,36 +155,38 @@ def _quoted(node: ast.stmt) -> Iterator[str]:
 
 
 def _in_quotes(annotation: ast.expr) -> Iterator[str]:
-    for each in ast.walk(annotation):
-        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+    for child in ast.walk(annotation):
+        if isinstance(child, ast.Constant) and isinstance(child.value, str):
             try:
-                inside = ast.parse(each.value.strip(), mode="eval")
+                inside = ast.parse(child.value.strip(), mode="eval")
             except (SyntaxError, ValueError):
                 continue
             yield from (name.id for name in ast.walk(inside) if isinstance(name, ast.Name))
 
 
 def bound_inside(function: Function) -> set[str]:
-    """Returns the names that a function gives a meaning in its own scope."""
+    """Returns the names that a function binds in its own scope."""
     arguments = function.args
-    found = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    found.update(each.arg for each in (arguments.vararg, arguments.kwarg) if each is not None)
+    names = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    names.update(
+        argument.arg for argument in (arguments.vararg, arguments.kwarg) if argument is not None
+    )
     for statement in function.body:
-        for each in (statement, *_below(statement)):
-            match each:
+        for child in (statement, *_below(statement)):
+            match child:
                 case ast.Name(id=name, ctx=ast.Store()):
-                    found.add(name)
+                    names.add(name)
                 case (
                     ast.FunctionDef(name=name)
                     | ast.AsyncFunctionDef(name=name)
                     | ast.ClassDef(name=name)
                 ):
-                    found.add(name)
+                    names.add(name)
                 case ast.alias(name=name, asname=asname):
-                    found.add(asname or name.partition(".")[0])
+                    names.add(asname or name.partition(".")[0])
                 case _:
                     pass
-    return found
+    return names
 
 
 def _below(node: ast.AST) -> Iterator[ast.AST]:
@@ -196,11 +198,11 @@ def _below(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def line_of(node: ast.AST, name: str) -> int:
-    """Returns the first line in which a statement names something; else its own line."""
+    """Returns the first line in which a statement uses a name; else its own first line."""
     lines = [
-        each.lineno
-        for each in ast.walk(node)
-        if (isinstance(each, ast.Name) and each.id == name)
-        or (isinstance(each, ast.Global) and name in each.names)
+        child.lineno
+        for child in ast.walk(node)
+        if (isinstance(child, ast.Name) and child.id == name)
+        or (isinstance(child, ast.Global) and name in child.names)
     ]
     return min(lines, default=getattr(node, "lineno", 0))

@@ -1,1 +1,1 @@
-"""API keys: who may call what, and how often."""
+"""API keys: authentication, scopes and rate limits."""

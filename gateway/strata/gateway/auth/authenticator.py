@@ -1,4 +1,4 @@
-"""Tells a caller by the API key, and gives the call its internal token."""
+"""Authenticates a caller by API key, and issues the internal token of the call."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from strata.shared.scopes import OrganizationScope, with_included
 
 API_KEY_HEADER = "x-api-key"
 
-# So many unknown keys are looked up at once; the rest waits, and the pool stays free.
+# Most concurrent look-ups of keys that are not cached; others wait, so that the pool stays free.
 _LOOKUPS_AT_ONCE = 4
 
 
 class ApiKeyAuthenticator:
     """Accepts ``authorization: Bearer <key>`` or ``x-api-key: <key>``.
 
-    A key that was looked up is believed for `ttl_s`, so a revoked one works for at most
-    that long on every replica; an unknown id is remembered for `unknown_ttl_s`. The
-    secret is compared on every call. Neither the answer nor its time tells whether the
-    id or the secret was wrong.
+    A looked-up key is cached for `ttl_s`, so a revoked key works for at most that long on every
+    replica; an unknown id is cached for `unknown_ttl_s`. The secret is compared on every call.
+    Neither the response nor its time reveals whether the id or the secret was wrong.
 
     Args:
         lookup: Finds keys.
         hasher: Hashes secrets.
         signer: Signs the internal token of the call.
-        policy: Path of a method to the scopes it needs one of.
-        limiter: Bounds the calls of a key.
+        policy: Maps the path of a method to the scopes of which a key needs one.
+        limiter: Limits the rate of calls per key.
         clock: The time.
-        ttl_s: See above, seconds.
-        unknown_ttl_s: See above, seconds.
-        size: How many keys are remembered.
+        ttl_s: Seconds to cache a key.
+        unknown_ttl_s: Seconds to cache an unknown id.
+        size: Most cached keys.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class ApiKeyAuthenticator:
         self._slots = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
 
     async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
-        """Returns the caller, with the internal token for the calls made for him.
+        """Returns the caller, with the internal token for calls on its behalf.
 
         Raises:
             UnauthenticatedError: No key (``CREDENTIALS_MISSING``), or one that is wrong,
@@ -77,7 +76,7 @@ class ApiKeyAuthenticator:
             PermissionDeniedError: The key lacks the scope (``SCOPE_MISSING``).
             ResourceExhaustedError: The key makes too many calls (``QUOTA_EXCEEDED``).
         """
-        record = await self._verified(_presented(metadata))
+        record = await self._verified(_credential_in(metadata))
         scopes = with_included(record.scopes)
         needed = self._policy.get(method.path)
         if needed is not None and not needed & scopes:
@@ -87,7 +86,7 @@ class ApiKeyAuthenticator:
         return Caller(record.organization_id, record.project_id, record.id, scopes, token=token)
 
     def forget(self, key_id: str) -> None:
-        """Looks a key up anew at its next call; for what was revoked here."""
+        """Drops a key that was revoked here from the cache."""
         self._known.pop(key_id, None)
 
     async def _verified(self, text: str) -> KeyRecord:
@@ -107,7 +106,7 @@ class ApiKeyAuthenticator:
             return known[0]
         lookup = self._lookups.get(key_id)
         if lookup is None:
-            # One lookup however many calls wait for it; none of them may cancel it.
+            # All waiting calls share one lookup; none of them may cancel it.
             lookup = asyncio.create_task(self._look_up(key_id))
             self._lookups[key_id] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(key_id, None))
@@ -137,8 +136,8 @@ def _denied(record: KeyRecord, needed: frozenset[str]) -> PermissionDeniedError:
     return PermissionDeniedError(message, metadata={"scope": wanted})
 
 
-def _presented(metadata: Metadata) -> str:
-    given = metadata.get(API_KEY_HEADER)
-    if isinstance(given, str) and given and "authorization" not in metadata:
-        return given.strip()
+def _credential_in(metadata: Metadata) -> str:
+    header = metadata.get(API_KEY_HEADER)
+    if isinstance(header, str) and header and "authorization" not in metadata:
+        return header.strip()
     return bearer(metadata)

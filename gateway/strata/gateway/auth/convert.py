@@ -1,4 +1,4 @@
-"""Organisations, projects and keys between the wire and the domain; requests are checked here."""
+"""Validates and converts requests and responses for organisations, projects and keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 def new_name(
     request: pb.CreateProjectRequest | pb.CreateOrganizationRequest,
 ) -> tuple[str, str | None]:
-    """Returns name and request id of the project or organisation that is asked for.
+    """Returns name and request id of the project or organisation to create.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -44,7 +44,7 @@ def new_name(
 
 
 def new_key(request: pb.CreateApiKeyRequest, now: datetime) -> NewKey:
-    """Returns the project key that is asked for.
+    """Returns the project key to create.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -53,7 +53,7 @@ def new_key(request: pb.CreateApiKeyRequest, now: datetime) -> NewKey:
 
 
 def new_organization_key(request: pb.CreateOrganizationKeyRequest, now: datetime) -> NewKey:
-    """Returns the organisation key that is asked for.
+    """Returns the organisation key to create.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -87,10 +87,10 @@ def _new_key(
 
 
 def project_of(project_id: str, own: str) -> str:
-    """Returns the project that a request names, or that of the caller's key.
+    """Returns the project of a request, or else that of the caller's key.
 
     Args:
-        project_id: As the request has it.
+        project_id: The id in the request; may be empty.
         own: The project of the caller's key; empty for an organisation key.
 
     Raises:
@@ -104,7 +104,7 @@ def project_of(project_id: str, own: str) -> str:
 def usage_range(
     request: pb.GetUsageRequest | pb.ListProjectUsageRequest, start: datetime, end: datetime
 ) -> tuple[datetime, datetime]:
-    """Returns the range asked for, or the given one where the request is silent.
+    """Returns the time range of a request, with defaults for a missing start or end.
 
     Raises:
         InvalidArgumentError: A malformed time, or an end before the start.
@@ -119,21 +119,21 @@ def usage_range(
 
 
 def organization_to_pb(organization: Organization) -> pb.Organization:
-    """Returns an organisation as the wire has it."""
+    """Converts an organisation."""
     out = pb.Organization(id=organization.id, name=organization.name)
     out.create_time.FromDatetime(organization.create_time)
     return out
 
 
 def project_to_pb(project: Project) -> pb.Project:
-    """Returns a project as the wire has it."""
+    """Converts a project."""
     out = pb.Project(id=project.id, organization_id=project.organization_id, name=project.name)
     out.create_time.FromDatetime(project.create_time)
     return out
 
 
 def key_to_pb(key: ApiKey) -> pb.ApiKey:
-    """Returns a key as the wire has it; it holds no secret."""
+    """Converts a key, without its secret."""
     out = pb.ApiKey(
         id=key.id,
         organization_id=key.organization_id,
@@ -150,7 +150,7 @@ def key_to_pb(key: ApiKey) -> pb.ApiKey:
 
 
 def usage_sum_to_pb(total: UsageSum) -> pb.GetUsageResponse:
-    """Returns a sum as the wire has it."""
+    """Converts a sum of usage."""
     return pb.GetUsageResponse(
         run_count=total.run_count,
         step_count=total.step_count,
@@ -161,7 +161,7 @@ def usage_sum_to_pb(total: UsageSum) -> pb.GetUsageResponse:
 
 
 def name_violations(name: str) -> list[FieldViolation]:
-    """Returns what is wrong with the name of an organisation, a project or a key."""
+    """Returns the violations of a name of an organisation, a project or a key."""
     problems = name_problems(name, most=_MAX_NAME)
     if is_blank(name) and not problems:
         problems = [BLANK]
@@ -173,7 +173,8 @@ def _time(value: Timestamp, field: str) -> datetime:
         return value.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise InvalidArgumentError(
-            f"{field} is no valid time.", violations=[FieldViolation(field, "is no valid time")]
+            f"{field} is not a valid time.",
+            violations=[FieldViolation(field, "is not a valid time")],
         ) from None
 
 

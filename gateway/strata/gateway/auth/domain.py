@@ -1,4 +1,4 @@
-"""API keys: their form, their scopes and what each method needs. Pure."""
+"""API keys: their format and hashing, and the interfaces of their stores."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is needed to check a key, reached before the tenant is known.
+    """The data for verifying a key, which is read before the tenant is known.
 
     Attributes:
         project_id: Empty for an organisation key.
-        scopes: As they were stored.
+        scopes: The stored scopes.
     """
 
     project_id: str
@@ -55,7 +55,7 @@ class KeyRecord:
     expire_time: datetime | None
 
     def valid(self, digest: bytes, now: datetime) -> bool:
-        """Says whether a secret with this hash opens now; takes the same time either way."""
+        """Returns whether the key is valid now and has this hash, in constant time."""
         same = hmac.compare_digest(self.secret_hash, digest)
         expired = self.expire_time is not None and self.expire_time <= now
         return same and not self.revoked and not expired
@@ -72,7 +72,7 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What an administrator may reach: one project, or all projects of an organisation.
+    """What an administrator may access: one project, or all projects of an organisation.
 
     Attributes:
         organization_id: The organisation.
@@ -84,13 +84,13 @@ class Authority:
 
     @classmethod
     def of(cls, caller: Caller) -> Self:
-        """Returns the authority of a key: that of a project key never leaves its project."""
+        """Returns the authority of a key; that of a project key is limited to its project."""
         return cls(caller.organization_id, caller.project_id)
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that is to be made."""
+    """A key to create."""
 
     name: str
     scopes: frozenset[str]
@@ -98,7 +98,7 @@ class NewKey:
 
 
 def check_granted(caller: Caller, scopes: Iterable[str]) -> None:
-    """Refuses to give a key scopes that the key of the caller does not have.
+    """Checks that the caller's key has all scopes that a new key would get.
 
     Raises:
         PermissionDeniedError: Naming the scopes (``SCOPE_MISSING``).
@@ -125,7 +125,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class NewSecret:
-    """A secret that was just made; shown once, kept as a hash."""
+    """A new secret, which is shown once and stored as a hash."""
 
     key_id: str
     text: str = field(repr=False)
@@ -139,7 +139,7 @@ def new_secret() -> NewSecret:
 
 
 def key_id_of(text: str) -> str | None:
-    """Returns the id of the key that a secret is for, None if it is not written like one."""
+    """Returns the key id in a secret; None if the text does not have the format of a key."""
     match = _KEY.fullmatch(text)
     if match is None:
         return None
@@ -148,10 +148,10 @@ def key_id_of(text: str) -> str | None:
 
 
 class Hasher:
-    """Hashes secrets with a pepper that the database does not hold.
+    """Hashes secrets with a pepper that is not in the database.
 
-    HMAC-SHA256, not a slow hash: the secrets are 32 random bytes, which nobody guesses
-    at any speed, and a slow check at the door would be a lever against the server.
+    It uses HMAC-SHA256 instead of a slow hash: secrets are 32 random bytes, which cannot be
+    guessed at any speed, and a slow check before authentication would invite denial of service.
 
     Args:
         pepper: At least 16 characters.
@@ -166,22 +166,22 @@ class Hasher:
         self._pepper = pepper.encode()
 
     def digest(self, text: str) -> bytes:
-        """Returns what is stored for a key's whole text."""
+        """Returns the hash of a key's whole text."""
         return hmac.digest(self._pepper, text.encode(), hashlib.sha256)
 
 
 class KeyLookup(Protocol):
-    """The way to a key's record before its tenant is known."""
+    """Look-up of a key's record before its tenant is known."""
 
     async def find(self, key_id: str) -> KeyRecord | None:
-        """Returns the record of a key, None if there is none."""
+        """Returns the record of a key; None if there is none."""
         ...
 
 
 class AdminStore(Protocol):
-    """Organisations, projects and keys.
+    """Store of organisations, projects and keys.
 
-    What an authority does not reach is like what does not exist.
+    What an authority cannot access counts as missing.
     """
 
     async def create_organization(self, name: str, request_id: str | None) -> Organization:
@@ -217,7 +217,7 @@ class AdminStore(Protocol):
         ...
 
     async def revoke_organization_key(self, organization_id: str, key_id: str) -> ApiKey:
-        """Revokes an organisation key; one that is revoked keeps its time.
+        """Revokes an organisation key; a revoked key keeps its revocation time.
 
         Raises:
             NotFoundError: There is no such organisation (``ORGANIZATION_NOT_FOUND``), or it has
@@ -270,7 +270,7 @@ class AdminStore(Protocol):
         ...
 
     async def revoke_key(self, authority: Authority, key_id: str) -> ApiKey:
-        """Revokes a key; one that is revoked keeps its time.
+        """Revokes a key; a revoked key keeps its revocation time.
 
         Raises:
             NotFoundError: The authority reaches no such key (``API_KEY_NOT_FOUND``).
@@ -281,6 +281,6 @@ class AdminStore(Protocol):
         """Returns a key, and its project unless it is an organisation key.
 
         Raises:
-            NotFoundError: Either is gone.
+            NotFoundError: The key or its project was deleted.
         """
         ...

@@ -1,4 +1,4 @@
-"""Which scope a method needs. Every public method is in the table; a test compares.
+"""Scopes that each public method needs.
 
 Scopes of projects and of organisations have different names, so a method that needs a scope of
 one kind is closed to keys of the other kind.

@@ -1,4 +1,4 @@
-"""A token bucket per key."""
+"""Rate limiter with a token bucket per key."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class _Bucket:
 
 
 class RateLimiter:
-    """Lets each key call `per_second` times a second on average, `burst` times at once.
+    """Limits each key to `per_second` calls per second on average, and `burst` calls at once.
 
-    Counted per gateway process: with n replicas a key may do n times as much.
+    It counts per gateway process: with n replicas a key may make n times as many calls.
 
     Args:
         clock: The time.
         per_second: Calls per second; 0 for no limit.
         burst: Calls at once.
-        size: Keys that are remembered; the one idle for longest is forgotten, which
-            fills its bucket.
+        size: Most buckets; beyond that the key idle for longest loses its bucket, and starts
+            with a full one.
     """
 
     def __init__(self, clock: Clock, *, per_second: float, burst: int, size: int = 10_000) -> None:

@@ -1,4 +1,4 @@
-"""Lets the agents of runs in, beside people with API keys."""
+"""Authenticates calls of agents by the internal token of their run, beside API keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOR_RUNS = frozenset(
         "/strata.api.agent_loop.v1.AgentService/ListAgents",
     }
 )
-"""What a service may call on behalf of a run: find other agents, and send them messages."""
+"""Methods that a service may call on behalf of a run: find other agents, send them messages."""
 
 
 _FOLLOWING = frozenset({Scope.RUN.value, Scope.READ.value, Scope.APPROVE.value})
@@ -30,15 +30,15 @@ _FOLLOWING = frozenset({Scope.RUN.value, Scope.READ.value, Scope.APPROVE.value})
 
 
 class RunTokenAuthenticator:
-    """Accepts the internal token of a run for a few methods; all else is left to the keys.
+    """Accepts the internal token of a run for a few methods, and API keys for all others.
 
     The gateway has signed the token itself. The scopes of the key that started the run do not
-    count: what an agent may do is decided by the tools that it was given, as with its memory.
+    count: the tools of an agent decide what it may do, as with its memory.
 
     Args:
-        keys: Tells callers by their API keys.
+        keys: Authenticates callers by API key.
         verifier: Verifies internal tokens.
-        limiter: Bounds the calls of a key; what its runs call counts too.
+        limiter: Limits the rate of calls per key, including the calls of its runs.
         methods: Paths of the methods.
     """
 
@@ -69,15 +69,15 @@ class RunTokenAuthenticator:
         caller = self._verifier.verify(bearer(metadata))
         if caller.run_id is None:
             raise UnauthenticatedError(
-                "The token is not that of a run.", reason=Reason.CREDENTIALS_INVALID
+                "The token does not belong to a run.", reason=Reason.CREDENTIALS_INVALID
             )
         self._limiter.take(caller.principal)
         return caller
 
     async def _gateway(self, method: Method, metadata: Metadata) -> Caller:
-        """Returns the caller on whose behalf another gateway follows a run."""
+        """Authenticates another gateway that follows a run, and returns its caller."""
         if not _is_token(metadata):
-            # To clients this method is one that does not exist, whoever they are.
+            # For clients this method does not exist.
             await self._keys.authenticate(method, metadata)
             raise not_built(method.path)
         caller = self._verifier.verify(bearer(metadata))
@@ -87,8 +87,8 @@ class RunTokenAuthenticator:
 
 
 def _is_token(metadata: Metadata) -> bool:
-    """Whether credentials are written like a token: three parts with points between them."""
-    given = metadata.get(AUTHORIZATION_KEY)
-    if not isinstance(given, str) or given.count(".") != 2:
+    """Whether the credentials have the format of a JWT: three parts with dots between them."""
+    header = metadata.get(AUTHORIZATION_KEY)
+    if not isinstance(header, str) or header.count(".") != 2:
         return False
-    return key_id_of(given.partition(" ")[2].strip()) is None
+    return key_id_of(header.partition(" ")[2].strip()) is None

@@ -146,11 +146,11 @@ class PostgresKeyLookup:
 
 
 class PostgresAdminStore:
-    """`AdminStore` as the service role, and as the worker role what is over all organisations.
+    """`AdminStore` in PostgreSQL.
 
     Args:
-        database: As the service role.
-        worker: As the worker role.
+        database: Connections with the service role.
+        worker: Connections with the worker role, for statements over all organisations.
         hasher: Hashes secrets.
     """
 
@@ -179,8 +179,8 @@ class PostgresAdminStore:
         """See `AdminStore.list_organizations`."""
         values = {"after": after or "", "limit": limit}
         async with self._worker.system_transaction(read_only=True) as connection:
-            found = await connection.execute(_LIST_ORGANIZATIONS, values)
-            return [_organization(row) for row in found.mappings()]
+            result = await connection.execute(_LIST_ORGANIZATIONS, values)
+            return [_organization(row) for row in result.mappings()]
 
     async def create_organization_key(
         self, organization_id: str, new: NewKey
@@ -202,8 +202,8 @@ class PostgresAdminStore:
         values = {"organization_id": organization_id, "after": after or "", "limit": limit}
         async with self._within(Authority(organization_id), read_only=True) as connection:
             await _require_organization(connection, values)
-            found = await connection.execute(_LIST_ORGANIZATION_KEYS, values)
-            return [_key(row) for row in found.mappings()]
+            result = await connection.execute(_LIST_ORGANIZATION_KEYS, values)
+            return [_key(row) for row in result.mappings()]
 
     async def revoke_organization_key(self, organization_id: str, key_id: str) -> ApiKey:
         """See `AdminStore.revoke_organization_key`."""
@@ -240,8 +240,8 @@ class PostgresAdminStore:
         """See `AdminStore.list_projects`."""
         values = {"organization_id": organization_id, "after": after or "", "limit": limit}
         async with self._within(Authority(organization_id), read_only=True) as connection:
-            found = await connection.execute(_LIST_PROJECTS, values)
-            return [_project(row) for row in found.mappings()]
+            result = await connection.execute(_LIST_PROJECTS, values)
+            return [_project(row) for row in result.mappings()]
 
     async def get_project(self, authority: Authority, project_id: str) -> Project:
         """See `AdminStore.get_project`."""
@@ -273,8 +273,8 @@ class PostgresAdminStore:
         }
         async with self._within(authority, read_only=True) as connection:
             await _require_project(connection, values)
-            found = await connection.execute(_LIST_KEYS, values)
-            return [_key(row) for row in found.mappings()]
+            result = await connection.execute(_LIST_KEYS, values)
+            return [_key(row) for row in result.mappings()]
 
     async def revoke_key(self, authority: Authority, key_id: str) -> ApiKey:
         """See `AdminStore.revoke_key`."""

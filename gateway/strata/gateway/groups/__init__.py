@@ -1,1 +1,1 @@
-"""Runs of groups: who speaks when, and how the turns of the members become one run."""
+"""Runs of groups: choice of the next speaker, and the turns of the members as one run."""

@@ -1,4 +1,4 @@
-"""What was said in one run of a group, and what each of its agents has not been shown. Pure."""
+"""The messages of one run of a group, and which of them each agent has seen. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Labels = Sequence[ProvenancePb.ValueType]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A message of the exchange.
+class ExchangeMessage:
+    """A message in a run of a group.
 
     Attributes:
-        message: The message, as other agents are shown it.
-        sender_agent_id: The agent that wrote it; empty for what was sent to the group.
+        message: The message in the form that other agents get.
+        sender_agent_id: The agent that wrote it; empty for messages to the group.
     """
 
     message: MessageInput
@@ -26,47 +26,49 @@ class Line:
 
 
 class Exchange:
-    """The messages of a run of a group in order.
+    """The messages of a run of a group, in order.
 
     Args:
-        messages: What was sent to the group.
+        messages: The messages that were sent to the group.
     """
 
     def __init__(self, messages: Sequence[MessageInput]) -> None:
-        self._lines = [Line(message) for message in messages]
+        self._messages = [ExchangeMessage(message) for message in messages]
         self._shown: dict[str, int] = {}
 
     def add_reply(self, member: GroupMember, text: str, taint: Labels) -> None:
-        """Adds what a member has said; blank text is nothing.
+        """Adds the reply of a member, unless it is blank.
 
         Args:
-            member: Who has said it.
-            text: What.
-            taint: Where it comes from: WEB, MCP.
+            member: The member.
+            text: Text of the reply.
+            taint: Provenance labels of the text: WEB, MCP.
         """
         if text.strip():
-            self._lines.append(Line(named_message(member, text, taint), member.agent_id))
+            self._messages.append(
+                ExchangeMessage(named_message(member, text, taint), member.agent_id)
+            )
 
-    def unseen(self, agent_id: str) -> Sequence[Line]:
-        """Returns what an agent has not been shown; its own words it knows."""
-        unseen = self._lines[self._shown.get(agent_id, 0) :]
-        return [line for line in unseen if line.sender_agent_id != agent_id]
+    def unseen_by(self, agent_id: str) -> Sequence[ExchangeMessage]:
+        """Returns the messages of others that an agent has not seen."""
+        unseen = self._messages[self._shown.get(agent_id, 0) :]
+        return [message for message in unseen if message.sender_agent_id != agent_id]
 
     def note_shown(self, agent_id: str) -> None:
-        """Takes in that an agent is shown all that has been said so far."""
-        self._shown[agent_id] = len(self._lines)
+        """Marks all messages so far as seen by an agent."""
+        self._shown[agent_id] = len(self._messages)
 
 
 def named_message(member: GroupMember, text: str, taint: Labels) -> MessageInput:
-    """Returns a message of a member as other agents are shown it.
+    """Returns a message of a member in the form that other agents get.
 
     Args:
-        member: Who has written it.
+        member: The member.
         text: The text.
-        taint: Where it comes from: WEB, MCP.
+        taint: Provenance labels of the text: WEB, MCP.
     """
-    # Of an agent's name more is allowed than of a speaker's, such as joined emoji.
+    # Agent names may contain characters that speaker names may not, such as joined emoji.
     name = "".join(character for character in member.name if character.isprintable())
-    # The agent loop puts the name of a writer before the text where the model is shown it.
+    # The agent loop puts the name before the text in the model's prompt.
     part = Part(text=TextPart(text=text))
     return MessageInput(name=name, parts=[part], taint=sorted(set(taint)))

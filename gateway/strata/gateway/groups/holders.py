@@ -1,4 +1,4 @@
-"""Who holds the conversation of a swarm: a channel to agent_loop, which stores it."""
+"""The member that holds the conversation of a swarm, which agent_loop stores."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.shared.errors import NotFoundError
 
 
-class Holders:
-    """The holders of the calling project.
+class SwarmHolders:
+    """Reads and sets the holders of swarms in the calling project.
 
-    A group that was deleted has none: its run is about to be cancelled.
+    A deleted group has no holder; its run is about to be cancelled.
 
     Args:
         channel: To agent_loop.

@@ -1,4 +1,4 @@
-"""Who speaks next in a group. Pure: the same replies give the same turns.
+"""Managers of groups, which choose the next speaker. Pure: equal replies give equal turns.
 
 A run of a group that is taken over is played again from its first turn with the stored replies,
 so nothing here may depend on anything else.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
-from strata.gateway.groups.exchange import Exchange, Labels, Line, named_message
+from strata.gateway.groups.exchange import Exchange, ExchangeMessage, Labels, named_message
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.member_labels import labels_of, member_lines, position_of
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
@@ -23,24 +23,24 @@ _MAX_DESCRIPTION = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class GroupTurn:
     """The next turn of a run of a group.
 
     Attributes:
-        agent: Who speaks.
-        lines: What it is shown.
+        agent: The agent that speaks.
+        messages: The messages that it has not seen.
         manager: Whether it is the manager agent, which picks the next speaker.
-        tool: The tool that it is offered beside its own; None for none.
+        tool: A tool of the group that it gets in addition to its own; None for none.
     """
 
     agent: pb.GroupMember
-    lines: Sequence[Line]
+    messages: Sequence[ExchangeMessage]
     manager: bool = False
     tool: turn_pb.GroupTool | None = None
 
     @property
     def asks(self) -> bool:
-        """Whether it can ask the members of the group, whose turns are then part of this one."""
+        """Whether the agent can ask the members of the group, as part of this turn."""
         return self.tool is not None and self.tool.name == ASK_MEMBERS
 
 
@@ -50,7 +50,7 @@ class HandOver:
 
     Attributes:
         agent: The member, as the model named it.
-        message: What the model tells it.
+        message: The model's message to the member.
     """
 
     agent: str
@@ -58,12 +58,12 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What a turn came to.
+class TurnReply:
+    """Result of a turn.
 
     Attributes:
-        text: What was said.
-        taint: Where it comes from: WEB, MCP.
+        text: Text of the reply.
+        taint: Provenance labels of the text: WEB, MCP.
         hand_over: The last hand-over of the turn; None for none.
     """
 
@@ -73,11 +73,11 @@ class Reply:
 
 
 class GroupManager(ABC):
-    """Decides who speaks next.
+    """Chooses the next speaker.
 
     Args:
         group: The group.
-        exchange: What is said; the manager adds the replies to it.
+        exchange: The messages of the run; the manager adds the replies.
     """
 
     def __init__(self, group: pb.Group, exchange: Exchange) -> None:
@@ -85,28 +85,30 @@ class GroupManager(ABC):
         self.exchange = exchange
 
     @abstractmethod
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> GroupTurn | None:
         """Returns the next turn; None at the end of the run."""
 
     @abstractmethod
-    def note_reply(self, turn: Turn, reply: Reply) -> None:
-        """Takes in what a turn came to."""
+    def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
+        """Processes the result of a turn."""
 
-    def rest(self) -> Sequence[Turn]:
-        """Returns what members have not been shown at the end of the run, to be stored."""
-        unseen = ((member, self.exchange.unseen(member.agent_id)) for member in self.group.members)
-        return [Turn(member, lines) for member, lines in unseen if lines]
+    def rest(self) -> Sequence[GroupTurn]:
+        """Returns the messages that members have not seen at the end of the run, to be stored."""
+        unseen = (
+            (member, self.exchange.unseen_by(member.agent_id)) for member in self.group.members
+        )
+        return [GroupTurn(member, messages) for member, messages in unseen if messages]
 
     def _turn(
         self,
         agent: pb.GroupMember,
-        *more: Line,
+        *more: ExchangeMessage,
         manager: bool = False,
         tool: turn_pb.GroupTool | None = None,
-    ) -> Turn:
-        lines = [*self.exchange.unseen(agent.agent_id), *more]
+    ) -> GroupTurn:
+        messages = [*self.exchange.unseen_by(agent.agent_id), *more]
         self.exchange.note_shown(agent.agent_id)
-        return Turn(agent, lines, manager, tool)
+        return GroupTurn(agent, messages, manager, tool)
 
     @property
     def _max_turns(self) -> int:
@@ -120,7 +122,7 @@ class RoundRobin(GroupManager):
         super().__init__(group, exchange)
         self._taken = 0
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
         if self._taken >= self._max_turns:
             return None
@@ -129,7 +131,7 @@ class RoundRobin(GroupManager):
         self._taken += 1
         return turn
 
-    def note_reply(self, turn: Turn, reply: Reply) -> None:
+    def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
         self.exchange.add_reply(turn.agent, reply.text, reply.taint)
 
@@ -137,7 +139,8 @@ class RoundRobin(GroupManager):
 class Dynamic(GroupManager):
     """The manager agent picks the next speaker, or ends the run with the termination token.
 
-    A choice that names no member is asked for once more; then the next member in order speaks.
+    If the choice names no member, the manager agent is asked once more; then the next member in
+    order speaks.
     """
 
     def __init__(self, group: pb.Group, exchange: Exchange) -> None:
@@ -149,17 +152,19 @@ class Dynamic(GroupManager):
         self._over = False
         self._labels = labels_of([member.name for member in group.members])
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
         if self._over or self._taken >= self._max_turns:
             return None
         if self._chosen is None:
-            return self._turn(self.group.manager_agent, Line(self._question()), manager=True)
+            return self._turn(
+                self.group.manager_agent, ExchangeMessage(self._question()), manager=True
+            )
         self._last, self._chosen = self._chosen, None
         self._taken += 1
         return self._turn(self.group.members[self._last])
 
-    def note_reply(self, turn: Turn, reply: Reply) -> None:
+    def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
         ended = self.group.manager.termination_token in reply.text
         if not turn.manager:
@@ -183,9 +188,9 @@ class Dynamic(GroupManager):
         return [place for place in places if place != self._last or len(places) == 1]
 
     def _choice(self, text: str) -> int | None:
-        """Returns the member that an answer names, by id or else by name; None if it names none.
+        """Returns the member in an answer, by id or else by name; None if there is none.
 
-        The one that is named first counts, and of several with the same beginning the longest.
+        The first one in the text wins, and among names with the same beginning the longest.
         """
         folded = text.casefold()
         ids = [member.agent_id for member in self.group.members]
@@ -193,7 +198,7 @@ class Dynamic(GroupManager):
             named = []
             for place in self._options:
                 wanted = spellings[place].casefold()
-                # A name counts as a word of its own: "nobody" does not name "Bo".
+                # Match whole words only: "nobody" does not name "Bo".
                 match = re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", folded) if wanted else None
                 if match is not None:
                     named.append((match.start(), -len(wanted), place))
@@ -203,11 +208,11 @@ class Dynamic(GroupManager):
 
     def _question(self) -> MessageInput:
         members = self.group.members
-        lines = member_lines(
+        member_texts = member_lines(
             [member.name for member in members], [member.description for member in members]
         )
         listed = "\n".join(
-            f"- {members[place].agent_id}: {lines[place]}" for place in self._options
+            f"- {members[place].agent_id}: {member_texts[place]}" for place in self._options
         )
         again = "Your answer names none of these agents. " if self._repeats else ""
         token = self.group.manager.termination_token
@@ -229,16 +234,16 @@ class Paired(GroupManager):
         super().__init__(group, exchange)
         self._over = False
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
         return None if self._over else self._turn(self.group.manager_agent, tool=self._offered)
 
-    def note_reply(self, turn: Turn, reply: Reply) -> None:
+    def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
         self._over = True
 
-    def rest(self) -> Sequence[Turn]:
-        """See `GroupManager.rest`: what the user and the manager say is not for the members."""
+    def rest(self) -> Sequence[GroupTurn]:
+        """See `GroupManager.rest`: members do not get the messages of the user and the manager."""
         return ()
 
     @property
@@ -247,7 +252,7 @@ class Paired(GroupManager):
 
 
 class Supervisor(Paired):
-    """The manager agent answers; the members see only what it asks them, by its tool."""
+    """The manager agent answers; members get only the questions that it asks with its tool."""
 
     @property
     def _offered(self) -> turn_pb.GroupTool | None:
@@ -257,17 +262,17 @@ class Supervisor(Paired):
 class Swarm(GroupManager):
     """The member that holds the conversation answers, or hands it over to another one.
 
-    The tool for that is not offered in the last turn that the run may have, in which the member
-    has to answer itself.
+    The tool ``hand_over`` is not offered in the last possible turn of the run, so that the member
+    answers itself.
 
     Attributes:
         hand_overs: Hand-overs of the run so far.
 
     Args:
         group: The group.
-        exchange: What is said.
-        holder: The agent that holds the conversation when the run begins. If it is no member, the
-            first one does.
+        exchange: The messages of the run.
+        holder: The agent that holds the conversation when the run begins; if it is not a member,
+            the first member does.
     """
 
     def __init__(self, group: pb.Group, exchange: Exchange, holder: str = "") -> None:
@@ -277,14 +282,14 @@ class Swarm(GroupManager):
         self._place = ids.index(holder) if holder in ids else 0
         self._taken = 0
         self._over = False
-        self._note: Line | None = None
+        self._note: ExchangeMessage | None = None
 
     @property
     def holder(self) -> pb.GroupMember:
         """The member that holds the conversation now."""
         return self.group.members[self._place]
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
         if self._over or self._taken >= self._max_turns:
             return None
@@ -296,7 +301,7 @@ class Swarm(GroupManager):
         notes = () if self._note is None else (self._note,)
         return self._turn(holder, *notes, tool=tool)
 
-    def note_reply(self, turn: Turn, reply: Reply) -> None:
+    def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
         self.exchange.add_reply(turn.agent, reply.text, reply.taint)
         place = self._place_of(turn, reply.hand_over)
@@ -310,9 +315,9 @@ class Swarm(GroupManager):
         if reply.hand_over.message.strip():
             text = f"{text}\n\n{reply.hand_over.message}"
         message = named_message(turn.agent, text, reply.taint)
-        self._note = Line(message, turn.agent.agent_id)
+        self._note = ExchangeMessage(message, turn.agent.agent_id)
 
-    def _place_of(self, turn: Turn, hand_over: HandOver | None) -> int | None:
+    def _place_of(self, turn: GroupTurn, hand_over: HandOver | None) -> int | None:
         if hand_over is None or turn.tool is None:
             return None
         others = turn.tool.members
@@ -324,7 +329,7 @@ class Swarm(GroupManager):
 
 
 def _tool(name: str, members: Sequence[pb.GroupMember]) -> turn_pb.GroupTool:
-    # The tool shows little of a description; the run of the turn need not keep more.
+    # The tool shows only the beginning of a description, so the run stores no more.
     shortened = (
         pb.GroupMember(
             agent_id=member.agent_id,
@@ -349,11 +354,11 @@ _WITH_MANAGER_AGENT = frozenset({pb.MANAGER_TYPE_DYNAMIC, pb.MANAGER_TYPE_SUPERV
 
 
 def manager_of(group: pb.Group, exchange: Exchange, *, holder: str = "") -> GroupManager:
-    """Returns what decides who speaks in a group.
+    """Returns the manager of a group.
 
     Args:
         group: The group.
-        exchange: What is said.
+        exchange: The messages of the run.
         holder: The agent that holds the conversation of a swarm; empty for the first member.
 
     Raises: as `check_group`.
@@ -365,7 +370,7 @@ def manager_of(group: pb.Group, exchange: Exchange, *, holder: str = "") -> Grou
 
 
 def check_group(group: pb.Group) -> None:
-    """Makes sure that a group can answer a message.
+    """Checks that a group can answer a message.
 
     Raises:
         FailedPreconditionError: It has no members, or lacks its manager agent

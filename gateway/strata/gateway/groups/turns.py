@@ -1,4 +1,4 @@
-"""The run of a group: each turn of a member is a run of its own, and this run relays its events.
+"""Runs of groups: each turn of a member is a run of its own, whose events the group's run relays.
 
 The member's run has a request id that is made from the group's run and the number of the turn. A
 group's run that is dispatched again, here or by another gateway, goes through its turns from the
@@ -19,21 +19,21 @@ from dataclasses import dataclass, field
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.gateway.groups.asked import AskedMembers
+from strata.gateway.groups.asked_members import AskedMembers
 from strata.gateway.groups.exchange import Exchange
-from strata.gateway.groups.holders import Holders
+from strata.gateway.groups.holders import SwarmHolders
 from strata.gateway.groups.managers import (
     GroupManager,
+    GroupTurn,
     HandOver,
-    Reply,
     Swarm,
-    Turn,
+    TurnReply,
     manager_of,
 )
 from strata.gateway.runs.convert import (
     UNTRUSTED,
+    build_run_finished,
     failure_of,
-    finished,
     principal_of,
     stop_of,
     usage_of,
@@ -48,7 +48,7 @@ from strata.gateway.runs.domain import (
     StopReason,
     Usage,
 )
-from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.run_follower import RunFollower
 from strata.shared.context import require_caller
 from strata.shared.errors import (
     DeadlineExceededError,
@@ -65,17 +65,18 @@ from strata.shared.tool_catalogue import HAND_OVER
 Response = turn_pb.ExecuteRunResponse
 RunEvent = run_event_pb2.RunEvent
 
-_GOES_ON = frozenset({StopReason.END_TURN, StopReason.TOOL_RULE, StopReason.MAX_STEPS})
+_CONTINUING_REASONS = frozenset({StopReason.END_TURN, StopReason.TOOL_RULE, StopReason.MAX_STEPS})
 
-# A member that is busy is shown the rest when it is free; nothing that comes later overtakes it.
-_REST_S = 10.0
+# Most seconds to wait for storing unseen messages. A busy member gets them when it is free, before
+# any later message.
+_REST_TIMEOUT_S = 10.0
 
 _log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Ended:
-    """How a turn of a member ended, and what was said in it.
+class _TurnResult:
+    """Result of a member's turn: how it ended, and its texts.
 
     Attributes:
         calls: Arguments of its calls of ``hand_over``, by call id.
@@ -86,19 +87,19 @@ class _Ended:
     failure: RunFailure | None = None
     usage: Usage = field(default_factory=Usage)
     step_count: int = 0
-    words: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     labels: set[message_pb2.Provenance.ValueType] = field(default_factory=set)
     calls: dict[str, str] = field(default_factory=dict)
     hand_over: HandOver | None = None
 
     @property
-    def reply(self) -> Reply:
-        """What the turn came to; a turn that did not end well hands nothing over."""
-        hand_over = self.hand_over if self.stop_reason in _GOES_ON else None
-        return Reply("\n\n".join(self.words), sorted(self.labels), hand_over)
+    def reply(self) -> TurnReply:
+        """The reply of the turn; only a turn that ended normally hands over."""
+        hand_over = self.hand_over if self.stop_reason in _CONTINUING_REASONS else None
+        return TurnReply("\n\n".join(self.texts), sorted(self.labels), hand_over)
 
     def note(self, event: RunEvent) -> None:
-        """Takes in an event of the member's run."""
+        """Processes an event of the member's run."""
         if event.HasField("message_stored"):
             self._note_message(event.message_stored.message)
         elif event.HasField("run_finished"):
@@ -107,7 +108,7 @@ class _Ended:
             self.usage, self.step_count = usage_of(end.usage), end.step_count
 
     def _note_message(self, message: message_pb2.Message) -> None:
-        self.words += words_of(message)
+        self.texts += words_of(message)
         self.labels.update(UNTRUSTED.intersection(message.provenance))
         for part in message.parts:
             if part.HasField("tool_call") and part.tool_call.name == HAND_OVER:
@@ -122,13 +123,13 @@ class _Ended:
 
 
 class _GroupRun:
-    """One dispatch of a group's run.
+    """State of one dispatch of a group's run.
 
     Attributes:
-        stop: Set when the run was cancelled, or its time is over: no turn begins any more.
-        late: Whether its time is over.
-        asked: Turns of members that the turn under way, or the last one, has asked.
-        taint: Labels of the text of others in the windows of the members.
+        stop: Set when the run is cancelled or has passed its deadline: no further turn starts.
+        late: Whether it has passed its deadline.
+        asked: Number of member turns within the present or last turn.
+        taint: Labels of untrusted content in the windows of the members.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class _GroupRun:
         self.stop.set()
 
     def add(self, end: run_event_pb2.RunFinished) -> None:
-        """Adds what the run of a member cost."""
+        """Adds the usage of a member's run."""
         self.usage += usage_of(end.usage)
         self.step_count += end.step_count
         self.taint.update(end.taint)
@@ -169,12 +170,12 @@ class _GroupRun:
 
 @dataclass(frozen=True, slots=True)
 class _Speaker:
-    """Whose events are relayed.
+    """The agent whose events are relayed.
 
     Attributes:
         agent: The agent.
         asked: See `asked.Asked.number`; 0 for the agent that has the turn.
-        manager: See `Turn`.
+        manager: See `GroupTurn`.
     """
 
     agent: group_pb.GroupMember
@@ -188,10 +189,10 @@ class GroupTurns:
     Args:
         store: The runs.
         follower: Streams the runs of the members.
-        holders: Knows who holds the conversations of swarms.
+        holders: Stores which members hold the conversations of swarms.
     """
 
-    def __init__(self, store: RunStore, follower: RunFollower, holders: Holders) -> None:
+    def __init__(self, store: RunStore, follower: RunFollower, holders: SwarmHolders) -> None:
         self._store = store
         self._follower = follower
         self._holders = holders
@@ -203,10 +204,10 @@ class GroupTurns:
         accept: Callable[[NewRun], Awaitable[Accepted]],
         cancel_run: Callable[[str], Awaitable[object]],
     ) -> None:
-        """Says how runs are begun and stopped; the dispatcher, which does it, needs this first.
+        """Sets the functions that start and stop runs, which need this object themselves.
 
         Args:
-            accept: Makes sure that the agent of a run exists, and accepts the run.
+            accept: Checks that the agent of a run exists, and accepts the run.
             cancel_run: Stops a run of the calling project.
         """
         self._accept, self._cancel_run = accept, cancel_run
@@ -214,7 +215,7 @@ class GroupTurns:
     async def execute(
         self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
     ) -> AsyncGenerator[Response, None]:
-        """See `TurnClient.execute`; the runs of the members go on when the iteration is left."""
+        """See `TurnClient.execute`; the members' runs continue when the iteration is left."""
         holder = ""
         if request.group.manager.type == group_pb.MANAGER_TYPE_SWARM:
             holder = await self._holders.begin(request.group.id, request.run_id)
@@ -223,65 +224,67 @@ class GroupTurns:
         try:
             started = run_event_pb2.RunStarted(attempt=request.attempt)
             yield Response(event=RunEvent(run_started=started))
-            number, last = 0, _Ended(StopReason.END_TURN)
-            while last.stop_reason in _GOES_ON:
+            number, last = 0, _TurnResult(StopReason.END_TURN)
+            while last.stop_reason in _CONTINUING_REASONS:
                 turn = run.manager.next_turn()
                 if turn is None:
-                    last = _Ended(StopReason.END_TURN)
+                    last = _TurnResult(StopReason.END_TURN)
                     break
                 number += 1
-                last = _Ended(StopReason.CANCELLED)
+                last = _TurnResult(StopReason.CANCELLED)
                 member_run = await self._member_run(run, turn, number)
                 if member_run is None:
                     break
-                async with aclosing(self._relay(run, turn, number, member_run, last)) as relayed:
+                async with aclosing(
+                    self._relay_turn(run, turn, number, member_run, last)
+                ) as relayed:
                     async for response in relayed:
                         yield response
                 await self._note_reply(run, turn, last)
                 number += run.asked
-            await self._show_rest(run)
+            await self._store_unseen(run)
             yield Response(event=RunEvent(run_finished=_finished(run, last)))
         finally:
             watching.cancel()
 
-    async def _note_reply(self, run: _GroupRun, turn: Turn, ended: _Ended) -> None:
+    async def _note_reply(self, run: _GroupRun, turn: GroupTurn, result: _TurnResult) -> None:
         manager = run.manager
         before = manager.hand_overs if isinstance(manager, Swarm) else 0
-        manager.note_reply(turn, ended.reply)
+        manager.note_reply(turn, result.reply)
         if isinstance(manager, Swarm) and manager.hand_overs > before:
             request = run.request
             await self._holders.hand_over(
                 request.group.id, request.run_id, manager.hand_overs, manager.holder.agent_id
             )
 
-    async def _member_run(self, run: _GroupRun, turn: Turn, number: int) -> Run | None:
-        """Returns the run of a turn; None if it is not to begin any more."""
+    async def _member_run(self, run: _GroupRun, turn: GroupTurn, number: int) -> Run | None:
+        """Returns the run of a turn; None if the turn must not start any more."""
         new = _new_run(run.request, turn, f"turn {number}")
         if run.stop.is_set():
             assert new.request_id is not None
             return await self._store.find_request(new.principal.project_id, new.request_id)
         return (await self._accept(new)).run
 
-    async def _relay(
-        self, run: _GroupRun, turn: Turn, number: int, member_run: Run, ended: _Ended
+    async def _relay_turn(
+        self, run: _GroupRun, turn: GroupTurn, number: int, member_run: Run, result: _TurnResult
     ) -> AsyncGenerator[Response, None]:
-        """Yields the events of a member's run; `ended` says in the end how it went."""
+        """Yields the events of a member's run; `result` says in the end how it went."""
         stopping = asyncio.create_task(self._stop_with(run, member_run.id))
         try:
-            async with aclosing(self._followed(run, turn, member_run)) as events:
+            async with aclosing(self._member_events(run, turn, member_run)) as events:
                 async for speaker, event in events:
                     if speaker.asked:
                         run.asked = max(run.asked, speaker.asked)
                     else:
-                        ended.note(event)
+                        result.note(event)
                     yield Response(event=_relayed(event, speaker, number + speaker.asked))
                     if event.HasField("run_finished"):
                         run.add(event.run_finished)
         finally:
             stopping.cancel()
 
-    async def _followed(
-        self, run: _GroupRun, turn: Turn, member_run: Run
+    async def _member_events(
+        self, run: _GroupRun, turn: GroupTurn, member_run: Run
     ) -> AsyncGenerator[tuple[_Speaker, RunEvent], None]:
         project_id, run_id = member_run.project_id, member_run.id
         own = _Speaker(turn.agent, manager=turn.manager)
@@ -301,11 +304,11 @@ class GroupTurns:
         await run.stop.wait()
         await self._cancel_run(member_run_id)
 
-    async def _show_rest(self, run: _GroupRun) -> None:
-        """Stores in the window of each member what was said since it spoke last.
+    async def _store_unseen(self, run: _GroupRun) -> None:
+        """Stores in the window of each member the messages since its last turn.
 
-        The runs that do it are waited for, so that the windows are complete when the group's run
-        is over; but not for long, and not once the run has to stop.
+        It waits for the runs that store them, so that the windows are complete when the group's run
+        ends; but at most `_REST_TIMEOUT_S`, and not after the run was stopped.
         """
         accepted = []
         for place, turn in enumerate(run.manager.rest()):
@@ -323,7 +326,7 @@ class GroupTurns:
         stopped = asyncio.create_task(run.stop.wait())
         try:
             await asyncio.wait(
-                (stored, stopped), timeout=_REST_S, return_when=asyncio.FIRST_COMPLETED
+                (stored, stopped), timeout=_REST_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
             )
             if stored.done():
                 stored.result()
@@ -332,7 +335,7 @@ class GroupTurns:
             stopped.cancel()
 
     async def _until_ended(self, runs: Sequence[Run]) -> None:
-        # Their order does not matter: all of them have to end.
+        # In any order: all of them have to end.
         for run in runs:
             follow = self._follower.follow(run.project_id, run.id, 0, tokens=False)
             async with aclosing(follow) as events:
@@ -341,7 +344,7 @@ class GroupTurns:
 
 
 def _new_run(
-    request: turn_pb.ExecuteRunRequest, turn: Turn, name: str, *, record_only: bool = False
+    request: turn_pb.ExecuteRunRequest, turn: GroupTurn, name: str, *, record_only: bool = False
 ) -> NewRun:
     """Returns the run of an agent of a group; the same name gives the same request id."""
     agent_id = turn.agent.agent_id
@@ -349,8 +352,8 @@ def _new_run(
     execute = turn_pb.ExecuteRunRequest(
         agent_id=agent_id,
         conversation_id=conversation_id,
-        messages=[line.message for line in turn.lines],
-        senders=[line.sender_agent_id for line in turn.lines],
+        messages=[message.message for message in turn.messages],
+        senders=[message.sender_agent_id for message in turn.messages],
         max_steps=request.max_steps,
         group_id=request.group.id,
         record_only=record_only,
@@ -358,8 +361,8 @@ def _new_run(
     )
     payload_hash = hashlib.sha256(execute.SerializeToString(deterministic=True)).digest()
     if turn.manager:
-        # A manager answers with a name, whatever format its replies have elsewhere. It is not in
-        # the hash: a run of an older release may have accepted the turn without it.
+        # A manager answers with a name, even if its replies have another format elsewhere. The
+        # format is not in the hash: an older release may have accepted the turn without it.
         execute.response_format.text.SetInParent()
     named = hashlib.sha256(f"{request.run_id} {name}".encode())
     return NewRun(
@@ -367,7 +370,7 @@ def _new_run(
         principal=principal_of(require_caller()),
         agent_id=agent_id,
         conversation_id=conversation_id,
-        # Nobody waits for an answer to what is only stored: it outlives a cancelled group run.
+        # A run that only stores messages continues after the group's run is cancelled.
         kind=RunKind.BACKGROUND if record_only else RunKind.FOREGROUND,
         payload=execute.SerializeToString(deterministic=True),
         payload_hash=payload_hash,
@@ -380,7 +383,7 @@ def _new_run(
 
 
 def _hand_over(arguments: str) -> HandOver | None:
-    """Returns what a call of ``hand_over`` says; None if that cannot be read."""
+    """Parses the arguments of a call of ``hand_over``; None if they are invalid."""
     try:
         values = parse_json(arguments)
     except JsonTextError:
@@ -394,7 +397,7 @@ def _hand_over(arguments: str) -> HandOver | None:
 
 
 def _relayed(event: RunEvent, speaker: _Speaker, number: int) -> RunEvent:
-    """Returns an event of a member's run as the group's run has it."""
+    """Returns an event of a member's run as an event of the group's run."""
     out = RunEvent()
     out.CopyFrom(event)
     out.member.CopyFrom(
@@ -414,27 +417,27 @@ def _relayed(event: RunEvent, speaker: _Speaker, number: int) -> RunEvent:
             out.turn_started.CopyFrom(begun)
         case "run_finished":
             end = event.run_finished
-            ended = run_event_pb2.TurnFinished(
+            result = run_event_pb2.TurnFinished(
                 stop_reason=end.stop_reason,
                 usage=end.usage,
                 step_count=end.step_count,
                 taint=end.taint,
             )
             if end.HasField("error"):
-                ended.error.CopyFrom(end.error)
-            out.turn_finished.CopyFrom(ended)
+                result.error.CopyFrom(end.error)
+            out.turn_finished.CopyFrom(result)
         case _:
             pass
     return out
 
 
-def _finished(run: _GroupRun, last: _Ended) -> run_event_pb2.RunFinished:
+def _finished(run: _GroupRun, last: _TurnResult) -> run_event_pb2.RunFinished:
     stop_reason, failure = last.stop_reason, last.failure
     if run.late:
         late = DeadlineExceededError("The run took longer than a run may take.")
         stop_reason, failure = StopReason.ERROR, failure_of(late, retryable=True)
     elif run.stop.is_set():
         stop_reason, failure = StopReason.CANCELLED, None
-    end = finished(stop_reason, run.usage, run.step_count, failure)
+    end = build_run_finished(stop_reason, run.usage, run.step_count, failure)
     end.taint.extend(sorted(run.taint))
     return end

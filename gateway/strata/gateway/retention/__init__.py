@@ -1,1 +1,1 @@
-"""How long the gateway keeps events of runs, deliveries and webhooks of one run."""
+"""Retention of run events, webhook deliveries and webhooks of single runs."""

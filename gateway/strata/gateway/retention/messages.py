@@ -1,4 +1,4 @@
-"""For how long a project keeps its messages, as recall knows it."""
+"""Reads from recall for how long a project keeps its messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ORGANIZATION = text("SELECT organization_id FROM gateway.projects WHERE project
 
 
 class MessageRetention:
-    """Asks recall on behalf of a project.
+    """Reads the retention of messages from recall, on behalf of a project.
 
     Args:
-        recall: To recall.
+        recall: Channel to recall.
         signer: Signs the token of the call.
-        database: As the service role; knows whose project it is.
+        database: Connections with the service role, for the organisation of the project.
     """
 
     def __init__(self, recall: grpc.aio.Channel, signer: TokenSigner, database: Database) -> None:
@@ -32,10 +32,10 @@ class MessageRetention:
         self._database = database
 
     async def days(self, project_id: str) -> float:
-        """Returns the days for which a project keeps messages; 0 for ever, or if there is none.
+        """Returns the days for which a project keeps messages; 0 for ever or a missing project.
 
         Raises:
-            StrataError: Recall cannot be asked.
+            StrataError: The call to recall failed.
         """
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = await connection.execute(_ORGANIZATION, {"project_id": project_id})

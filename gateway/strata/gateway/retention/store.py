@@ -20,8 +20,8 @@ BACKLOG_FULL = "Given up: the project has too many deliveries that wait."
 _OLD = "now() - make_interval(secs => :kept_s)"
 
 
-class Kept(StrEnum):
-    """What is kept for a time."""
+class RetainedKind(StrEnum):
+    """Kinds of rows with a retention time."""
 
     EVENTS = "EVENTS"
     DELIVERIES = "DELIVERIES"
@@ -36,14 +36,16 @@ def _projects(table: str, condition: str) -> TextClause:
 
 
 _PROJECTS = {
-    Kept.EVENTS: _projects("gateway.runs", "finish_time IS NOT NULL AND NOT events_deleted"),
-    Kept.DELIVERIES: _projects("gateway.webhook_deliveries", "true"),
-    Kept.WEBHOOKS: _projects("gateway.webhooks", "run_id <> ''"),
-    Kept.BACKLOG: _projects("gateway.webhook_deliveries", "state = 'PENDING'"),
+    RetainedKind.EVENTS: _projects(
+        "gateway.runs", "finish_time IS NOT NULL AND NOT events_deleted"
+    ),
+    RetainedKind.DELIVERIES: _projects("gateway.webhook_deliveries", "true"),
+    RetainedKind.WEBHOOKS: _projects("gateway.webhooks", "run_id <> ''"),
+    RetainedKind.BACKLOG: _projects("gateway.webhook_deliveries", "state = 'PENDING'"),
 }
 _DELETE = {
     # All events of a run or none: a stream of a part of them would pass for the whole.
-    Kept.EVENTS: text(f"""
+    RetainedKind.EVENTS: text(f"""
     WITH old AS (
         SELECT id FROM gateway.runs
          WHERE project_id = :project_id AND finish_time < {_OLD} AND NOT events_deleted
@@ -55,7 +57,7 @@ _DELETE = {
     UPDATE gateway.runs run SET events_deleted = true FROM old
      WHERE run.project_id = :project_id AND run.id = old.id
     """),
-    Kept.DELIVERIES: text(f"""
+    RetainedKind.DELIVERIES: text(f"""
     DELETE FROM gateway.webhook_deliveries
      WHERE project_id = :project_id AND id IN (
            SELECT id FROM gateway.webhook_deliveries
@@ -63,7 +65,7 @@ _DELETE = {
             ORDER BY create_time LIMIT :limit FOR UPDATE SKIP LOCKED)
     """),
     # After its delivery, a webhook of one run has nothing more to do.
-    Kept.WEBHOOKS: text(f"""
+    RetainedKind.WEBHOOKS: text(f"""
     DELETE FROM gateway.webhooks
      WHERE project_id = :project_id AND id IN (
            SELECT id FROM gateway.webhooks webhook
@@ -88,36 +90,36 @@ UPDATE gateway.webhook_deliveries SET state = 'FAILED', next_time = NULL, last_e
 
 
 class PostgresRetention:
-    """Old rows of all projects.
+    """Deletes old rows.
 
     Args:
-        database: As the service role; every transaction names its project.
-        worker: As the worker role; finds projects.
+        database: Connections with the service role; every transaction sets its project.
+        worker: Connections with the worker role, for finding projects.
     """
 
     def __init__(self, database: Database, worker: Database) -> None:
         self._database = database
         self._worker = worker
 
-    async def projects(self, what: Kept, after: str, limit: int) -> Sequence[str]:
-        """Returns projects that have rows of a kind, in the order of their ids.
+    async def projects(self, what: RetainedKind, after: str, limit: int) -> Sequence[str]:
+        """Returns the projects that have rows of a kind, in the order of their ids.
 
         Args:
-            what: The kind, old or not.
-            after: The project after which the list begins; empty for the first one.
-            limit: How many at most.
+            what: The kind.
+            after: The list begins after this project; empty for the first one.
+            limit: Most projects.
         """
         values = {"after": after, "projects": limit}
         async with self._worker.system_transaction(read_only=True) as connection:
             return (await connection.execute(_PROJECTS[what], values)).scalars().all()
 
-    async def delete(self, project_id: str, what: Kept, *, days: float, limit: int) -> int:
-        """Deletes a batch of rows older than so many days; returns how many it deleted.
+    async def delete(self, project_id: str, what: RetainedKind, *, days: float, limit: int) -> int:
+        """Deletes a batch of rows older than `days`; returns their number.
 
         Args:
             project_id: The project.
             what: The kind; for EVENTS the rows are runs, each with all of its events.
-            days: Since the end of the run, or the creation of the row.
+            days: Age since the end of the run, or since the creation of the row.
             limit: Rows of the batch.
         """
         values = {"project_id": project_id, "kept_s": days * 86400, "limit": limit}
@@ -125,11 +127,11 @@ class PostgresRetention:
             return (await connection.execute(_DELETE[what], values)).rowcount
 
     async def drop_backlog(self, project_id: str, *, most: int, limit: int) -> int:
-        """Gives up a batch of the oldest deliveries that wait; returns how many.
+        """Fails a batch of the oldest pending deliveries; returns their number.
 
         Args:
             project_id: The project.
-            most: Deliveries that may wait.
+            most: Most pending deliveries.
             limit: Rows of the batch.
         """
         values = {

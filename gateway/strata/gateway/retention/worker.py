@@ -1,4 +1,4 @@
-"""Deletes what is older than the settings say, again and again."""
+"""Background worker that deletes rows after their retention time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from strata.gateway.retention.store import Kept, PostgresRetention
+from strata.gateway.retention.store import PostgresRetention, RetainedKind
 from strata.shared.clock import Clock
 from strata.shared.errors import DeadlineExceededError, StrataError
 from strata.shared.logs import get_logger
 
 _PROJECTS = 100
-# A backlog grows with each run that ends, so it is looked at more often.
+# A backlog grows with each finished run, so it is checked more often.
 _BACKLOG_EVERY_S = 30.0
 
 _log = get_logger(__name__)
@@ -22,16 +22,15 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RetentionTerms:
-    """What is kept, and how the rest is deleted.
+    """Retention times, and the pace of the deletion.
 
     Attributes:
-        event_days: Days after the end of a run for which its events are kept at most; 0 for no
-            limit of the server.
-        delivery_days: Days for which deliveries that are over are kept, and webhooks of one run.
-        backlog: Deliveries of one project that may wait.
+        event_days: Most days to keep the events of a finished run; 0 for no limit of the server.
+        delivery_days: Days to keep finished deliveries, and webhooks of single runs.
+        backlog: Most pending deliveries per project.
         every_s: Seconds between two rounds.
-        batch: Rows of one transaction.
-        pause_s: Seconds between two batches, for work that somebody waits for.
+        batch: Rows per transaction.
+        pause_s: Seconds between two batches, which leave the database to other work.
     """
 
     event_days: float = 90.0
@@ -48,8 +47,8 @@ class RetentionWorker:
     Args:
         store: The rows.
         message_days: Returns the days for which a project keeps messages; 0 for ever.
-        clock: The time between two rounds.
-        terms: What is kept.
+        clock: Clock for the rounds.
+        terms: Retention times.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class RetentionWorker:
         self._terms = terms
 
     async def keep_deleting(self) -> None:
-        """Works for ever."""
+        """Deletes old rows until it is cancelled."""
         next_round = self._clock.monotonic()
         while True:
             try:
@@ -75,17 +74,17 @@ class RetentionWorker:
                     next_round = self._clock.monotonic() + self._terms.every_s
             except StrataError as error:
                 _log.warning("retention waits", error=repr(error))
-            # So that gateways do not move in step.
+            # Random pauses, so that gateways do not work at the same moment.
             pause = min(_BACKLOG_EVERY_S, self._terms.every_s)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def delete_old(self) -> int:
-        """Goes through all projects once; returns how many rows were deleted."""
+        """Deletes old rows of all projects; returns their number."""
         total = 0
-        for what in (Kept.EVENTS, Kept.DELIVERIES, Kept.WEBHOOKS):
+        for what in (RetainedKind.EVENTS, RetainedKind.DELIVERIES, RetainedKind.WEBHOOKS):
             async for project_id in self._projects(what):
                 days = self._terms.delivery_days
-                if what is Kept.EVENTS:
+                if what is RetainedKind.EVENTS:
                     days = await self._event_days(project_id)
                 if days:
                     delete = partial(self._store.delete, project_id, what, days=days)
@@ -95,7 +94,7 @@ class RetentionWorker:
     async def _event_days(self, project_id: str) -> float:
         """Returns the days for which a project's events are kept; 0 for ever.
 
-        Events hold the text of messages, so they are not kept longer than the project keeps those.
+        Events contain the text of messages, so they are kept no longer than the messages.
         """
         try:
             limits = (self._terms.event_days, await self._message_days(project_id))
@@ -105,9 +104,9 @@ class RetentionWorker:
         return min((days for days in limits if days), default=0.0)
 
     async def drop_backlogs(self) -> int:
-        """Gives up the oldest deliveries of projects with too many; returns how many."""
+        """Fails the oldest deliveries of projects with too many; returns their number."""
         total = 0
-        async for project_id in self._projects(Kept.BACKLOG):
+        async for project_id in self._projects(RetainedKind.BACKLOG):
             drop = partial(self._store.drop_backlog, project_id, most=self._terms.backlog)
             dropped = await self._batches(project_id, drop)
             if dropped:
@@ -115,7 +114,7 @@ class RetentionWorker:
             total += dropped
         return total
 
-    async def _projects(self, what: Kept) -> AsyncIterator[str]:
+    async def _projects(self, what: RetainedKind) -> AsyncIterator[str]:
         after = ""
         while projects := await self._store.projects(what, after, _PROJECTS):
             for project_id in projects:
@@ -123,7 +122,7 @@ class RetentionWorker:
             after = projects[-1]
 
     async def _batches(self, project_id: str, delete: Callable[..., Awaitable[int]]) -> int:
-        """Deletes batch by batch; a failure ends the work for this project alone."""
+        """Deletes batch by batch; a failure ends the work for this project only."""
         total, limit = 0, self._terms.batch
         while True:
             try:
@@ -133,14 +132,14 @@ class RetentionWorker:
                 if limit > 1:
                     limit = max(1, limit // 4)
                     continue
-                return self._left(project_id, error, total)
+                return self._log_failure(project_id, error, total)
             except StrataError as error:
-                return self._left(project_id, error, total)
+                return self._log_failure(project_id, error, total)
             total += count
             if count < limit:
                 return total
             await asyncio.sleep(self._terms.pause_s)
 
-    def _left(self, project_id: str, error: StrataError, total: int) -> int:
+    def _log_failure(self, project_id: str, error: StrataError, total: int) -> int:
         _log.warning("old rows not deleted", project_id=project_id, error=repr(error))
         return total

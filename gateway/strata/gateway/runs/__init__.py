@@ -1,1 +1,1 @@
-"""Runs: their life in the database, their dispatch to agent_loop, their event streams."""
+"""Runs: their states in the database, their dispatch to agent_loop, their event streams."""

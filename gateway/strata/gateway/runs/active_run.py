@@ -1,4 +1,4 @@
-"""A run that this gateway carries out."""
+"""State of a run that this gateway executes."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import asyncio
 from enum import Enum, auto
 
 from strata.gateway.runs.domain import Dispatch
-from strata.gateway.runs.live import LiveRun
+from strata.gateway.runs.live_run import LiveRun
 from strata.gateway.runs.states import RunState
 
 
-class Stop(Enum):
-    """How a run under way is to stop."""
+class StopKind(Enum):
+    """How to stop an active run: cancel it, or leave it for another gateway."""
 
     CANCEL = auto()
     ABANDON = auto()
 
 
 class ActiveRun:
-    """A run, its log, its deadline (monotonic time) and the task that carries it out."""
+    """A run with its event log, its deadline (monotonic time) and its task."""
 
     def __init__(self, dispatch: Dispatch, live: LiveRun, deadline: float) -> None:
         self.dispatch = dispatch
         self.deadline = deadline
         self.live = live
-        self.stop: Stop | None = None
+        self.stop: StopKind | None = None
         self.stopped = asyncio.Event()
         self.cancelled = asyncio.Event()
-        # Whether an attempt may have left something: here, or at an earlier holder.
-        self.begun = dispatch.run.attempt > 1
+        # Whether an attempt, here or by an earlier holder, may have had effects.
+        self.may_have_effects = dispatch.run.attempt > 1
         if dispatch.run.state is RunState.CANCELLING:
-            self.ask_to_stop(Stop.CANCEL)
-        # Whether the next run of its conversation was left in the queue.
-        self.next_left = False
+            self.ask_to_stop(StopKind.CANCEL)
+        # Whether the next run of its conversation stays in the queue.
+        self.next_run_queued = False
         self.task: asyncio.Task[None] | None = None
 
     @property
     def abandoned(self) -> bool:
-        """Whether the run is to be left as it is, for another gateway."""
-        return self.stop is Stop.ABANDON
+        """Whether the run is left for another gateway."""
+        return self.stop is StopKind.ABANDON
 
-    def ask_to_stop(self, stop: Stop) -> None:
-        """Asks its task to stop."""
-        # What was abandoned stays so; a cancellation may still turn into that.
-        if self.stop is not Stop.ABANDON:
+    def ask_to_stop(self, stop: StopKind) -> None:
+        """Signals its task to stop."""
+        # ABANDON overrides CANCEL, and is final.
+        if self.stop is not StopKind.ABANDON:
             self.stop = stop
-        if stop is Stop.CANCEL:
+        if stop is StopKind.CANCEL:
             self.cancelled.set()
         self.stopped.set()

@@ -1,4 +1,4 @@
-"""Requests for approval as the gateway keeps them. Pure.
+"""Requests for approval: their records and their errors. Pure.
 
 A run that ends with one leaves its conversation waiting: no message is taken, unless its sender has
 the request denied, until it is answered once or its deadline has passed. A deadline that approves
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Protocol
 from strata.shared.errors import FailedPreconditionError, Reason
 
 if TYPE_CHECKING:
-    # It knows requests for approval.
+    # `domain` imports this module.
     from strata.gateway.runs.domain import Principal
 
 
 class OnApproval(StrEnum):
-    """What to do when the conversation waits for an approval.
+    """What a new run does if its conversation waits for an approval.
 
-    ``ANSWER`` is the run that has the answer: it is accepted only while its request is open.
+    ``ANSWER`` is for the run that has the answer, which is accepted only while its request is open.
     """
 
     REJECT = "REJECT"
@@ -34,13 +34,13 @@ class OnApproval(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AskedApproval:
-    """What a run asked a person for at its end.
+    """A request for approval at the end of a run.
 
     Attributes:
         id: Id of the request.
         request: The request, serialised.
-        expire_time: When the default decision is taken.
-        default_approve: That decision is to approve.
+        expire_time: Deadline, at which the default decision applies.
+        default_approve: Whether the default decision is to approve.
     """
 
     id: str
@@ -55,10 +55,10 @@ class Approval:
 
     Attributes:
         request: The request, serialised.
-        expire_time: When the default decision is taken.
-        decided: It was answered, or the deadline has passed and denies.
-        answer_run_id: The run that went on with the answer, with the default decision, or with a
-            message in its place.
+        expire_time: Deadline, at which the default decision applies.
+        decided: Whether it was answered, or its deadline has passed with a denial.
+        answer_run_id: The run that continued with the answer, with the default decision, or with
+            a message instead.
     """
 
     id: str
@@ -86,7 +86,7 @@ class ApprovalFilter:
 
 @dataclass(frozen=True, slots=True)
 class DueApproval:
-    """A request that nobody has answered, and that the deadline approves."""
+    """An open request that its deadline approves."""
 
     project_id: str
     id: str
@@ -94,7 +94,7 @@ class DueApproval:
 
 
 class ApprovalStore(Protocol):
-    """Where requests for approval are. They are written with the runs that make and answer them."""
+    """Reads requests for approval; they are written with the runs that create and answer them."""
 
     async def approval(self, project_id: str, approval_id: str) -> Approval:
         """Returns a request for approval.
@@ -111,11 +111,11 @@ class ApprovalStore(Protocol):
         ...
 
     async def close_approvals(self, project_id: str, agent_id: str) -> None:
-        """Closes the requests of a deleted agent: they are not pending any more."""
+        """Closes the open requests of a deleted agent."""
         ...
 
     async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
-        """Returns on whose behalf a run acted, and its `max_steps`.
+        """Returns the principal and the `max_steps` of a run.
 
         Raises:
             NotFoundError: There is no such run.
@@ -123,10 +123,10 @@ class ApprovalStore(Protocol):
         ...
 
     async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:
-        """Returns requests of all projects that their deadline approves now, oldest deadline first.
+        """Returns requests of all projects whose deadline approves them now, oldest first.
 
-        They stay open until a run takes their answer, so each is answered once however many
-        gateways look.
+        They stay open until a run takes their answer, so each one is answered once even if several
+        gateways see it.
         """
         ...
 
@@ -141,23 +141,23 @@ def approval_pending(approval_id: str, until: datetime) -> FailedPreconditionErr
     )
 
 
-def not_open(found: Approval) -> FailedPreconditionError:
-    """Returns the error for an answer to a request that is not open any more."""
-    if found.answer_run_id:
+def not_open(approval: Approval) -> FailedPreconditionError:
+    """Returns the error for an answer to a closed request."""
+    if approval.answer_run_id:
         return FailedPreconditionError(
             "The approval was answered before.",
             reason=Reason.APPROVAL_DECIDED,
-            metadata={"approval_id": found.id, "answer_run_id": found.answer_run_id},
+            metadata={"approval_id": approval.id, "answer_run_id": approval.answer_run_id},
         )
     return FailedPreconditionError(
         "The deadline of the approval has passed; its calls count as denied.",
         reason=Reason.APPROVAL_EXPIRED,
-        metadata={"approval_id": found.id},
+        metadata={"approval_id": approval.id},
     )
 
 
 def outdated(approval_id: str, tool_call_id: str, name: str) -> FailedPreconditionError:
-    """Returns the error for the approval of a call whose tool is not the one asked about."""
+    """Returns the error for the approval of a call whose tool has changed since the request."""
     return FailedPreconditionError(
         f"The tool {name} was changed or deleted since its call was asked for. Deny the call; the"
         " agent can ask again.",

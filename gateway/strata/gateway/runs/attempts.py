@@ -1,4 +1,4 @@
-"""How runs are dispatched, and when a run whose attempts fail is given up."""
+"""Settings of the dispatcher, and the count of failed attempts after which a run fails."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from dataclasses import dataclass, field
 from strata.gateway.runs.memory_agents import MemoryBudget
 from strata.shared.errors import AbortedError, InternalError, StrataError, passes
 
-# Failures that are counted; those that pass by themselves are waited for.
+# Failures that count as failed attempts; transient ones are retried without counting.
 _REPEATABLE = (InternalError, AbortedError)
-# Unexpected errors in a row without progress after which a run is given up.
+# Consecutive unexpected errors without progress after which a run fails.
 _MAX_DEFECTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchTerms:
-    """How runs are carried out; times in seconds.
+    """Settings of the dispatcher; times in seconds.
 
     Attributes:
         heartbeat_s: Pause between two renewals of the leases; a third of the lease.
-        poll_s: Pause between two looks for runs that nobody holds.
-        max_attempts: Failed dispatches without progress before a run is given up; a gateway that
-            was lost with the run counts as one. A service that is away does not count: it is
-            waited for until the run's deadline.
+        poll_s: Pause between two look-ups of runs without a lease.
+        max_attempts: Failed dispatches without progress after which a run fails; a gateway that
+            died with the run counts as one. An unavailable service does not count: the run waits
+            for it until its deadline.
         first_pause_s: Pause before the second dispatch; it doubles from there.
         longest_pause_s: Longest pause between dispatches.
-        settle_s: How long agent_loop may take to end a turn that was cancelled, or whose
-            deadline has passed.
-        max_memory_runs: Runs of memory agents that this gateway carries out at once, beside
+        settle_s: Time for agent_loop to end a turn that was cancelled or has passed its deadline.
+        max_memory_runs: Most concurrent runs of memory agents in this gateway, in addition to
             max_runs.
-        max_memory_runs_of_project: Those of one project.
-        memory_budget: Tokens that they may take.
-        max_runs: Runs that this gateway carries out at once. A project has its share of them at
-            most; runs that have no slot wait in the queue, from which the projects are served
-            in turn. A few more can be under way for a moment: a run may be accepted while others
-            are being claimed.
+        max_memory_runs_of_project: Most of them per project.
+        memory_budget: Tokens that they may use.
+        max_runs: Most concurrent runs in this gateway. A project gets at most its share; runs
+            without a slot wait in the queue, from which the projects are served in turn. For a
+            moment there can be a few more, if a run is accepted while others are being claimed.
     """
 
     heartbeat_s: float = 3.0
@@ -50,16 +48,16 @@ class DispatchTerms:
 
 
 class AttemptFailures:
-    """What the attempts of a run failed with, and when that is enough.
+    """Counts the failed attempts of a run, and tells when the run fails.
 
-    A service that is away says nothing about the run: it is waited for. A stream that breaks off
-    in the middle of a turn, and a defect, are counted until the run makes progress: the run may be
-    what kills its process. A defect that comes again at once comes every time.
+    An unavailable service does not count: the run waits for it. A stream that breaks off in the
+    middle of a turn, and an unexpected error, count until the run makes progress: the run itself
+    may crash the process. An unexpected error that repeats at once counts as permanent.
 
     Args:
         terms: Times and bounds.
-        progress: How far the run has come.
-        lost: Gateways that were lost since then while they carried it out.
+        progress: Progress of the run.
+        lost: Gateways that died with the run since that progress.
     """
 
     def __init__(self, terms: DispatchTerms, progress: object = None, lost: int = 0) -> None:
@@ -70,7 +68,7 @@ class AttemptFailures:
         self._pause_s = terms.first_pause_s
 
     def note(self, error: StrataError, progress: object, *, broke_off: bool) -> None:
-        """Takes a failure in."""
+        """Counts a failure."""
         if progress != self._progress:
             self._progress, self._counted, self._defects = progress, 0, 0
             self._pause_s = self._terms.first_pause_s
@@ -79,14 +77,14 @@ class AttemptFailures:
         self._defects = self._defects + 1 if isinstance(error, InternalError) else 0
 
     def exhausted(self, error: StrataError) -> bool:
-        """Says whether the run is to be given up."""
+        """Whether the run fails after this error."""
         if not passes(error) and not isinstance(error, _REPEATABLE):
             return True
         return self.too_many or self._defects >= _MAX_DEFECTS
 
     @property
     def too_many(self) -> bool:
-        """Whether the run may be dispatched no more, since nothing came of it too often."""
+        """Whether too many attempts without progress have failed."""
         return self._counted >= self._terms.max_attempts
 
     def pause(self, error: StrataError) -> float:

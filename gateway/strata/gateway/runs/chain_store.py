@@ -1,4 +1,4 @@
-"""Chains of runs in PostgreSQL; the contract is `chains.ChainStore`."""
+"""`chains.ChainStore` in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import text
 
-from strata.gateway.runs.chains import AskedRun, Chain, Link, Wait
+from strata.gateway.runs.chains import AskedRun, Chain, ChainLink, Wait
 from strata.gateway.runs.states import OPEN_STATES, RunState
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
@@ -62,10 +62,10 @@ SELECT id AS run_id, agent_id, state FROM gateway.runs
 
 
 class PostgresChains:
-    """Which runs started which, and wait for which.
+    """Reads which runs started or wait for which other runs.
 
     Args:
-        database: As the service role; every transaction names its project.
+        database: Connections with the service role; every transaction sets its project.
     """
 
     def __init__(self, database: Database) -> None:
@@ -79,7 +79,8 @@ class PostgresChains:
         if not rows:
             raise run_not_found(run_id)
         return [
-            Link(row.id, row.agent_id, row.conversation_id, RunState(row.state)) for row in rows
+            ChainLink(row.id, row.agent_id, row.conversation_id, RunState(row.state))
+            for row in rows
         ]
 
     async def waits(self, project_id: str, conversation_id: str) -> Sequence[Wait]:

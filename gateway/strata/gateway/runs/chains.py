@@ -1,4 +1,4 @@
-"""Runs that the agents of other runs start: who waits for whom, and how far it may go. Pure.
+"""Chains of runs: runs that agents of other runs start by sending messages. Pure.
 
 An agent sends a message to another by a tool; the run of the message has the agent's run as its
 parent. A chain is a run, its parent, the parent of that and so on. A conversation has one run at a
@@ -17,7 +17,7 @@ from strata.shared.errors import FailedPreconditionError, Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """A run of a chain."""
 
     run_id: str
@@ -50,12 +50,12 @@ class AskedRun:
     state: RunState
 
 
-Chain = Sequence[Link]
+Chain = Sequence[ChainLink]
 """A run first, then its parents."""
 
 
 class ChainStore(Protocol):
-    """Where chains are."""
+    """Reads chains of runs."""
 
     async def chain(self, project_id: str, run_id: str, limit: int) -> Chain:
         """Returns a run and its parents, `limit` runs at most.
@@ -66,20 +66,20 @@ class ChainStore(Protocol):
         ...
 
     async def waits(self, project_id: str, conversation_id: str) -> Sequence[Wait]:
-        """Returns whom the run of a conversation waits for, whom these wait for, and so on."""
+        """Returns the waits of the run of a conversation, and transitively theirs."""
         ...
 
     async def asked(self, project_id: str, run_id: str) -> Sequence[AskedRun]:
-        """Returns the runs that answer the agent of a run, over or not, by id."""
+        """Returns the open and finished runs that answer the agent of a run, by id."""
         ...
 
     async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
-        """Returns the runs that are not over and that the agent of a run waits for."""
+        """Returns the open runs that the agent of a run waits for."""
         ...
 
 
 def conversation_with(chain: Chain, agent_id: str) -> str:
-    """Returns the conversation in which an agent of the chain asked; empty if it is none of them.
+    """Returns the conversation in which an agent of the chain asked; empty for other agents.
 
     What is told to an agent that asked belongs where it asked, and not into its default
     conversation.
@@ -88,11 +88,11 @@ def conversation_with(chain: Chain, agent_id: str) -> str:
 
 
 def check_chain(chain: Chain, *, limit: int) -> None:
-    """Makes sure that the agent of the first run may send messages.
+    """Checks that the agent of the first run may send messages.
 
     Args:
-        chain: Its run and the parents of that.
-        limit: Runs that a chain may have.
+        chain: Its run, then the parents.
+        limit: Most runs in a chain.
 
     Raises:
         FailedPreconditionError: Its run is over (``RUN_FINISHED``), or the chain is too long
@@ -114,30 +114,30 @@ def check_chain(chain: Chain, *, limit: int) -> None:
         )
 
 
-def check_waits(own: Link, conversation_id: str, waits: Sequence[Wait]) -> None:
-    """Makes sure that a run may wait for the answer to a message.
+def check_waits(own: ChainLink, conversation_id: str, waits: Sequence[Wait]) -> None:
+    """Checks that a run may wait for the answer to a message.
 
     Args:
         own: The run.
-        conversation_id: Where the message goes.
-        waits: What is waited for in that conversation, and behind that.
+        conversation_id: The conversation that receives the message.
+        waits: The waits of that conversation's run, and transitively theirs.
 
     Raises:
         FailedPreconditionError: It would wait for itself (``AGENT_WAITS``).
     """
     if conversation_id == own.conversation_id:
-        told = "This is your own conversation: you would wait for yourself."
-        raise _would_wait(told, own.agent_id, own.run_id)
+        message = "This is your own conversation: you would wait for yourself."
+        raise _would_wait(message, own.agent_id, own.run_id)
     for wait in waits:
         if wait.conversation_id == own.conversation_id:
-            told = (
+            message = (
                 f"{wait.agent_id} waits for your answer, so you cannot wait for what it would have"
                 " to answer first. Say what you have to say in your reply."
             )
-            raise _would_wait(told, wait.agent_id, wait.run_id)
+            raise _would_wait(message, wait.agent_id, wait.run_id)
 
 
-def _would_wait(told: str, agent_id: str, run_id: str) -> FailedPreconditionError:
+def _would_wait(message: str, agent_id: str, run_id: str) -> FailedPreconditionError:
     return FailedPreconditionError(
-        told, reason=Reason.AGENT_WAITS, metadata={"agent_id": agent_id, "run_id": run_id}
+        message, reason=Reason.AGENT_WAITS, metadata={"agent_id": agent_id, "run_id": run_id}
     )

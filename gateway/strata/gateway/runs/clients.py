@@ -1,4 +1,4 @@
-"""Other services as the gateway sees them: turns, which agents there are, versions of tools."""
+"""Clients of other services: turns, agents and groups of agent_loop, versions of tools."""
 
 from __future__ import annotations
 
@@ -100,30 +100,30 @@ class GroupDirectory:
 
 
 class GrpcToolVersions:
-    """Tells which versions of tools a project has now, over a channel to tool_execution."""
+    """Reads the present versions of a project's tools from tool_execution."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = execution_grpc.ExecutionServiceStub(channel)
 
     async def versions(self, names: Iterable[str]) -> Mapping[str, str]:
-        """Returns the versions of tools by name, without those that are not there (any more)."""
+        """Returns the versions of tools by name; missing tools are left out."""
         request = execution_pb.ResolveToolsRequest(names=sorted(set(names)), skip_missing=True)
         response = await self._stub.ResolveTools(request)
         return {tool.name: tool.version for tool in response.tools}
 
 
 class AgentDirectory:
-    """Remembers, for a while, which agents and conversations exist.
+    """Checks that agents and conversations exist, with a cache.
 
-    Only what exists is remembered: an agent made a moment ago is always found. One that
-    was deleted through another gateway is believed in for at most `ttl_s`; its run then
-    ends with AGENT_NOT_FOUND.
+    Only existing agents are cached, so a new agent is always found. An agent that was deleted
+    through another gateway stays in the cache for at most `ttl_s`; its run then ends with
+    AGENT_NOT_FOUND.
 
     Args:
-        channel: To agent_loop.
+        channel: Channel to agent_loop.
         clock: The time.
-        size: How many are remembered.
-        ttl_s: For how long, in seconds.
+        size: Most entries.
+        ttl_s: Seconds to keep an entry.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class AgentDirectory:
         self._known: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
     async def check(self, project_id: str, agent_id: str, conversation_id: str) -> None:
-        """Makes sure that the agent and its conversation exist.
+        """Checks that the agent and its conversation exist.
 
         Raises:
             NotFoundError: ``AGENT_NOT_FOUND`` or ``CONVERSATION_NOT_FOUND``.
@@ -150,7 +150,7 @@ class AgentDirectory:
         if conversation_id == default_conversation_id(agent_id):
             await self._stub.GetAgent(agent_pb.GetAgentRequest(agent_id=agent_id))
         else:
-            # The one call of the contract that names a conversation and changes nothing.
+            # The only call of the API that looks up a conversation and changes nothing.
             await self._stub.GetContextWindow(
                 agent_pb.GetContextWindowRequest(agent_id=agent_id, conversation_id=conversation_id)
             )
@@ -160,7 +160,7 @@ class AgentDirectory:
             self._known.popitem(last=False)
 
     def forget(self, project_id: str, agent_id: str | None = None) -> None:
-        """Forgets an agent, or all agents of a project."""
+        """Drops an agent, or all agents of a project, from the cache."""
         gone = [
             key
             for key in self._known

@@ -1,4 +1,4 @@
-"""Runs between the wire and the domain; requests are checked here."""
+"""Validates and converts requests and responses for runs."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def new_run(
     kind: RunKind,
     chain: Chain = (),
 ) -> NewRun:
-    """Returns the run that a request asks for.
+    """Returns the run to start for a request.
 
-    With a group_id the agent is asked within the run of that group (see `is_asked_in_group`).
+    With a group_id, the run is part of that group's run (see `is_asked_in_group`).
 
     Args:
         request: The request.
-        caller: Who makes it.
+        caller: The caller.
         kind: What starts the run.
-        chain: The run whose agent makes it, and its parents; empty if a client does.
+        chain: The run whose agent makes the request, and its parents; empty for a client.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -115,7 +115,7 @@ def new_run(
 
 
 def is_asked_in_group(request: pb.SendMessageRequest | pb.StartRunRequest, caller: Caller) -> bool:
-    """Says whether the manager agent of a group asks one of its members."""
+    """Whether the manager agent of a group asks one of its members."""
     asks = isinstance(request, pb.SendMessageRequest) and caller.run_id is not None
     return asks and bool(request.agent_id and request.group_id)
 
@@ -126,7 +126,7 @@ def new_group_run(
     kind: RunKind,
     chain: Chain = (),
 ) -> NewRun:
-    """Returns the run of a group that a request asks for; `with_group` completes it.
+    """Returns the run of a group to start for a request; `with_group` completes it.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -152,9 +152,9 @@ def new_group_run(
 
 
 def with_group(new: NewRun, group: group_pb.Group) -> NewRun:
-    """Returns a new run with its group as it is now.
+    """Returns a new run with the present state of its group.
 
-    The group is not in the hash: a repeated request means the same run when it has changed.
+    The group is not in the hash, so a repeated request gets the same run if the group has changed.
     """
     payload = turn_pb.ExecuteRunRequest.FromString(new.payload)
     payload.group.CopyFrom(group)
@@ -217,7 +217,7 @@ def _start_violations(request: pb.StartRunRequest) -> Iterator[FieldViolation]:
 
 
 def _start_time(request: pb.StartRunRequest) -> datetime | None:
-    """Returns when a run may start; None if the field holds no time."""
+    """Returns when a run may start; None if the field is not a valid time."""
     try:
         return request.start_time.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError):
@@ -225,17 +225,17 @@ def _start_time(request: pb.StartRunRequest) -> datetime | None:
 
 
 def _start_mark(run_at: datetime | None) -> bytes:
-    """Returns what tells requests apart that differ in the time alone; nothing for at once."""
+    """Returns the start time as part of the request's hash; empty for an immediate start."""
     return b"" if run_at is None else f"|{run_at.isoformat()}".encode()
 
 
 def principal_of(caller: Caller) -> Principal:
-    """Returns on whose behalf a run acts that a caller starts."""
+    """Returns the principal of a run that a caller starts."""
     return Principal(caller.organization_id, caller.project_id, caller.principal, caller.scopes)
 
 
 def refuse(violations: Iterable[FieldViolation]) -> None:
-    """Refuses a request with violations.
+    """Raises an error if a request has violations.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -252,14 +252,14 @@ def refuse(violations: Iterable[FieldViolation]) -> None:
 def run_violations(
     request: pb.SendMessageRequest | pb.StartRunRequest | pb.RespondToApprovalRequest,
 ) -> Iterator[FieldViolation]:
-    """Says what is wrong with what all requests for a run have."""
+    """Yields the violations of the fields that all requests for a run share."""
     yield from request_id_violations(request.request_id)
     if not 0 <= request.max_steps <= MAX_STEPS:
         yield FieldViolation("max_steps", f"must be between 0 (the default) and {MAX_STEPS}")
 
 
 def request_id_violations(request_id: str) -> Iterator[FieldViolation]:
-    """Says what is wrong with a request_id."""
+    """Yields the violations of a request_id."""
     if request_id and _REQUEST_ID.fullmatch(request_id) is None:
         yield FieldViolation("request_id", "must be at most 128 printable ASCII characters")
 
@@ -288,7 +288,7 @@ def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterato
                     f"{field}.{name}", f"must be at most {_MAX_NAME} printable characters"
                 )
         if not UNTRUSTED.issuperset(message.taint):
-            yield FieldViolation(f"{field}.taint", "must hold WEB and MCP alone")
+            yield FieldViolation(f"{field}.taint", "must contain only WEB and MCP")
         if len(message.parts) > _MAX_PARTS:
             yield FieldViolation(f"{field}.parts", f"must hold at most {_MAX_PARTS} parts")
             return
@@ -296,7 +296,7 @@ def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterato
 
 
 def run_filter(request: pb.ListRunsRequest) -> RunFilter:
-    """Returns which runs a listing asks for.
+    """Returns the filter of a list request.
 
     Raises:
         InvalidArgumentError: A malformed id or an unknown state.
@@ -315,7 +315,7 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
         )
     except ValueError:
         raise InvalidArgumentError(
-            "states holds an unknown state.",
+            "states contains an unknown state.",
             violations=[FieldViolation("states", "is not a known state")],
         ) from None
     return RunFilter(request.agent_id or request.group_id, request.conversation_id, states)
@@ -324,18 +324,18 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
 def execute_request(
     dispatch: Dispatch, attempt: int, remaining_s: float
 ) -> turn_pb.ExecuteRunRequest:
-    """Returns what agent_loop is asked to do within `remaining_s` seconds."""
+    """Returns the request to agent_loop for a dispatch, with `remaining_s` until its deadline."""
     request = turn_pb.ExecuteRunRequest.FromString(dispatch.payload)
     request.run_id = dispatch.run.id
     request.attempt = attempt
-    # Followers decide for themselves; somebody may join who wants the tokens.
+    # Each follower decides for itself; one that wants the tokens may join later.
     request.stream_tokens = True
     request.remaining_time.FromTimedelta(timedelta(seconds=remaining_s))
     return request
 
 
 def run_to_pb(run: Run) -> pb.Run:
-    """Returns a run as the wire has it."""
+    """Converts a run."""
     of_group = is_group(run.agent_id)
     out = pb.Run(
         id=run.id,
@@ -366,7 +366,7 @@ def run_to_pb(run: Run) -> pb.Run:
 
 
 def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:
-    """Returns how far a memory agent has read as the wire has it."""
+    """Converts the progress of a memory agent."""
     out = pb.MemoryStatus(
         agent_id=mark.agent_id,
         conversation_id="" if mark.file_id else mark.conversation_id,
@@ -390,7 +390,7 @@ def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:
 
 
 def usage_of(usage: usage_pb2.Usage) -> Usage:
-    """Returns a usage of the domain."""
+    """Converts a usage from protobuf."""
     return Usage(
         usage.prompt_tokens,
         usage.completion_tokens,
@@ -403,7 +403,7 @@ def usage_of(usage: usage_pb2.Usage) -> Usage:
 
 
 def usage_to_pb(usage: Usage) -> usage_pb2.Usage:
-    """Returns a usage as the wire has it."""
+    """Converts a usage to protobuf."""
     return usage_pb2.Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
@@ -416,28 +416,28 @@ def usage_to_pb(usage: Usage) -> usage_pb2.Usage:
 
 
 def failure_to_pb(failure: RunFailure) -> run_event_pb2.RunError:
-    """Returns a failure as the wire has it."""
+    """Converts a failure."""
     return run_event_pb2.RunError(
         reason=failure.reason, message=failure.message, retryable=failure.retryable
     )
 
 
 def failure_of(error: StrataError, *, retryable: bool) -> RunFailure:
-    """Returns the failure of a run that an error ended."""
+    """Returns the failure of a run that ended with an error."""
     return RunFailure(error.reason.value, error.message, retryable)
 
 
 def taint_of(labels: Iterable[message_pb2.Provenance.ValueType]) -> tuple[str, ...]:
-    """Returns labels by their names; what this release does not know is left out."""
+    """Returns the names of labels, without labels unknown to this release."""
     known = message_pb2.Provenance.values()
     names = (message_pb2.Provenance.Name(label) for label in labels if label in known)
     return tuple(name.removeprefix("PROVENANCE_") for name in names)
 
 
 def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure | None]:
-    """Returns why a run ended, and what went wrong.
+    """Returns the stop reason and the failure of a run.
 
-    An end without a reason, or with one this release does not know, is an error.
+    A missing stop reason, or one unknown to this release, counts as ERROR.
     """
     failure = None
     if finished.HasField("error"):
@@ -455,14 +455,14 @@ def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure
     return stop_reason, failure
 
 
-def finished(
+def build_run_finished(
     stop_reason: StopReason,
     usage: Usage,
     step_count: int,
     failure: RunFailure | None = None,
     taint: Iterable[str] = (),
 ) -> run_event_pb2.RunFinished:
-    """Returns the terminal event of a run that the gateway itself ends."""
+    """Returns the last event of a run that the gateway itself ends."""
     event = run_event_pb2.RunFinished(
         stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{stop_reason}"),
         usage=usage_to_pb(usage),
@@ -475,9 +475,9 @@ def finished(
 
 
 def finished_event(run_id: str, stop_reason: StopReason, usage: Usage) -> bytes:
-    """Returns the only event of a run that never began, serialised."""
+    """Returns the only event of a run that never started, serialised."""
     event = run_event_pb2.RunEvent(
-        sequence=1, run_id=run_id, run_finished=finished(stop_reason, usage, 0)
+        sequence=1, run_id=run_id, run_finished=build_run_finished(stop_reason, usage, 0)
     )
     event.create_time.GetCurrentTime()
     return event.SerializeToString()

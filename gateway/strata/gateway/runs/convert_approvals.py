@@ -1,4 +1,4 @@
-"""Approvals between the wire and the domain; answers are checked here."""
+"""Validates and converts requests for approval and their answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strata.gateway.runs.convert import (
     refuse,
     run_violations,
 )
-from strata.gateway.runs.domain import Ending, NewRun, Principal, RunKind
+from strata.gateway.runs.domain import NewRun, Principal, RunEnding, RunKind
 from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
 from strata.shared.errors import FieldViolation, PermissionDeniedError, Reason
@@ -35,7 +35,7 @@ _STATUSES = (
 
 
 def asked_approval(request: message_pb2.ApprovalRequestPart) -> AskedApproval:
-    """Returns what a run asks for, from its event."""
+    """Converts a request for approval from a run's event."""
     return AskedApproval(
         request.approval_id,
         request.SerializeToString(deterministic=True),
@@ -45,14 +45,15 @@ def asked_approval(request: message_pb2.ApprovalRequestPart) -> AskedApproval:
 
 
 def with_response_format(asked: AskedApproval, payload: bytes) -> AskedApproval:
-    """Returns what a run asks for, with the response format that its message asked for.
+    """Returns a request for approval with the response format of the run's message.
 
-    The run that goes on with the answer takes it from there: nothing is kept of the message once
-    its run has ended.
+    The run that continues with the answer reads the format from there, because the message is not
+    stored after its run has ended.
+
 
     Args:
-        asked: What the run asks for.
-        payload: What the run was dispatched with.
+        asked: The request for approval.
+        payload: The payload of the run.
     """
     dispatched = turn_pb.ExecuteRunRequest.FromString(payload)
     if not dispatched.HasField("response_format"):
@@ -63,26 +64,26 @@ def with_response_format(asked: AskedApproval, payload: bytes) -> AskedApproval:
 
 
 def request_of(approval: Approval) -> message_pb2.ApprovalRequestPart:
-    """Returns the request as the wire has it."""
+    """Returns the stored request as a message."""
     return message_pb2.ApprovalRequestPart.FromString(approval.request)
 
 
 def check_answer(request: pb.RespondToApprovalRequest) -> None:
-    """Checks what can be told without the request that is answered.
+    """Validates an answer without the request that it answers.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
     check_id(request.approval_id, "approval", field="approval_id")
-    refuse([*run_violations(request), *_shape(request)])
+    refuse([*run_violations(request), *_decision_violations(request)])
 
 
 def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller: Caller) -> NewRun:
-    """Returns the run that an answer asks for.
+    """Returns the run that continues with an answer.
 
     Raises:
-        InvalidArgumentError: The decisions are not those that are asked for.
-        PermissionDeniedError: They bring a return that the key may not give (``SCOPE_MISSING``).
+        InvalidArgumentError: The decisions do not match the request.
+        PermissionDeniedError: The key may not supply a return (``SCOPE_MISSING``).
     """
     asked = request_of(approval)
     refuse(list(_mismatches(request, asked)))
@@ -90,16 +91,16 @@ def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller:
     answer = message_pb2.ApprovalResponsePart(
         approval_id=approval.id, decisions=request.decisions, answered_by=caller.principal
     )
-    new = _run_with(answer, approval, principal_of(caller), request.max_steps)
+    new = _answer_run(answer, approval, principal_of(caller), request.max_steps)
     return replace(new, kind=RunKind.FOREGROUND, request_id=request.request_id or None)
 
 
 def default_run(approval: Approval, principal: Principal, max_steps: int) -> NewRun:
-    """Returns the run that approves all that is asked for, since nobody has answered.
+    """Returns the run that approves all calls of a request after its deadline.
 
     Args:
         approval: The request.
-        principal: On whose behalf the run acted that asked.
+        principal: The principal of the run that asked.
         max_steps: Most model calls of that run; 0 for the default.
     """
     asked = request_of(approval)
@@ -116,22 +117,22 @@ def default_run(approval: Approval, principal: Principal, max_steps: int) -> New
         ],
         by_default=True,
     )
-    return _run_with(answer, approval, principal, max_steps)
+    return _answer_run(answer, approval, principal, max_steps)
 
 
-def answered_in_vain(payload: bytes, ending: Ending) -> Ending:
-    """Returns the end of a run that has come to no call; it opens again what the run answered.
+def reopened_if_no_call_ran(payload: bytes, ending: RunEnding) -> RunEnding:
+    """Returns the end of a run that made no approved call, which reopens the request it answered.
 
-    What was denied, or returned by the client, needs no run of its own: the next one tells it.
+    Denied calls and returns by the client need no run of their own: the next run passes them on.
 
     Args:
-        payload: What the run was dispatched with.
+        payload: The payload of the run.
         ending: Its end.
     """
     if ending.state not in (RunState.FAILED, RunState.CANCELLED):
         return ending
     if ending.failure is not None and ending.failure.reason == Reason.APPROVAL_NOT_FOUND.value:
-        # The conversation has no such request: it is over, whatever the gateway knows of it.
+        # The conversation has no such request, so it must not be reopened.
         return ending
     answer = turn_pb.ExecuteRunRequest.FromString(payload).approval
     runs = any(
@@ -140,7 +141,7 @@ def answered_in_vain(payload: bytes, ending: Ending) -> Ending:
     return replace(ending, reopens=answer.approval_id) if runs else ending
 
 
-def _run_with(
+def _answer_run(
     answer: message_pb2.ApprovalResponsePart,
     approval: Approval,
     principal: Principal,
@@ -156,7 +157,7 @@ def _run_with(
     if asked.HasField("response_format"):
         request.response_format.CopyFrom(asked.response_format)
     payload = request.SerializeToString(deterministic=True)
-    # What the client asks for: a request may be repeated with another key of the project.
+    # Hash only the client's request, which may be repeated with another key of the project.
     request.approval.ClearField("answered_by")
     asked_for = request.SerializeToString(deterministic=True)
     return NewRun(
@@ -176,9 +177,9 @@ def _run_with(
 def _check_returns(
     request: pb.RespondToApprovalRequest, asked: message_pb2.ApprovalRequestPart, caller: Caller
 ) -> None:
-    """Refuses a return in place of a call that Strata would run, unless the key may write.
+    """Refuses a return for a call that Strata would run, unless the key has the scope write.
 
-    Who may only decide whether a call runs must not say what it returned.
+    A key that may only approve calls must not supply their returns.
     """
     if Scope.WRITE in caller.scopes:
         return
@@ -196,7 +197,7 @@ def _check_returns(
 def approved_tools(
     request: pb.RespondToApprovalRequest, approval: Approval
 ) -> Mapping[str, tuple[str, str]]:
-    """Returns name and version of the tools whose calls shall run, by id of the call."""
+    """Returns name and version of the tools of approved calls, by id of the call."""
     asked = request_of(approval)
     names = {call.tool_call_id: call.name for call in asked.tool_calls}
     versions = {bound.tool_call_id: bound.tool_version for bound in asked.bindings}
@@ -211,7 +212,7 @@ def approved_tools(
 
 
 def approval_filter(request: pb.ListApprovalsRequest) -> ApprovalFilter:
-    """Returns which approvals a listing asks for.
+    """Returns the filter of a list request.
 
     Raises:
         InvalidArgumentError: A malformed id.
@@ -222,7 +223,7 @@ def approval_filter(request: pb.ListApprovalsRequest) -> ApprovalFilter:
 
 
 def approval_to_pb(approval: Approval) -> pb.Approval:
-    """Returns an approval as the wire has it."""
+    """Converts a stored request for approval."""
     out = pb.Approval(
         request=request_of(approval),
         agent_id=approval.agent_id,
@@ -235,7 +236,7 @@ def approval_to_pb(approval: Approval) -> pb.Approval:
     return out
 
 
-def _shape(request: pb.RespondToApprovalRequest) -> Iterator[FieldViolation]:
+def _decision_violations(request: pb.RespondToApprovalRequest) -> Iterator[FieldViolation]:
     for index, decision in enumerate(request.decisions):
         field = f"decisions[{index}]"
         for name, text, limit in (
@@ -260,8 +261,8 @@ def _mismatches(
     request: pb.RespondToApprovalRequest, asked: message_pb2.ApprovalRequestPart
 ) -> Iterator[FieldViolation]:
     expected = [call.tool_call_id for call in asked.tool_calls]
-    given = [decision.tool_call_id for decision in request.decisions]
-    if sorted(given) != sorted(expected):
+    decided = [decision.tool_call_id for decision in request.decisions]
+    if sorted(decided) != sorted(expected):
         yield FieldViolation(
             "decisions", f"must be about each of {', '.join(expected)}, once, and no other call"
         )

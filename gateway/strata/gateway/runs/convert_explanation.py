@@ -1,4 +1,4 @@
-"""Between the explanation of a run and its messages."""
+"""Converts the explanation of a run to protobuf messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from datetime import datetime, timedelta
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.convert import run_to_pb, usage_to_pb
 from strata.gateway.runs.domain import Run, Usage
-from strata.gateway.runs.explaining import Explanation, Part, Span, SpanKind, Step, parts_of
+from strata.gateway.runs.explanation import (
+    ExplainedStep,
+    Explanation,
+    KindTotal,
+    Span,
+    SpanKind,
+    parts_of,
+)
 from strata.gateway.runs.prices import ModelPrice
 
 MAX_SPANS = 5000
@@ -18,12 +25,12 @@ Prices = Mapping[str, ModelPrice]
 
 
 def explanation_to_pb(run: Run, explanation: Explanation, prices: Prices) -> pb.ExplainRunResponse:
-    """Returns an explanation as the wire has it.
+    """Converts an explanation.
 
     Args:
         run: The run.
-        explanation: What it did.
-        prices: What tokens cost, by handle of the model.
+        explanation: Its explanation.
+        prices: Prices of tokens by model handle.
     """
     spans = explanation.spans
     return pb.ExplainRunResponse(
@@ -37,14 +44,14 @@ def explanation_to_pb(run: Run, explanation: Explanation, prices: Prices) -> pb.
     )
 
 
-def step_to_pb(run: Run, step: Step, prices: Prices) -> pb.RunStep:
-    """Returns a step as the wire has it; see `explanation_to_pb`."""
+def step_to_pb(run: Run, step: ExplainedStep, prices: Prices) -> pb.RunStep:
+    """Converts a step; see `explanation_to_pb`."""
     calls = [span for span in step.spans if span.kind is SpanKind.MODEL]
     tools = [span.name for span in step.spans if span.kind is SpanKind.TOOL]
     out = pb.RunStep(
         step=step.number,
         step_id=step.step_id,
-        # The last one gave the reply that the step holds.
+        # The last call returned the reply of the step.
         model=calls[-1].name if calls else "",
         attempt=step.spans[-1].attempt,
         share_ms=sum(span.share_ms for span in step.spans),
@@ -95,7 +102,7 @@ def _models_to_pb(spans: Iterable[Span], prices: Prices) -> list[pb.ModelUsage]:
     ]
 
 
-def _part_to_pb(part: Part) -> pb.RunPart:
+def _part_to_pb(part: KindTotal) -> pb.RunPart:
     return pb.RunPart(kind=part.kind, count=part.count, share_ms=part.share_ms)
 
 
@@ -104,7 +111,7 @@ def _time(run: Run, span: Span) -> datetime:
 
 
 def _cost(spans: Iterable[Span], prices: Prices) -> int | None:
-    """Returns the price of the tokens of spans; None if none of their models has one."""
+    """Returns the cost of the tokens of spans in millionths; None if no model has a price."""
     costs = [
         prices[span.model].micros(span.usage)
         for span in spans

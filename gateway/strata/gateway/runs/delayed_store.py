@@ -8,8 +8,7 @@ from sqlalchemy import text
 
 from strata.shared.db import Database
 
-# Runs of memory agents that wait after a failure act with the key of a turn; they are not planned
-# by anybody.
+# Runs of memory agents that wait after a failure also have a start time; they are no delayed runs.
 _OF_PRINCIPAL = text("""
 SELECT id FROM gateway.runs
  WHERE project_id = :project_id AND principal = :principal
@@ -22,7 +21,7 @@ class PostgresDelayedRuns:
     """Implements `DelayedRunStore`.
 
     Args:
-        database: As the service role; every transaction names its project.
+        database: Connections with the service role; every transaction sets its project.
     """
 
     def __init__(self, database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Carries out the runs that this gateway holds, and takes those that nobody holds."""
+"""Executes the runs that this gateway holds, and claims runs that no gateway holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs import convert
-from strata.gateway.runs.active_run import ActiveRun, Stop
+from strata.gateway.runs.active_run import ActiveRun, StopKind
 from strata.gateway.runs.attempts import AttemptFailures, DispatchTerms
 from strata.gateway.runs.domain import (
     Accepted,
@@ -25,7 +25,7 @@ from strata.gateway.runs.domain import (
     StopReason,
     takes_slot,
 )
-from strata.gateway.runs.live import LiveRun, RunHub
+from strata.gateway.runs.live_run import LiveRun, RunHub
 from strata.gateway.runs.slots import RunSlots
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
@@ -48,21 +48,21 @@ ResultT = TypeVar("ResultT")
 
 _log = get_logger(__name__)
 
-# The token of a run outlives the run by this, for what is under way at its deadline.
+# The token of a run outlives its deadline by this, for calls that are under way then.
 _TOKEN_MARGIN_S = 60.0
 _CLAIM_BATCH = 50
 
 
 class TurnClient(Protocol):
-    """The agent loop, as the dispatcher needs it."""
+    """The interface to the agent loop."""
 
     def execute(
         self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
     ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
-        """Runs a turn and yields what happens; leaving the iteration breaks the stream off.
+        """Runs a turn and yields its responses; leaving the iteration breaks the stream off.
 
-        Setting `cancel` cancels the run; then its end still follows. A stream that is broken off
-        cancels nothing.
+        Setting `cancel` cancels the run, whose end still follows. Breaking off the stream cancels
+        nothing.
 
         Raises from the iteration: the `StrataError` that ended the stream.
         """
@@ -70,18 +70,18 @@ class TurnClient(Protocol):
 
 
 class Dispatcher:
-    """Carries out runs.
+    """Executes runs.
 
     Args:
         store: Runs and leases.
-        hub: Where the live runs are found by their followers.
+        hub: Registry of live runs for their followers.
         turns: The agent loop.
-        signer: Signs the token that a run acts with.
+        signer: Signs the tokens of runs.
         clock: The time.
-        owner: Names this gateway, as in the store.
-        terms: Times and bounds.
-        on_not_found: Told the project and agent when agent_loop knows no such agent.
-        on_memory_run: Told the payload of a memory agent's run that has ended; must not raise.
+        owner: Id of this gateway in the store.
+        terms: Times and limits.
+        on_not_found: Called with project and agent if agent_loop does not find the agent.
+        on_memory_run: Called with the payload of a memory agent's finished run; must not raise.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Dispatcher:
         self._on_memory_run = on_memory_run
         self._active: dict[str, ActiveRun] = {}
         self._slots = RunSlots(self._terms.max_runs)
-        # Memory agents take no slot from anybody.
+        # Runs of memory agents have slots of their own.
         self._memory_slots = RunSlots(
             self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
         )
@@ -118,7 +118,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
 
     async def accept(self, new: NewRun) -> Accepted:
-        """Stores a run and begins to carry it out, if its conversation and a slot are free.
+        """Stores a run, and starts it if its conversation and a slot are free.
 
         Raises: as `RunStore.accept`.
         """
@@ -132,7 +132,7 @@ class Dispatcher:
         if not may_start:
             accepted = await self._store.accept(new, may_start=False)
             if self._slots.has_slot(project_id):
-                # It was freed before the run could be seen in the queue.
+                # A slot was freed before the run was visible in the queue.
                 self.look()
             return accepted
         self._slots.take(project_id)
@@ -148,28 +148,28 @@ class Dispatcher:
         return accepted
 
     def _start(self, dispatch: Dispatch) -> None:
-        """Begins to carry out a run that this gateway holds a lease and a slot for.
+        """Starts a run for which this gateway holds a lease and a slot.
 
-        The run of a group needs no slot, nor does the turn of an agent that has its members answer:
-        the runs of the members do the work and have theirs, and a group that waited for a member
-        while it holds the last slot would wait for ever.
+        The run of a group needs no slot, nor does the turn of an agent that asks its members: the
+        runs of the members have slots of their own, and a group that waited for a member while it
+        holds the last slot would wait for ever.
         """
         run = dispatch.run
         live = LiveRun(dispatch, self._owner, self._store, self._clock)
         active = ActiveRun(dispatch, live, self._clock.monotonic() + dispatch.remaining_s)
         self._active[run.id] = active
         self._hub.add(live)
-        active.task = asyncio.create_task(self._carry_out(active), name=f"run {run.id}")
+        active.task = asyncio.create_task(self._execute(active), name=f"run {run.id}")
 
     def cancel(self, run_id: str) -> None:
-        """Stops a run if it is carried out here; its row says CANCELLING already."""
+        """Stops a run if this gateway executes it; its row is CANCELLING already."""
         active = self._active.get(run_id)
         if active is not None:
-            active.ask_to_stop(Stop.CANCEL)
+            active.ask_to_stop(StopKind.CANCEL)
         self._hub.notify(run_id)
 
     async def keep_leases(self) -> None:
-        """Renews the leases for ever; learns of lost runs and of remote cancellations."""
+        """Renews the leases until it is cancelled, and stops lost and cancelled runs."""
         while True:
             await asyncio.sleep(self._terms.heartbeat_s)
             try:
@@ -178,45 +178,45 @@ class Dispatcher:
                 _log.warning("leases not renewed", error=repr(error))
 
     async def take_over(self) -> None:
-        """Takes waiting and orphaned runs for ever."""
+        """Claims queued and orphaned runs until it is cancelled."""
         while True:
             self._wake.clear()
             try:
                 await self._claim()
             except StrataError as error:
-                _log.warning("no look at waiting runs", error=repr(error))
+                _log.warning("waiting runs not claimed", error=repr(error))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._terms.poll_s * _spread(0.2)):
+                async with asyncio.timeout(self._terms.poll_s * _random_factor(0.2)):
                     await self._wake.wait()
 
     def look(self) -> None:
-        """Looks for runs that may start without waiting for the next poll."""
+        """Looks for runs that may start at once, instead of at the next poll."""
         self._wake.set()
 
     async def close(self) -> None:
-        """Stops carrying out runs and gives the leases back, so that another gateway goes on."""
+        """Stops all runs and releases their leases, so that another gateway continues them."""
         self._closing = True
         active = list(self._active.values())
-        for each in active:
-            each.ask_to_stop(Stop.ABANDON)
-        tasks = [each.task for each in active if each.task is not None]
+        for active_run in active:
+            active_run.ask_to_stop(StopKind.ABANDON)
+        tasks = [active_run.task for active_run in active if active_run.task is not None]
         if tasks:
             await asyncio.wait(tasks)
         try:
             await self._store.release()
         except StrataError as error:
-            _log.warning("leases not given back; they run out by themselves", error=repr(error))
+            _log.warning("leases not released; they will expire", error=repr(error))
 
     async def _renew(self) -> None:
         asked = {
-            run_id: each.live.fence.attempt
-            for run_id, each in self._active.items()
-            if not each.live.finished
+            run_id: active_run.live.fence.attempt
+            for run_id, active_run in self._active.items()
+            if not active_run.live.finished
         }
         if not asked:
             self._renewed = self._clock.monotonic()
             return
-        held = {each.run_id: each for each in await self._store.renew(list(asked))}
+        held = {lease.run_id: lease for lease in await self._store.renew(list(asked))}
         self._renewed = self._clock.monotonic()
         for run_id, attempt in asked.items():
             active = self._active.get(run_id)
@@ -224,23 +224,23 @@ class Dispatcher:
                 continue
             lease = held.get(run_id)
             if lease is None or lease.attempt < attempt:
-                active.ask_to_stop(Stop.ABANDON)
+                active.ask_to_stop(StopKind.ABANDON)
             elif lease.cancelling and active.stop is None:
-                active.ask_to_stop(Stop.CANCEL)
+                active.ask_to_stop(StopKind.CANCEL)
 
     async def _claim(self) -> None:
         free = self._slots.free
         if not free or self._closing:
             return
         if self._clock.monotonic() - self._renewed > 2 * self._terms.heartbeat_s:
-            # The database was away: this gateway must not take its own runs for orphans.
+            # The database was unreachable: renew first, or own runs would be claimed as orphans.
             await self._renew()
         limit = min(free, _CLAIM_BATCH)
         self._claiming = True
         try:
             claimed = await self._store.claim(limit, held=self._slots.held, most=self._slots.most)
             for project_id, run_id in claimed:
-                await self._adopt(project_id, run_id)
+                await self._start_claimed(project_id, run_id)
             taken = await self._claim_memory_runs() if self._slots.free else 0
         finally:
             self._claiming = False
@@ -248,12 +248,12 @@ class Dispatcher:
             self.look()
 
     async def _claim_memory_runs(self) -> int:
-        """Takes runs of memory agents if nobody else waits for a slot; returns how many."""
+        """Claims runs of memory agents if no other run waits for a slot; returns how many."""
         slots = self._memory_slots
         limit = min(slots.free, _CLAIM_BATCH)
         if self._slots.used:
-            # Somebody waits for an answer: they begin one after the other. What they do then gives
-            # way in the agent loop.
+            # Other runs are active, so memory agents start one at a time. In the agent loop their
+            # work has a lower priority.
             limit = min(limit, 1)
         if limit <= 0:
             return 0
@@ -261,10 +261,10 @@ class Dispatcher:
             limit, held=slots.held, most=slots.most, budget=self._terms.memory_budget
         )
         for project_id, run_id in claimed:
-            await self._adopt(project_id, run_id)
+            await self._start_claimed(project_id, run_id)
         return len(claimed)
 
-    async def _adopt(self, project_id: str, run_id: str) -> None:
+    async def _start_claimed(self, project_id: str, run_id: str) -> None:
         try:
             dispatch = await self._store.load(project_id, run_id)
         except LeaseLostError:
@@ -281,23 +281,23 @@ class Dispatcher:
         return self._memory_slots if is_memory_run else self._slots
 
     def _release(self, project_id: str, *, may_be_awaited: bool = False) -> None:
-        """Gives a slot back, and looks for a run that waits for it if there may be one."""
-        # The claim under way does not know of this slot.
+        """Releases a slot, and looks for a run that may be waiting for it."""
+        # A claim that is under way does not see this slot.
         awaited = may_be_awaited or self._claiming or not self._slots.has_slot(project_id)
         self._slots.release(project_id)
         if awaited:
             self.look()
 
-    async def _carry_out(self, active: ActiveRun) -> None:
+    async def _execute(self, active: ActiveRun) -> None:
         run = active.dispatch.run
         following: Dispatch | None = None
         try:
             with use(self._context(active.dispatch)):
                 if run.attempt > 1:
                     await self._until_stored(active, active.live.restore)
-                finished = await self._turn(active)
-                if finished is not None:
-                    following = await self._finish(active, finished)
+                terminal_event = await self._run_turn(active)
+                if terminal_event is not None:
+                    following = await self._finish(active, terminal_event)
                     if run.kind is RunKind.SLEEPTIME and self._on_memory_run is not None:
                         await self._on_memory_run(active.dispatch.payload)
                 elif self._closing:
@@ -305,40 +305,40 @@ class Dispatcher:
         except LeaseLostError:
             _log.info("run left to another gateway", run_id=run.id)
         except Exception:  # noqa: BLE001
-            # The row stays ours until the lease runs out; then it is taken and tried again.
+            # This gateway keeps the run until its lease expires; then the run is claimed again.
             _log.exception("run not carried out", run_id=run.id)
         finally:
             if self._active.get(run.id) is active:
                 del self._active[run.id]
             self._hub.remove(active.live)
-            # When closing, it is given back with the other leases.
+            # When closing, it is released with the other leases.
             if following is not None and not self._closing:
                 self._start(following)
             elif run.kind is RunKind.SLEEPTIME:
                 self._memory_slots.release(run.project_id)
                 self.look()
             elif takes_slot(run):
-                self._release(run.project_id, may_be_awaited=active.next_left)
+                self._release(run.project_id, may_be_awaited=active.next_run_queued)
 
     async def _finish(
-        self, active: ActiveRun, finished: run_event_pb2.RunFinished
+        self, active: ActiveRun, terminal_event: run_event_pb2.RunFinished
     ) -> Dispatch | None:
-        # Where slots are short, the projects take turns, and so do the conversations of a project.
+        # If slots are short, projects and their conversations are served in turn.
         run = active.dispatch.run
         has_slot = not takes_slot(run) or self._slots.has_slot(run.project_id)
-        active.next_left = not has_slot
-        take_next = not self._closing and not active.next_left
+        active.next_run_queued = not has_slot
+        take_next = not self._closing and not active.next_run_queued
         if active.dispatch.run.kind is RunKind.SLEEPTIME:
-            # Its slot is for runs of memory agents alone; the look after it finds what waits.
+            # Its slot is for memory agents only; the next look-up finds waiting runs.
             take_next = False
         return await self._until_stored(
-            active, lambda: active.live.finish(finished, take_next=take_next)
+            active, lambda: active.live.finish(terminal_event, take_next=take_next)
         )
 
     async def _until_stored(
         self, active: ActiveRun, call: Callable[[], Awaitable[ResultT]]
     ) -> ResultT:
-        """Repeats a call of the store while the database is away.
+        """Repeats a call of the store while the database is unreachable.
 
         Raises:
             LeaseLostError: Another gateway holds the run now, or this one is closing.
@@ -352,56 +352,55 @@ class Dispatcher:
                     raise
                 if active.abandoned:
                     raise LeaseLostError(active.dispatch.run.id) from error
-                _log.warning("the run store is waited for", error=repr(error))
+                _log.warning("waiting for the run store", error=repr(error))
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._terms.longest_pause_s)
 
-    async def _turn(self, active: ActiveRun) -> run_event_pb2.RunFinished | None:
-        """Dispatches until the turn has an end; None if the run is to be left alone.
+    async def _run_turn(self, active: ActiveRun) -> run_event_pb2.RunFinished | None:
+        """Dispatches the turn until it has ended; returns None if the run was abandoned.
 
-        A run that is cancelled, or whose deadline has passed, is dispatched once more if an attempt
-        may have left something: agent_loop stores what is known of it and begins nothing. What
-        cannot be stored then is left as it is.
+        A run that is cancelled or has passed its deadline is dispatched once more if an attempt may
+        have had effects: agent_loop then stores what is recorded of it, and starts nothing.
         """
         failures = AttemptFailures(self._terms, active.live.progress, active.dispatch.lost_holders)
         error = self._deadline_passed()
         if failures.too_many:
-            # Not even to store what is known: the run may be what kills its process.
+            # No further dispatch, not even to store results: the run may crash its process.
             if active.cancelled.is_set():
-                return self._ended(active, StopReason.CANCELLED)
-            return self._failed(active, _holders_lost(active.dispatch.lost_holders))
+                return self._run_finished(active, StopReason.CANCELLED)
+            return self._run_failed(active, _holders_lost(active.dispatch.lost_holders))
         while True:
             if active.abandoned:
                 return None
             cancelled = active.cancelled.is_set()
             over = cancelled or self._remaining(active) <= 0
-            outcome = await self._attempt(active) if active.begun or not over else None
+            outcome = await self._attempt(active) if active.may_have_effects or not over else None
             if isinstance(outcome, run_event_pb2.RunFinished):
                 return outcome
             if active.abandoned:
                 return None
             if active.cancelled.is_set() and (over or outcome is None):
-                return self._ended(active, StopReason.CANCELLED)
+                return self._run_finished(active, StopReason.CANCELLED)
             if over or outcome is None:
-                return self._failed(active, error)
+                return self._run_failed(active, error)
             error = outcome
-            failures.note(error, active.live.progress, broke_off=active.live.heard)
+            failures.note(error, active.live.progress, broke_off=active.live.has_responded)
             if failures.exhausted(error):
-                return self._failed(active, error)
+                return self._run_failed(active, error)
             await self._pause(active, min(failures.pause(error), max(self._remaining(active), 0.0)))
             if not active.abandoned:
                 _log.warning("turn dispatched again", reason=error.reason, error=repr(error))
                 await self._until_stored(active, active.live.redispatch)
 
     async def _attempt(self, active: ActiveRun) -> run_event_pb2.RunFinished | StrataError | None:
-        """Relays one ExecuteRun: its end, the error it broke with, or None if it had to stop."""
-        active.begun = True
+        """Relays one ExecuteRun; returns its end, its error, or None if it was stopped."""
+        active.may_have_effects = True
         relay = asyncio.create_task(self._relay(active))
         stopped = asyncio.create_task(active.stopped.wait())
         try:
             await asyncio.wait((relay, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if not relay.done() and active.stop is Stop.CANCEL:
-                # The turn ends by itself: it stores what its tools had done, and says so.
+            if not relay.done() and active.stop is StopKind.CANCEL:
+                # The turn stores what its tools did, and ends itself.
                 await asyncio.wait((relay,), timeout=self._terms.settle_s)
             if not relay.done():
                 relay.cancel()
@@ -420,19 +419,19 @@ class Dispatcher:
 
     async def _relay(self, active: ActiveRun) -> run_event_pb2.RunFinished:
         live = active.live
-        live.heard = False
+        live.has_responded = False
         remaining, settle = max(self._remaining(active), 0.0), self._terms.settle_s
-        cancelled = active.stop is Stop.CANCEL
-        # A cancelled turn is not told of a deadline: it says that it was cancelled.
+        cancelled = active.stop is StopKind.CANCEL
+        # A cancelled turn must end as cancelled, and not with its deadline.
         limit = max(remaining, settle) if cancelled else remaining
         request = convert.execute_request(active.dispatch, live.fence.attempt, limit)
         request.cancel = cancelled or remaining <= 0
-        # agent_loop ends the turn at its deadline, and says what it stored.
+        # agent_loop ends the turn at its deadline and reports what it has stored.
         turn = self._turns.execute(request, active.cancelled, seconds=remaining + settle)
         try:
             async with aclosing(turn) as responses:
                 async for response in responses:
-                    live.heard = True
+                    live.has_responded = True
                     if response.HasField("reply"):
                         live.note_reply(response.reply)
                     elif response.HasField("request"):
@@ -453,7 +452,7 @@ class Dispatcher:
 
     async def _pause(self, active: ActiveRun, seconds: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds * _spread(0.3)):
+            async with asyncio.timeout(seconds * _random_factor(0.3)):
                 await active.stopped.wait()
 
     def _remaining(self, active: ActiveRun) -> float:
@@ -462,29 +461,29 @@ class Dispatcher:
     def _deadline_passed(self) -> StrataError:
         return DeadlineExceededError("The run took longer than a run may take.")
 
-    def _failed(self, active: ActiveRun, error: StrataError) -> run_event_pb2.RunFinished:
+    def _run_failed(self, active: ActiveRun, error: StrataError) -> run_event_pb2.RunFinished:
         run = active.dispatch.run
         if isinstance(error, NotFoundError) and self._on_not_found is not None:
             self._on_not_found(run.project_id, run.agent_id)
         if error.reason is Reason.AGENT_NOT_FOUND and active.live.step_count:
-            # It was there when the run began: it was deleted meanwhile.
-            return self._ended(active, StopReason.CANCELLED)
+            # The agent existed when the run started, so it was deleted meanwhile.
+            return self._run_finished(active, StopReason.CANCELLED)
         retryable = not isinstance(error, NotFoundError | InvalidArgumentError)
         if error.reason is Reason.UNSPECIFIED:
             error = InternalError(error.message)
         failure = convert.failure_of(error, retryable=retryable)
         _log.warning("run failed", run_id=run.id, reason=error.reason, error=repr(error))
-        return self._ended(active, StopReason.ERROR, failure)
+        return self._run_finished(active, StopReason.ERROR, failure)
 
-    def _ended(
+    def _run_finished(
         self, active: ActiveRun, reason: StopReason, failure: RunFailure | None = None
     ) -> run_event_pb2.RunFinished:
         live = active.live
-        return convert.finished(reason, live.usage, live.step_count, failure, live.taint)
+        return convert.build_run_finished(reason, live.usage, live.step_count, failure, live.taint)
 
     def _context(self, dispatch: Dispatch) -> RequestContext:
-        # Not the context of the call that sent the message: its deadline, and its end,
-        # are not those of the run.
+        # A context of its own: the deadline and the end of the call that sent the message do not
+        # apply to the run.
         run, principal = dispatch.run, dispatch.principal
         token = self._signer.mint(
             principal.organization_id,
@@ -511,6 +510,6 @@ def _holders_lost(count: int) -> StrataError:
     )
 
 
-def _spread(share: float) -> float:
-    """Returns a factor around 1, so that gateways do not move in step."""
+def _random_factor(share: float) -> float:
+    """Returns a random factor around 1, so that gateways do not act at the same moment."""
     return random.uniform(1 - share, 1 + share)  # noqa: S311

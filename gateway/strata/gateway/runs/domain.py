@@ -1,9 +1,9 @@
-"""What a run is and how it lives. Pure: no transport, no database.
+"""Runs: their data and the interface of their store. Pure: no transport, no database.
 
-A run is one message to an agent and all that follows from it. Its row is also the
-lease on its conversation: at most one run of a conversation is active, the holder
-(``owner``) renews ``lease_until``, and every dispatch has a higher ``attempt``, by
-which later writes of an earlier holder are recognised and refused (fencing).
+A run is the processing of one message to an agent. Its row is also the lease on its conversation:
+at most one run of a conversation is active, the holder (``owner``) renews ``lease_until``, and
+every dispatch has a higher ``attempt``. Late writes of an earlier holder have an old attempt and
+are refused (fencing).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from strata.gateway.runs.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.gateway.runs.chains import ChainStore
-from strata.gateway.runs.delayed_runs import DelayedRunStore
+from strata.gateway.runs.delayed_run_store import DelayedRunStore
 from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
 from strata.gateway.runs.states import RunState, Trigger, after
 from strata.shared.errors import NotFoundError, Reason
@@ -31,15 +31,15 @@ class RunKind(StrEnum):
 
 
 def is_group(runner_id: str) -> bool:
-    """Says whether a run with this agent id and conversation id is that of a group.
+    """Whether a run with this agent id and conversation id is that of a group.
 
-    The run of a group has the id of the group in the place of both.
+    The run of a group has the id of the group in both fields.
     """
     return runner_id.startswith("group-")
 
 
 def takes_slot(run: NewRun | Run) -> bool:
-    """Says whether a run takes a slot of the gateway that carries it out.
+    """Whether a run takes a slot of the gateway that executes it.
 
     A run that only waits for runs of other agents takes none: such runs could hold all slots
     and would then wait for ever.
@@ -48,7 +48,7 @@ def takes_slot(run: NewRun | Run) -> bool:
 
 
 class OnBusy(StrEnum):
-    """What to do when the conversation has an active run."""
+    """What a new run does if its conversation has an active run."""
 
     ENQUEUE = "ENQUEUE"
     REJECT = "REJECT"
@@ -74,7 +74,7 @@ class StopReason(StrEnum):
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
 
 
-_ENDED_WELL = frozenset(
+_SUCCESSFUL_STOP_REASONS = frozenset(
     {
         StopReason.END_TURN,
         StopReason.MAX_STEPS,
@@ -86,19 +86,19 @@ _ENDED_WELL = frozenset(
 
 def trigger_of(stop_reason: StopReason) -> Trigger:
     """Returns how a run with this stop reason ends (the comments of the proto's RunState)."""
-    if stop_reason in _ENDED_WELL:
+    if stop_reason in _SUCCESSFUL_STOP_REASONS:
         return Trigger.COMPLETE
     return Trigger.STOP if stop_reason is StopReason.CANCELLED else Trigger.FAIL
 
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """What went wrong in a run.
+    """Why a run failed.
 
     Attributes:
         reason: Name of a `Reason`.
         message: A sentence for the person who runs the agent.
-        retryable: Sending the same message again may work.
+        retryable: Whether sending the same message again may succeed.
     """
 
     reason: str
@@ -130,7 +130,7 @@ class Usage:
         )
 
     def less(self, other: Usage) -> Usage:
-        """What is left of these tokens without the others; never below 0."""
+        """Returns the difference of two usages; never below 0."""
         left = Usage(
             max(0, self.prompt_tokens - other.prompt_tokens),
             max(0, self.completion_tokens - other.completion_tokens),
@@ -144,7 +144,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """On whose behalf a run acts; stored with it, so that any gateway can go on with it."""
+    """The principal of a run; stored with it, so that any gateway can continue it."""
 
     organization_id: str
     project_id: str
@@ -154,25 +154,25 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run to be accepted.
+    """A run to accept.
 
     Attributes:
-        id: Its id, made by the caller.
-        principal: On whose behalf.
+        id: Its id, which the caller creates.
+        principal: On whose behalf it acts.
         agent_id: The agent; the group in the run of a group.
         conversation_id: The conversation, never empty; the group in the run of a group.
         kind: What started it.
-        payload: What agent_loop needs beyond the ids (serialised, see `convert`).
-        payload_hash: Tells whether a repeated request_id carries the same request.
-        max_steps: Most model calls, 0 for the default.
-        request_id: The client's, None for none.
+        payload: The serialised request to agent_loop (see `convert`).
+        payload_hash: Shows whether a repeated request_id carries the same request.
+        max_steps: Most model calls; 0 for the default.
+        request_id: The client's idempotency key; None for none.
         on_busy: What to do when the conversation has an active run.
         on_approval: What to do when the conversation waits for an approval.
         approval_id: The request that the run answers; empty for none.
         parent_run_id: The run whose agent sends the message; empty for none.
-        run_at: When it may start, by the clock of the database; None for at once.
-        group_run_id: The run of a group that it is a part of, which counts in its place as an
-            open run of the project; empty for none.
+        run_at: Earliest start by the clock of the database; None for at once.
+        group_run_id: The group's run that it is a part of, which counts as an open run of the
+            project instead of it; empty for none.
         takes_slot: Whether it takes a slot of its gateway. The run of a group never does.
     """
 
@@ -196,12 +196,12 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as stored.
+    """A stored run.
 
     Attributes:
-        taint: Labels of strangers' text in its context when it ended, "WEB" and "MCP".
+        taint: Labels of untrusted content in its context when it ended, "WEB" and "MCP".
         parent_run_id: See `NewRun`.
-        run_at: When it may start; equals `create_time` if that was at once.
+        run_at: Earliest start; equals `create_time` for an immediate start.
         takes_slot: See `NewRun`.
     """
 
@@ -229,17 +229,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A run that this gateway holds and has to carry out.
+    """A run that this gateway holds and has to execute.
 
     Attributes:
         run: The run, RUNNING or CANCELLING.
-        principal: On whose behalf.
+        principal: On whose behalf it acts.
         payload: See `NewRun`.
         max_steps: See `NewRun`.
-        remaining_s: Seconds until the run must be over, counted from the moment the row was
-            read, by the clock of the database.
-        lost_holders: Gateways that were lost in a row while they carried it out, without progress.
-        age_s: Seconds since the run was accepted, when the row was read, by the same clock.
+        remaining_s: Seconds until its deadline when the row was read, by the clock of the database.
+        lost_holders: Consecutive gateways that died with the run without progress.
+        age_s: Seconds since the run was accepted when the row was read, by the same clock.
     """
 
     run: Run
@@ -253,12 +252,12 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The answer to a new run.
+    """Result of accepting a run.
 
     Attributes:
         run: The run: the new one, or the first one of a repeated request_id.
-        dispatch: What to carry out; None if the run is queued or was there before.
-        interrupted_run_id: The active run that was asked to stop for it.
+        dispatch: The run to execute; None if it is queued or existed before.
+        interrupted_run_id: The active run that is cancelled for it.
     """
 
     run: Run
@@ -268,7 +267,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right to write to a run: valid while the row shows this attempt and owner."""
+    """The right to write to a run; valid while its row has this attempt and owner."""
 
     project_id: str
     run_id: str
@@ -286,10 +285,10 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """Where a run is, for those who wait for it to move.
+    """Position of a run, for waiting for its next events.
 
     Attributes:
-        address: Where the gateway that holds it is reached; empty if none does, or it does not say.
+        address: Address of the gateway that holds it; empty if unknown.
     """
 
     run_id: str
@@ -300,7 +299,7 @@ class RunMark:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Stored events of a run, and where the run was when they were read."""
+    """Stored events of a run, and its position when they were read."""
 
     mark: RunMark
     events: Sequence[StoredEvent]
@@ -316,7 +315,7 @@ class EventPage:
         return self.mark.last_sequence
 
     def check_kept(self, after: int) -> None:
-        """Checks that there are events behind a sequence if the run ever had some.
+        """Checks that the events after a sequence were not deleted.
 
         Args:
             after: The sequence after which the page begins.
@@ -335,17 +334,17 @@ class EventPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a run ended.
+class RunEnding:
+    """The end of a run.
 
     Attributes:
-        asked: What it asks a person for; None for nothing.
+        asked: Its request for approval; None for none.
         taint: See `Run`.
-        tended: The turn, if its agent has a memory agent and it is over.
-        reads_transcript: It was a run of a memory agent.
-        read: How far that has read its range; None for the whole range.
-        reopens: The request for approval that it had the answer to, and came to no call of;
-            empty for none.
+        tended: The finished turn, if its agent has a memory agent.
+        reads_transcript: Whether it was a run of a memory agent.
+        read: How far that run has read its range; None for the whole range.
+        reopens: The request for approval that it answered without making an approved call; empty
+            for none.
     """
 
     stop_reason: StopReason
@@ -361,18 +360,18 @@ class Ending:
 
     @property
     def state(self) -> RunState:
-        """The state that a run with this end is in."""
+        """The final state of the run."""
         return after(RunState.RUNNING, trigger_of(self.stop_reason))
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A lease that was renewed.
+class RenewedLease:
+    """A renewed lease.
 
     Attributes:
         run_id: The run.
-        attempt: The attempt that the row shows.
-        cancelling: Somebody asked, at any gateway, to stop the run.
+        attempt: The attempt in its row.
+        cancelling: Whether the run was cancelled through any gateway.
     """
 
     run_id: str
@@ -395,7 +394,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """Use of a project in a range of time."""
+    """Usage of a project in a time range."""
 
     run_count: int
     step_count: int
@@ -403,31 +402,31 @@ class UsageSum:
 
 
 class LeaseLostError(Exception):
-    """The run is held by another gateway or attempt, or is over: stop writing to it."""
+    """Another gateway or attempt holds the run, or it has ended: stop writing to it."""
 
 
 class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Protocol):
-    """Where runs, their leases and their events are.
+    """Store of runs, their leases and their events.
 
-    Methods that take a `Fence` raise `LeaseLostError` if it does not hold any more.
+    Methods that take a `Fence` raise `LeaseLostError` if it is no longer valid.
     Every method raises `UnavailableError` when the database cannot be reached.
     """
 
     async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
-        """Stores a run; takes its conversation if that is free, else queues the run.
+        """Stores a run, and takes its conversation if that is free; else queues the run.
 
-        One statement. A request_id that is known gives the run it named first.
+        It is one statement. A repeated request_id returns its first run.
 
         Args:
             new: The run.
-            may_start: Whether this gateway can carry it out now; otherwise it is queued, and
-                the gateway that claims it carries it out.
+            may_start: Whether this gateway can execute it now; otherwise it is queued, and the
+                gateway that claims it executes it.
 
         Raises:
             AbortedError: The conversation is busy and the policy is REJECT.
             FailedPreconditionError: The conversation waits for an approval and the policy is
-                REJECT (``APPROVAL_PENDING``); or the request that the run answers is not open any
-                more (``APPROVAL_DECIDED``, ``APPROVAL_EXPIRED``).
+                REJECT (``APPROVAL_PENDING``); or the request that the run answers is closed
+                (``APPROVAL_DECIDED``, ``APPROVAL_EXPIRED``).
             AlreadyExistsError: The request_id was used with another payload.
             ResourceExhaustedError: The project has too many open runs, or too many delayed ones.
         """
@@ -448,7 +447,7 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Proto
     async def list(
         self, project_id: str, which: RunFilter, *, before: str | None, limit: int
     ) -> Sequence[Run]:
-        """Returns runs, newest first, those before the id `before` if it is given."""
+        """Returns runs, newest first; only those before the id `before`, if it is set."""
         ...
 
     async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
@@ -460,18 +459,18 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Proto
         ...
 
     async def marks(self, runs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, RunMark]]:
-        """Returns where runs are, in one statement over all projects.
+        """Returns the positions of runs, in one statement over all projects.
 
         Args:
-            runs: Project and id of each.
+            runs: Pairs of project and run id.
 
         Returns:
-            Project and mark of each that there is.
+            Pairs of project and position, for runs that exist.
         """
         ...
 
     async def load(self, project_id: str, run_id: str) -> Dispatch:
-        """Returns what is needed to carry out a claimed run.
+        """Returns the data for executing a claimed run.
 
         Raises:
             LeaseLostError: This gateway does not hold the run.
@@ -484,9 +483,9 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Proto
         """Adds events to the log, in one statement.
 
         Args:
-            fence: The hold on the run.
+            fence: The right to write to the run.
             events: The events.
-            progressed: The run has come further: holders lost before count no more.
+            progressed: Whether the run has made progress, which resets `lost_holders`.
         """
         ...
 
@@ -495,9 +494,9 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Proto
         ...
 
     async def finish(
-        self, fence: Fence, ending: Ending, events: Sequence[StoredEvent], *, take_next: bool
+        self, fence: Fence, ending: RunEnding, events: Sequence[StoredEvent], *, take_next: bool
     ) -> Dispatch | None:
-        """Ends a run with its last events and frees the conversation, in one statement.
+        """Ends a run with its last events and releases its conversation, in one statement.
 
         Returns:
             The next run of the conversation, taken by this gateway if `take_next`.
@@ -505,7 +504,7 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Proto
         ...
 
     async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
-        """Ends a queued run, with `finished` as its only event; asks a running one to stop.
+        """Ends a queued run with `finished` as its only event, or marks a running one CANCELLING.
 
         Raises:
             NotFoundError: There is no such run.
@@ -521,42 +520,41 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Proto
     async def usage_of_projects(
         self, project_ids: Sequence[str], start: datetime, end: datetime
     ) -> Mapping[str, UsageSum]:
-        """Sums the runs that ended in a range of time by project; without runs there is no entry.
+        """Sums the runs that ended in a time range by project; projects without runs are left out.
 
-        The caller answers for it that the projects may be reached.
+        The caller must have checked the access to the projects.
         """
         ...
 
-    async def renew(self, run_ids: Sequence[str]) -> Sequence[Held]:
+    async def renew(self, run_ids: Sequence[str]) -> Sequence[RenewedLease]:
         """Renews this gateway's leases on these runs, in one statement.
 
         Returns:
-            Those that it still holds.
+            The leases that this gateway still holds.
         """
         ...
 
     async def claim(
         self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
     ) -> Sequence[tuple[str, str]]:
-        """Takes runs whose lease has run out, then queued runs that may start.
+        """Claims runs with an expired lease, then queued runs that may start.
 
-        The projects are served in turn: each call begins after the project that the call before
-        it ended with.
+        The projects are served in turn: each call begins after the last project of the call before.
 
         Args:
-            limit: Runs in all.
-            held: Runs of each project that this gateway carries out already.
-            most: Runs of one project that it carries out, with those; None for any number.
+            limit: Most runs.
+            held: Number of active runs in this gateway by project.
+            most: Most active runs of one project, including those; None for any number.
 
         Returns:
-            Project and id of each.
+            Pairs of project and run id.
         """
         ...
 
     async def release(self) -> int:
-        """Gives all leases of this gateway back and returns how many there were."""
+        """Releases all leases of this gateway and returns their number."""
         ...
 
     async def release_others(self) -> int:
-        """Ends the leases of all other gateways, which MUST be dead; returns how many."""
+        """Expires the leases of all other gateways, which MUST be dead; returns their number."""
         ...

@@ -1,14 +1,14 @@
-"""When memory agents run, and what they read. Pure.
+"""Schedule of memory agents: when they run, and which messages they read. Pure.
 
-An agent may have a memory agent, which reads what was said since it read last. Of each
-conversation there is a mark: the last message that was read. A run of the memory agent reads a
-range behind the mark that is fixed when the run is queued; the mark moves when the run ends well,
-in the same transaction. There is one such run of a conversation at a time, so no range is read
-twice and none is skipped. Turns that end meanwhile are read by the run after it.
+An agent may have a memory agent, which reads the messages since it last read. Each conversation
+has a mark: the last message that was read. A run of the memory agent reads a range after the mark
+that is fixed when the run is queued; the mark moves when the run succeeds, in the same transaction.
+There is one such run per conversation at a time, so no range is read twice and none is skipped.
+The next run reads turns that end meanwhile.
 
-The memory agent of a voice agent runs when the window is full, and reads the oldest messages of it,
-which then leave the window. What it archives is stored under a key of the range: a range that was
-given to a run stays as it is until a run of it has ended well.
+The memory agent of a voice agent runs when the window is full, and reads its oldest messages, which
+then leave the window. Archived messages are stored under a key of the range, so a range stays the
+same until a run of it succeeds.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from strata.gateway.runs.domain import Principal
 
 MAX_RANGE = 500
-"""Messages that one run reads at most; what is left is read by the run after it."""
+"""Most messages that one run reads; the next run reads the rest."""
 
 DOCUMENT_KEY = "document "
-"""With the hash of its content, what a mark of a file has in place of a conversation. No id of a
-conversation has a space."""
+"""Prefix of the key of a file's mark, before the hash of its content. Conversation ids have no
+spaces, so the keys never collide."""
 
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 3600.0
@@ -46,7 +46,7 @@ class MessageBuffer:
         after_sequence: Sequence below that of the first message of the window when the turn began.
         until_sequence: Sequence of the last message that can leave; -1 if none can.
         until_message_id: Its id; empty if none can.
-        full: The window holds more messages than it may.
+        full: Whether the window has more messages than allowed.
     """
 
     after_sequence: int
@@ -61,11 +61,11 @@ class TendedTurn:
 
     Attributes:
         memory_agent_id: The memory agent.
-        frequency: It runs after the first turn of a conversation and then after every so many; 0
-            if the buffer decides.
+        frequency: It runs after the first turn of a conversation and then after this number of
+            turns; 0 if the buffer decides.
         message_id: The last message that the turn stored; empty if it stored none.
         sequence: Its sequence in the conversation; -1 if there is none.
-        buffer: Of a voice agent; None if the turn did not come to its end.
+        buffer: The buffer of a voice agent; None if the turn did not finish.
     """
 
     memory_agent_id: str
@@ -85,11 +85,11 @@ class TendedTurn:
 
     @property
     def read_before(self) -> int:
-        """Where a first run begins: behind this sequence."""
+        """The sequence after which a first run starts to read."""
         return -1 if self.buffer is None else self.buffer.after_sequence
 
     def is_due(self, mark: MemoryMark) -> bool:
-        """Says whether the memory agent runs after this turn, which the mark counts already."""
+        """Whether the memory agent runs after this turn, which the mark already counts."""
         if self.frequency:
             return mark.turns_counter % self.frequency == 0
         return self.buffer is not None and self.buffer.full
@@ -110,33 +110,32 @@ class TranscriptRead:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMark:
-    """How far a memory agent has read a conversation.
+    """Progress of a memory agent in a conversation.
 
     Attributes:
-        agent_id: Whose conversation it is.
+        agent_id: The agent of the conversation.
         conversation_id: The conversation.
-        memory_agent_id: Who reads it.
+        memory_agent_id: The memory agent.
         frequency: See `TendedTurn`.
-        turns_counter: Turns that have ended since there is a memory agent, less one.
-        newest_sequence: The last message of the turns that have ended; of a voice agent the last
-            one that can leave its window.
-        newest_message_id: Its id.
-        processed_sequence: The last message that was read; -1 for none.
-        processed_message_id: Its id, or of one before it.
-        due: A run shall follow the one that is open.
+        turns_counter: Finished turns since the agent has a memory agent, less one.
+        newest_sequence: Last message of the finished turns; for a voice agent, the last message
+            that can leave its window.
+        newest_message_id: Id of that message.
+        processed_sequence: Last message that was read; -1 for none.
+        processed_message_id: Id of that message, or of one before it.
+        due: Whether another run follows the open one.
         run_id: The last run; empty for none.
-        run_count: How many runs there were.
-        until_sequence: The end of the last run's range.
-        until_message_id: Its id, or of one before it.
-        failures: Runs that failed in a row.
-        last_error: What the last of them failed with.
-        run_open: The last run is not over.
-        run_at: When the open run may begin; None if none is open.
-        file_id: The file that is read in place of a conversation; empty for a conversation. Its
-            lines, from 0, are what messages are of a conversation; `conversation_id` names its
-            content.
-        file_name: Its name.
-        block_label: The block of the agent that is written.
+        run_count: Number of runs so far.
+        until_sequence: End of the last run's range.
+        until_message_id: Id of that message, or of one before it.
+        failures: Number of consecutive failed runs.
+        last_error: Error of the last of them.
+        run_open: Whether the last run has not ended.
+        run_at: Earliest start of the open run; None if none is open.
+        file_id: The file that is read instead of a conversation; empty for a conversation. Its
+            lines, from 0, replace the messages; `conversation_id` is the key of its content.
+        file_name: Name of that file.
+        block_label: The block of the agent that receives its content.
     """
 
     agent_id: str
@@ -168,19 +167,18 @@ class MemoryMark:
 
     @property
     def pending(self) -> int:
-        """Messages, at most, that no run has read."""
+        """Upper bound of the messages that no run has read."""
         return max(self.newest_sequence - self.processed_sequence, 0)
 
     @property
-    def archives(self) -> bool:
-        """Whether messages leave the window when they are read: the mark of a voice agent."""
+    def removes_messages(self) -> bool:
+        """Whether messages leave the window after they are read, as for voice agents."""
         return self.frequency == 0
 
     def read_until(self, read: TranscriptRead | None) -> MemoryMark:
-        """Returns the mark with the range of its run as far as the run reads it.
+        """Returns the mark with its range limited to what the run reads.
 
-        The rest, which did not fit into the context window of the memory agent, is read by a run
-        that follows at once.
+        The next run reads the rest, which did not fit into the memory agent's context window.
 
         Args:
             read: How far; None for the whole range.
@@ -198,13 +196,13 @@ class MemoryMark:
         """Returns the mark after the end of its run.
 
         Args:
-            state: How it ended.
+            state: Final state of the run.
             reason: Name of a `Reason` if it failed.
-            message: What went wrong then.
+            message: Message of the failure.
         """
         match state:
             case RunState.FAILED if reason == Reason.AGENT_NOT_FOUND.value:
-                # The memory agent was taken away; another one goes on from here.
+                # The memory agent was deleted; another one continues from here.
                 return replace(self, due=False, run_open=False)
             case RunState.COMPLETED:
                 return replace(
@@ -225,12 +223,12 @@ class MemoryMark:
                     run_open=False,
                 )
             case _:
-                # Somebody stopped it: the next turn that is due takes the range along.
+                # It was cancelled: the next due run reads the range.
                 return replace(self, due=False, run_open=False)
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next run may begin: it backs off while its runs fail."""
+        """Seconds until the next run may start; grows with consecutive failures."""
         if not self.failures:
             return 0.0
         return float(min(_FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), _LONGEST_PAUSE_S))
@@ -238,16 +236,16 @@ class MemoryMark:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRun:
-    """A run of a memory agent that is to be queued.
+    """A run of a memory agent to queue.
 
     Attributes:
         id: Its id.
         agent_id: The memory agent.
         conversation_id: Its conversation.
-        request_id: The same for the same range and try. A client cannot send such an id.
-        payload: What agent_loop needs.
+        request_id: An id that is equal for the same range and try, and that no client can send.
+        payload: The serialised request to agent_loop.
         payload_hash: See `NewRun`.
-        pause_s: Seconds until it may begin.
+        pause_s: Seconds until it may start.
     """
 
     id: str
@@ -260,11 +258,11 @@ class MemoryRun:
 
 
 def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
-    """Returns the run that reads what is behind a mark, and the mark with it."""
+    """Returns the mark with its next run, and that run, which reads the messages after the mark."""
     after = mark.processed_sequence
     until = mark.newest_sequence if mark.file_id else min(mark.newest_sequence, after + MAX_RANGE)
-    # What an earlier run has archived of its range must not be archived again in another one.
-    repeats = mark.archives and mark.until_sequence > after and not mark.file_id
+    # A repeated run must have the same range, so that messages are not archived twice.
+    repeats = mark.removes_messages and mark.until_sequence > after and not mark.file_id
     if repeats:
         until = mark.until_sequence
     whole = until == mark.newest_sequence
@@ -290,8 +288,8 @@ def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
         id=run_id,
         agent_id=mark.memory_agent_id,
         conversation_id=conversation_id,
-        # The mark, not this id, makes each range read once. Deleting the memory agent deletes the
-        # mark: a count that starts again must not name a request that is known.
+        # The mark, not this id, ensures that each range is read once. Deleting the memory agent
+        # deletes the mark; the run id keeps later ids different from earlier ones.
         request_id=f"memory of {mark.conversation_id} {after} {until} {run_id}",
         payload=payload,
         payload_hash=hashlib.sha256(payload).digest(),
@@ -299,7 +297,7 @@ def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
     )
     marked = replace(
         mark,
-        # What does not fit into the range is read by the run after it.
+        # The next run reads the messages that exceed the range.
         due=not whole and not repeats,
         run_id=run.id,
         run_count=count,
@@ -312,11 +310,11 @@ def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Tokens that runs of memory agents may take in an hour; 0 for any number.
+    """Most tokens per hour for runs of memory agents; 0 for no limit.
 
     Attributes:
-        server: Of all projects together.
-        project: Of one project.
+        server: Limit of all projects together.
+        project: Limit of each project.
     """
 
     server: int = 0
@@ -333,11 +331,11 @@ class MemoryRunStore(Protocol):
     async def start_memory_run(
         self, project_id: str, agent_id: str, conversation_id: str
     ) -> MemoryMark | None:
-        """Queues a run that reads what is behind the mark, or lets the open one begin now.
+        """Queues a run that reads the messages after the mark, or starts the open one now.
 
         Returns:
-            The mark with the run; without an open run if there is nothing to read. None if no
-            turn of the conversation has ended since the agent has a memory agent.
+            The mark with the run; without an open run if there is nothing to read. None if no turn
+            of the conversation has finished since the agent has a memory agent.
         """
         ...
 
@@ -345,7 +343,7 @@ class MemoryRunStore(Protocol):
         """Deletes the marks of a deleted agent, or of an agent whose memory agent was deleted.
 
         Returns:
-            The open runs of memory agents that belong to them.
+            The open runs of those memory agents.
         """
         ...
 
@@ -358,15 +356,15 @@ class MemoryRunStore(Protocol):
         ...
 
     async def retire_document(self, project_id: str, agent_id: str, conversation_id: str) -> None:
-        """Notes that the agent that has read a file is deleted; the mark stays."""
+        """Records that the agent that read a file is deleted; the mark stays."""
         ...
 
     async def claim_memory_runs(
         self, limit: int, *, held: Mapping[str, int], most: int, budget: MemoryBudget
     ) -> Sequence[tuple[str, str]]:
-        """Takes queued runs of memory agents, the projects in turn, within the budget.
+        """Claims queued runs of memory agents, the projects in turn, within the budget.
 
         Returns:
-            Project and id of each.
+            Pairs of project and run id.
         """
         ...

@@ -23,7 +23,7 @@ from strata.shared.db import Database
 if TYPE_CHECKING:
     from strata.gateway.runs.domain import Principal
 
-# Projects with queued runs that one claim looks at.
+# Most projects with queued runs that one claim considers.
 _PROJECTS = 64
 _OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
 _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequency,
@@ -31,7 +31,7 @@ _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequ
     mark.last_processed_sequence, mark.last_processed_message_id, mark.due, mark.run_id,
     mark.run_count, mark.until_sequence, mark.until_message_id, mark.failures, mark.last_error,
     mark.file_id, mark.file_name, mark.block_label"""
-# The mark of the same agent is kept when it gets another memory agent: what was read is read.
+# The mark is kept when an agent gets another memory agent, so nothing is read twice.
 _NOTE_TURN = text(f"""
 INSERT INTO gateway.memory_agents AS mark (
     project_id, agent_id, conversation_id, memory_agent_id, frequency, turns_counter,
@@ -64,7 +64,7 @@ UPDATE gateway.memory_agents
        failures = :failures, last_error = :last_error
  WHERE project_id = :project_id AND agent_id = :agent_id AND conversation_id = :conversation_id
 """)
-# On whose behalf it acts is known from the run before it.
+# The principal is copied from the run before it.
 _QUEUE = text("""
 INSERT INTO gateway.runs (
     project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
@@ -125,7 +125,7 @@ async def note_turn(
     run: tuple[str, str, str],
     turn: TendedTurn,
 ) -> None:
-    """Notes that a turn has ended, and queues a run of the memory agent if one is due.
+    """Records the end of a turn, and queues a run of the memory agent if one is due.
 
     Part of the transaction that ends the turn.
 
@@ -152,9 +152,9 @@ async def note_turn(
     if not (turn.is_due(mark) or mark.due):
         return
     if await _is_open(connection, project_id, mark):
-        # When the run for a voice agent ends, the window may not be full any more: its next turn
-        # tells.
-        if not mark.archives:
+        # After the open run of a voice agent's memory agent, the window may no longer be full, so
+        # the next turn decides.
+        if not mark.removes_messages:
             await _write(connection, project_id, mark, due=True)
     elif mark.pending > 0:
         await _queue(connection, project_id, mark, source_id=run_id, parent_run_id=run_id)
@@ -168,7 +168,7 @@ async def note_end(
     failure: tuple[str, str] = ("", ""),
     read: TranscriptRead | None = None,
 ) -> None:
-    """Moves the mark of a memory agent's run that has ended, and queues what shall follow it.
+    """Moves the mark after the end of a memory agent's run, and queues the next run if it is due.
 
     Part of the transaction that ends the run.
 
@@ -176,7 +176,7 @@ async def note_end(
         connection: The transaction.
         project_id: The project.
         run_id: The run.
-        state: How it ended.
+        state: Its final state.
         failure: Reason and message if it failed.
         read: How far it has read its range; None for the whole range.
     """
@@ -251,9 +251,9 @@ def mark_of(row: Mapping[Any, Any]) -> MemoryMark:
 
 
 async def _is_open(connection: AsyncConnection, project_id: str, mark: MemoryMark) -> bool:
-    """Says whether the last run of a locked mark is not over.
+    """Whether the last run of a locked mark is open.
 
-    A run that ends meanwhile waits for the lock of the mark, and then sees what is written here.
+    A run that ends meanwhile waits for the lock of the mark, and then sees the changes made here.
     """
     if not mark.run_id:
         return False
@@ -325,16 +325,16 @@ class PostgresMemoryRuns:
     """Implements `memory_agents.MemoryRunStore`.
 
     Args:
-        database: As the service role; every transaction names its project.
-        worker: As the worker role; for leases, over all projects.
-        holder: What a claimed run is held with: owner, address, lease_s, run_s.
+        database: Connections with the service role; every transaction sets its project.
+        worker: Connections with the worker role, for leases over all projects.
+        holder: Values of the lease of a claimed run: owner, address, lease_s, run_s.
     """
 
     def __init__(self, database: Database, worker: Database, holder: Mapping[str, object]) -> None:
         self._database = database
         self._worker = worker
         self._holder = holder
-        # The project after which the next one has its turn.
+        # The last project of the previous claim.
         self._memory_after = ""
 
     async def memory_marks(self, project_id: str, agent_id: str) -> Sequence[MemoryMark]:
@@ -406,7 +406,7 @@ class PostgresMemoryRuns:
         """See `MemoryRunStore.claim_memory_runs`."""
         before = self._memory_after
         rows = await self._claim_memory_runs(limit, held, most, budget)
-        # The next look goes on after the last of these projects, or from the first one again.
+        # The next claim continues after the last of these projects, or from the first one.
         self._memory_after = max((project_id for project_id, _ in rows), default="")
         if not rows and before:
             return await self.claim_memory_runs(limit, held=held, most=most, budget=budget)
@@ -430,6 +430,6 @@ class PostgresMemoryRuns:
             async with self._worker.system_transaction() as connection:
                 rows = (await connection.execute(CLAIM_MEMORY_RUNS, values)).all()
         except IntegrityError:
-            # A conversation was taken by a new run in the same moment; the next poll sees it.
+            # A new run took a conversation at the same moment; the next poll continues.
             return []
         return [(row.project_id, row.id) for row in rows]

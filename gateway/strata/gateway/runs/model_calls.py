@@ -1,4 +1,4 @@
-"""When the model calls of a run under way began and ended, as its gateway sees it."""
+"""Start and end of the model calls of an active run, as its gateway observes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.convert import usage_of, usage_to_pb
 
 MAX_CALLS = 32
-"""Calls that one stored event carries; what goes beyond is added to the last of them."""
+"""Most calls in one stored event; further calls are added to the last one."""
 
 
 class ModelCalls:
-    """The calls that have ended and that no stored event carries yet, and the one under way.
+    """The finished calls that are in no stored event yet, and the open one.
 
     Attributes:
-        ended: Those that have ended.
+        ended: The finished calls.
     """
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ class ModelCalls:
         self._open: run_event_pb2.ModelCall | None = None
 
     def note_request(self, sent: turn_service_pb2.ModelRequestSent, now_ms: int) -> None:
-        """Takes in that a request was sent.
+        """Records that a request was sent.
 
         Args:
-            sent: The request; an agent loop of an older release does not say what was sent.
+            sent: The request; an older agent_loop sends no digest of it.
             now_ms: Milliseconds since the run was accepted.
         """
-        self.give_up(now_ms)
+        self.end_open_call(now_ms)
         self._open = run_event_pb2.ModelCall(
             message_id=sent.message_id,
             start_ms=now_ms,
@@ -39,13 +39,13 @@ class ModelCalls:
         )
 
     def note_piece(self, now_ms: Callable[[], int]) -> None:
-        """Takes in that a piece of the reply has come; only the first one reads the clock."""
+        """Records that a piece of the reply has arrived; only the first one reads the clock."""
         call = self._open
         if call is not None and not call.HasField("first_token_ms"):
             call.first_token_ms = now_ms() - call.start_ms
 
     def note_reply(self, reply: turn_service_pb2.ReplyReceived, now_ms: int) -> None:
-        """Takes in that a call has ended; of a summary, whose request is not known, its tokens."""
+        """Records the end of a call; for a summary, whose request is unknown, only its tokens."""
         message_id, usage = reply.message_id, reply.usage
         call = self._open
         if call is None or call.message_id != message_id:
@@ -57,15 +57,15 @@ class ModelCalls:
         call.usage.CopyFrom(usage)
         self._add(call)
 
-    def give_up(self, now_ms: int) -> None:
-        """Ends the call under way, if there is one, as lost."""
+    def end_open_call(self, now_ms: int) -> None:
+        """Ends the open call, if there is one, as lost."""
         call, self._open = self._open, None
         if call is not None:
             call.duration_ms, call.lost = now_ms - call.start_ms, True
             self._add(call)
 
     def take(self) -> list[run_event_pb2.ModelCall]:
-        """Returns the calls that have ended, for the event that is stored now."""
+        """Returns and clears the finished calls, for the event that is stored now."""
         ended, self.ended = self.ended, []
         return ended
 

@@ -1,4 +1,4 @@
-"""The other gateways, for followers of runs that they hold."""
+"""Clients of other gateways, for following the runs that they hold."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from strata.api.gateway.v1 import run_follow_service_pb2_grpc as pb_grpc
 from strata.shared.channels import ChannelFactory
 from strata.shared.errors import UnavailableError
 
-_MOST_PEERS = 64
+_MAX_PEERS = 64
 
 
 class Peers:
-    """Streams of runs from other gateways; a channel to each is kept.
+    """Streams runs from other gateways, with a cached channel to each.
 
     Args:
-        own_address: Where this gateway is reached; it asks itself nothing.
-        answer_s: How long a peer may take until it accepts a stream.
+        own_address: Address of this gateway, which is no peer.
+        accept_timeout_s: Most seconds until a peer accepts a stream.
     """
 
-    def __init__(self, own_address: str, *, answer_s: float = 1.0) -> None:
+    def __init__(self, own_address: str, *, accept_timeout_s: float = 1.0) -> None:
         self._own = own_address
-        self._answer_s = answer_s
+        self._answer_s = accept_timeout_s
         self._channels: OrderedDict[str, tuple[ChannelFactory, grpc.aio.Channel]] = OrderedDict()
 
     def knows(self, address: str) -> bool:
-        """Returns whether an address is that of another gateway."""
+        """Whether an address is that of another gateway."""
         return bool(address) and address != self._own
 
     async def follow(
         self, address: str, run_id: str, after: int, *, tokens: bool
     ) -> AsyncGenerator[run_event_pb2.RunEvent, None]:
-        """Yields the events that the gateway at an address shows of a run.
+        """Yields the events of a run from the gateway at an address.
 
         Raises:
             StrataError: It cannot be reached, or does not hold the run.
@@ -69,7 +69,7 @@ class Peers:
             factory = ChannelFactory()
             known = self._channels[address] = (factory, factory.channel(address))
         self._channels.move_to_end(address)
-        if len(self._channels) > _MOST_PEERS:
+        if len(self._channels) > _MAX_PEERS:
             _, (factory, _) = self._channels.popitem(last=False)
             await factory.close()
         return known[1]

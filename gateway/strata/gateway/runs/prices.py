@@ -1,4 +1,4 @@
-"""What the tokens of a model cost."""
+"""Prices of the tokens of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strata.gateway.runs.domain import Usage
 
 
 class ModelPrice(BaseModel):
-    """Prices of a million tokens of one model, all in the same unit of money."""
+    """Prices per million tokens of one model, all in the same currency."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -22,7 +22,7 @@ class ModelPrice(BaseModel):
     )
 
     def micros(self, usage: Usage) -> int:
-        """Returns the price of these tokens in millionths of the unit of money."""
+        """Returns the price of the tokens in millionths of the currency."""
         cached, written = usage.cached_input_tokens, usage.cache_write_tokens
         plain = max(usage.prompt_tokens - cached - written, 0)
         read_price = self.input if self.cached_input is None else self.cached_input

@@ -1,4 +1,4 @@
-"""What the events of a run say about it."""
+"""Progress of a run, computed from its events."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from strata.gateway.runs.domain import Usage
 
 
 @dataclass(slots=True)
-class _Calls:
-    """What the model calls for one message cost that are not in a stored message.
+class _UnstoredCalls:
+    """Tokens of the model calls for one message that are in no stored message.
 
     Attributes:
         attempt: The attempt that made them.
-        usage: Tokens of those that have ended.
-        under_way: A reply is expected.
-        prompt_tokens: Estimated prompt of the call under way.
-        bytes_per_token: UTF-8 bytes of a token of its model.
-        streamed_bytes: What of its reply was streamed.
+        usage: Tokens of the finished calls.
+        under_way: Whether a reply is expected.
+        prompt_tokens: Estimated prompt tokens of the open call.
+        bytes_per_token: UTF-8 bytes per token of its model.
+        streamed_bytes: Bytes of its reply that were streamed.
     """
 
     attempt: int
@@ -34,7 +34,7 @@ class _Calls:
 
     @property
     def cost(self) -> Usage:
-        """Tokens of all of them; those of a call under way are estimated."""
+        """Tokens of all calls; those of an open call are estimated."""
         if not self.under_way:
             return self.usage
         completion = -int(-self.streamed_bytes // self.bytes_per_token)
@@ -43,23 +43,23 @@ class _Calls:
 
 
 @dataclass(slots=True)
-class Progress:
-    """What the log says so far, to tell doubles and to account for a run that is cut off.
+class RunProgress:
+    """Progress of a run, to recognise repeated events and to count the tokens of lost calls.
 
     Attributes:
         step: Number of the last step.
-        open_step: Number of the step under way; 0 for none.
-        open_step_id: Id of that step; of the last one if none is under way.
-        open_message_id: Id of the message that it streams; empty if that is not known.
-        usage: Tokens of the replies stored.
-        message_ids: The messages stored.
-        asked: What the run asks a person for.
-        taint: Labels of strangers' text in the context of the last model call.
-        unstored_text: A client may show a piece of a reply that is not stored nor withdrawn.
-        began: A tool may have been called, or a reply was stored.
-        last_message: Id and sequence of the last message stored.
-        relayed: In the run of a group, how far the log of each run of a member was relayed.
-        member_steps: The numbers that the steps of each of these runs have in this one, in order.
+        open_step: Number of the open step; 0 for none.
+        open_step_id: Id of that step, or of the last one if none is open.
+        open_message_id: Id of the message that it streams; empty if unknown.
+        usage: Tokens of the stored replies.
+        message_ids: Ids of the stored messages.
+        asked: The run's request for approval.
+        taint: Labels of untrusted content in the context of the last model call.
+        unstored_text: Whether a client may show text that is neither stored nor withdrawn.
+        has_effects: Whether a tool may have been called, or a reply was stored.
+        last_message: Id and sequence of the last stored message.
+        relayed: In the run of a group, the last relayed sequence of each member's run.
+        member_steps: In the run of a group, the step numbers of each member's run, in order.
     """
 
     step: int = 0
@@ -71,28 +71,28 @@ class Progress:
     asked: AskedApproval | None = None
     taint: tuple[str, ...] = ()
     unstored_text: bool = False
-    began: bool = False
+    has_effects: bool = False
     last_message: tuple[str, int] = ("", -1)
     relayed: dict[str, int] = field(default_factory=dict)
     member_steps: dict[str, list[int]] = field(default_factory=dict)
     _given_up: bool = False
-    _calls: dict[str, _Calls] = field(default_factory=dict)
+    _calls: dict[str, _UnstoredCalls] = field(default_factory=dict)
     _tool_count: int = 0
 
     @property
     def mark(self) -> tuple[int, int, int, int]:
-        """Differs whenever the run has come further."""
+        """A value that changes with each progress of the run."""
         relayed = sum(self.relayed.values())
         return len(self.message_ids), self.step, self._tool_count, relayed
 
     def has_relayed(self, member: run_event_pb2.EventMember) -> bool:
-        """Returns whether an event of a member's run is in the log of the group's run."""
+        """Whether an event of a member's run is in the log of the group's run."""
         return 0 < member.sequence <= self.relayed.get(member.run_id, 0)
 
     def number_member_step(self, event: run_event_pb2.RunEvent) -> None:
-        """Gives a relayed event of a step the number that the step has in the run of the group.
+        """Replaces the step number of a relayed event by the number in the group's run.
 
-        Steps are numbered in the order in which they began; members may answer at the same time.
+        Steps are numbered in the order of their start; members may answer concurrently.
         """
         for kind in ("step_started", "step_restarted"):
             if event.HasField(kind):
@@ -102,30 +102,30 @@ class Progress:
                 step.step = numbers[step.step - 1] if known else self.step + 1
 
     def continues(self, step: run_event_pb2.StepStarted) -> bool:
-        """Returns whether a step that an attempt tells of is the one under way, with its reply."""
+        """Whether a step of a new attempt is the open one, with the same reply."""
         same = step.step == self.open_step and step.message_id == self.open_message_id
         return same and bool(step.message_id)
 
     def taken_over(self) -> None:
-        """Ends the reading of an earlier holder's log.
+        """Completes the progress after reading an earlier holder's log.
 
-        Deltas are not in the log: of a step under way, pieces may have been shown.
+        Deltas are not in the log, so pieces of an open step may have been shown.
         """
         self.unstored_text = self.open_step > 0 and not self._given_up
 
     def note_request(
         self, message_id: str, prompt_tokens: int, bytes_per_token: float, attempt: int
     ) -> None:
-        """Takes in that a model call begins, of which this is known."""
-        calls = self._calls.setdefault(message_id, _Calls(attempt))
+        """Records the start of a model call."""
+        calls = self._calls.setdefault(message_id, _UnstoredCalls(attempt))
         calls.under_way, calls.streamed_bytes = True, 0
-        # Zero only in a message of a process that does not know better.
+        # It is zero only in messages of older processes.
         calls.prompt_tokens, calls.bytes_per_token = prompt_tokens, bytes_per_token or 1.0
 
     def note_reply(self, message_id: str, usage: Usage, attempt: int) -> None:
-        """Takes in what a model call of an attempt cost; its reply counts once it is stored."""
+        """Records the tokens of a model call until its reply is stored."""
         if message_id not in self.message_ids:
-            calls = self._calls.setdefault(message_id, _Calls(attempt))
+            calls = self._calls.setdefault(message_id, _UnstoredCalls(attempt))
             calls.usage, calls.under_way = calls.usage + usage, False
 
     def unstored_usage(self, attempt: int) -> Usage:
@@ -133,11 +133,11 @@ class Progress:
         return sum((c.cost for c in self._calls.values() if c.attempt == attempt), Usage())
 
     def lost_usage(self, attempt: int) -> Usage:
-        """Returns those of the attempts before this one, which it knows nothing of."""
+        """Returns the tokens of the attempts before this one."""
         return sum((c.cost for c in self._calls.values() if c.attempt < attempt), Usage())
 
     def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        """Takes an event in."""
+        """Processes an event."""
         if event.HasField("member"):
             self._note_relayed(event, kind)
             return
@@ -165,9 +165,9 @@ class Progress:
                     self.usage += usage_of(message.usage)
                     self.open_step = 0
                     self.unstored_text = False
-                    self.began = True
+                    self.has_effects = True
             case "tool_started":
-                self.began = True
+                self.has_effects = True
             case "tool_finished":
                 self._tool_count += 1
             case "approval_requested":
@@ -176,7 +176,7 @@ class Progress:
                 pass
 
     def _note_relayed(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        """Takes in an event of a member of a group; its own run accounts for the rest."""
+        """Processes an event of a group member; its own run counts everything else."""
         if event.member.sequence:
             self.relayed[event.member.run_id] = event.member.sequence
         if kind == "step_started":
@@ -198,9 +198,9 @@ class Progress:
             calls.streamed_bytes += len(text.encode())
 
     def _settle(self, message: message_pb2.Message) -> None:
-        """Leaves of the calls for a message what its stored tokens do not cover."""
+        """Keeps the tokens of the calls for a message that its stored usage does not cover."""
         calls = self._calls.pop(message.id, None)
         if calls is not None:
             left = calls.usage.less(usage_of(message.usage))
             if left != Usage():
-                self._calls[message.id] = _Calls(calls.attempt, left)
+                self._calls[message.id] = _UnstoredCalls(calls.attempt, left)

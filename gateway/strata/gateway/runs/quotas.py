@@ -1,4 +1,4 @@
-"""How many runs a project may have."""
+"""Limits of the number of runs per project."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from strata.shared.errors import Reason, ResourceExhaustedError
 
 MAX_RUNS_OF_GROUP_RUN = 128
-"""Open runs within one run of a group.
+"""Most open runs within one run of a group.
 
 They do not count as open runs of the project, in which the run of the group counts. A group has at
 most 32 members; each can be asked, and be told what was said while it was busy.
@@ -17,23 +17,23 @@ _RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RunQuotas:
-    """Limits of one project.
+    """Limits per project.
 
     Attributes:
-        open_runs: Runs that are under way or may start.
-        delayed_runs: Runs whose time of start is still to come. They count as open runs from
-            that time on.
+        open_runs: Most runs that are active or may start.
+        delayed_runs: Most runs with a start time in the future. From that time on they count as
+            open runs.
     """
 
     open_runs: int = 500
     delayed_runs: int = 500
 
     def check(self, count: int, *, is_later: bool) -> None:
-        """Raises the error of a run that was not accepted if its quota is used up.
+        """Raises an error if the quota of a new run is used up.
 
         Args:
-            count: Runs that the project has, of those that count against the same quota.
-            is_later: The run has a time of start that is still to come.
+            count: Runs of the project that count against the same quota.
+            is_later: Whether the run has a start time in the future.
 
         Raises:
             ResourceExhaustedError: The quota is used up (``QUOTA_EXCEEDED``).
@@ -45,7 +45,7 @@ class RunQuotas:
 
 
 def check_group_quota(count: int) -> None:
-    """Raises the error of a run that was not accepted if the run of its group has too many.
+    """Raises an error if the run of a group has too many open runs.
 
     Args:
         count: Open runs within the run of the group.
@@ -63,6 +63,6 @@ def _exceeded(count: str, quota: str, limit: int) -> ResourceExhaustedError:
         f"{count}, as many as it may have.",
         reason=Reason.QUOTA_EXCEEDED,
         metadata={"quota": quota, "limit": limit},
-        # What starts later holds its place for as long.
+        # A delayed run occupies the quota until it starts, so there is no sensible time to retry.
         retry_after=None if quota == "delayed_runs" else _RETRY_S,
     )

@@ -1,4 +1,4 @@
-"""Shows what ``send_message`` sends as the text of the agent, in the events of a run."""
+"""Converts the messages of ``send_message`` in a run's events to text of the agent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from strata.shared.tool_catalogue import SEND_MESSAGE
 
 
 @dataclass(slots=True)
-class _Reply:
-    """A reply under way.
+class _OpenReply:
+    """A reply that is being streamed.
 
     Attributes:
-        text: The text beside the calls. It is a thought if ``send_message`` is called.
+        text: The text outside of calls; it counts as reasoning if ``send_message`` is called.
         reasoning: The reasoning.
         sends: Decoders of the calls of ``send_message``, by their position.
         sent: Whether any of them has sent a piece.
@@ -29,14 +29,14 @@ class _Reply:
     sends: dict[int, MemberDecoder] = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
 
-    def begin(self, index: int) -> None:
-        """Begins a call of ``send_message``; the text so far becomes reasoning."""
+    def start_send(self, index: int) -> None:
+        """Starts a call of ``send_message``; the text so far becomes reasoning."""
         self.sends[index] = MemberDecoder(MESSAGE)
         self.reasoning.add(self.text.text)
         self.text.clear()
 
-    def send(self, call: ToolCallDelta) -> str:
-        """Returns the text that a piece of the arguments of a call sends."""
+    def sent_piece(self, call: ToolCallDelta) -> str:
+        """Returns the message text in a piece of a call's arguments."""
         text = self.sends[call.index].feed(call.arguments)
         if text and call.index not in self.sent:
             text = BETWEEN_TEXTS + text if self.sent else text
@@ -45,20 +45,19 @@ class _Reply:
 
 
 class SentText:
-    """Changes the events of one stream, see `SendMessageRequest.send_message_as_text`.
+    """Converts the events of one stream, see `SendMessageRequest.send_message_as_text`.
 
-    What becomes of a stored event depends on it alone, so that a client that resumes sees the same
-    events. Deltas depend on those of the same reply, of which a resumed stream begins with a
-    snapshot.
+    The result for a stored event depends only on that event, so a resumed stream has the same
+    events. Deltas depend on earlier ones of the same reply; a resumed stream begins with a snapshot
+    of it.
     """
 
     def __init__(self) -> None:
-        # By message, with the run of the member that writes it. Members of a group may write at
-        # the same time.
-        self._replies: dict[str, tuple[str, _Reply]] = {}
+        # By message id, with the run of the member that writes it. Members may write concurrently.
+        self._replies: dict[str, tuple[str, _OpenReply]] = {}
 
-    def shown(self, event: RunEvent) -> Sequence[RunEvent]:
-        """Returns what is shown in place of an event, which is not changed."""
+    def convert(self, event: RunEvent) -> Sequence[RunEvent]:
+        """Returns the events that replace an event, which is not modified."""
         match event.WhichOneof("event"):
             case "text_delta":
                 return [self._text(event)]
@@ -83,11 +82,11 @@ class SentText:
                 pass
         return [event]
 
-    def _reply(self, event: RunEvent, message_id: str) -> _Reply:
-        return self._replies.setdefault(message_id, (event.member.run_id, _Reply()))[1]
+    def _reply(self, event: RunEvent, message_id: str) -> _OpenReply:
+        return self._replies.setdefault(message_id, (event.member.run_id, _OpenReply()))[1]
 
     def _forget_replies(self, event: RunEvent) -> None:
-        """Forgets what the writer of an event writes; an event without a member is for all."""
+        """Drops the replies of the event's member; an event without a member drops all."""
         run_id = event.member.run_id
         self._replies = {
             message_id: (writer, reply)
@@ -102,7 +101,7 @@ class SentText:
             reply.text.add(delta.text)
             return event
         reply.reasoning.add(delta.text)
-        out = _like(event)
+        out = _empty_copy(event)
         out.reasoning_delta.message_id, out.reasoning_delta.text = delta.message_id, delta.text
         return out
 
@@ -111,24 +110,24 @@ class SentText:
         reply = self._reply(event, delta.message_id)
         out: list[RunEvent] = []
         if delta.name == SEND_MESSAGE and delta.index not in reply.sends:
-            beside = bool(reply.text)
-            reply.begin(delta.index)
-            if beside:
-                moved = _like(event)
+            had_text = bool(reply.text)
+            reply.start_send(delta.index)
+            if had_text:
+                moved = _empty_copy(event)
                 moved.text_snapshot.message_id = delta.message_id
                 moved.text_snapshot.reasoning = reply.reasoning.text
                 out.append(moved)
         if delta.index not in reply.sends:
             return [event]
-        if text := reply.send(delta):
-            piece = _like(event)
+        if text := reply.sent_piece(delta):
+            piece = _empty_copy(event)
             piece.text_delta.message_id, piece.text_delta.text = delta.message_id, text
             out.append(piece)
         return out
 
     def _snapshot(self, event: RunEvent) -> RunEvent:
         snapshot = event.text_snapshot
-        reply = _Reply()
+        reply = _OpenReply()
         self._replies[snapshot.message_id] = (event.member.run_id, reply)
         reply.text.set(snapshot.text)
         reply.reasoning.set(snapshot.reasoning)
@@ -137,9 +136,9 @@ class SentText:
             return event
         texts = []
         for call in sends:
-            reply.begin(call.index)
-            texts.append(reply.send(call))
-        out = _like(event)
+            reply.start_send(call.index)
+            texts.append(reply.sent_piece(call))
+        out = _empty_copy(event)
         out.text_snapshot.CopyFrom(
             TextSnapshot(
                 message_id=snapshot.message_id,
@@ -153,19 +152,19 @@ class SentText:
     def _stored(self, event: RunEvent) -> list[RunEvent]:
         message = event.message_stored.message
         self._replies.pop(message.id, None)
-        shown: message_pb2.Message | None = as_text(message)
-        if shown is message:
+        converted: message_pb2.Message | None = as_text(message)
+        if converted is message:
             return [event]
-        if shown is None:
+        if converted is None:
             return []
         out = RunEvent()
         out.CopyFrom(event)
-        out.message_stored.message.CopyFrom(shown)
+        out.message_stored.message.CopyFrom(converted)
         return [out]
 
 
-def _like(event: RunEvent) -> RunEvent:
-    """Returns an event of the same place and time that says nothing yet."""
+def _empty_copy(event: RunEvent) -> RunEvent:
+    """Returns an event with the same sequence, run, time and member, and no content."""
     out = RunEvent(sequence=event.sequence, run_id=event.run_id)
     if event.HasField("create_time"):
         out.create_time.CopyFrom(event.create_time)

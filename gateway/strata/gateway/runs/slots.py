@@ -1,4 +1,4 @@
-"""How many runs this gateway carries out, in all and of each project."""
+"""Slots for concurrent runs in this gateway, with a limit per project."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from strata.shared.fair_slots import SHARE, share_of
 
 
 class RunSlots:
-    """Slots of runs; a project holds its share at most, the rest is left to others.
+    """Slots for runs; each project gets at most its share.
 
-    Nobody waits here: what has no slot waits in the database, where every gateway sees it.
+    There is no queue here: runs without a slot wait in the database, where all gateways see them.
 
     Args:
-        slots: Runs at once.
-        most: Runs of one project at once; None for its share of the slots.
+        slots: Most concurrent runs.
+        most: Most concurrent runs of one project; None for its share of the slots.
     """
 
     def __init__(self, slots: int, most: int | None = None) -> None:
@@ -26,35 +26,35 @@ class RunSlots:
 
     @property
     def free(self) -> int:
-        """Slots that nobody holds."""
+        """Number of free slots."""
         return max(0, self._slots - self._used)
 
     @property
     def used(self) -> int:
-        """Slots that are held."""
+        """Number of used slots."""
         return self._used
 
     @property
     def most(self) -> int:
-        """Slots that one project may hold."""
+        """Most slots of one project."""
         return self._most
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Slots that each project holds; without projects that hold none."""
+        """Number of used slots by project, without projects that use none."""
         return self._held
 
     def has_slot(self, project_id: str) -> bool:
-        """Says whether one more run of a project may start."""
+        """Whether one more run of a project may start."""
         return self._used < self._slots and self._held[project_id] < self._most
 
     def take(self, project_id: str) -> None:
-        """Takes a slot, even where there is none: a run that is held must be carried out."""
+        """Takes a slot, even if none is free: a claimed run must be executed."""
         self._used += 1
         self._held[project_id] += 1
 
     def release(self, project_id: str) -> None:
-        """Gives a slot back."""
+        """Releases a slot."""
         self._used -= 1
         self._held[project_id] -= 1
         if not self._held[project_id]:

@@ -1,4 +1,4 @@
-"""The states of a run and what can happen in each. Pure."""
+"""The states of a run and their transitions. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata.shared.errors import FailedPreconditionError, Reason
 
 
 class RunState(StrEnum):
-    """Where a run is in its life."""
+    """State of a run."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -25,7 +25,7 @@ class RunState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing can happen to the run any more."""
+        """Whether the run has ended."""
         return self in FINAL_STATES
 
 
@@ -35,16 +35,16 @@ FINAL_STATES = frozenset(RunState) - OPEN_STATES
 
 
 class Trigger(StrEnum):
-    """What can happen to a run."""
+    """Events that change the state of a run."""
 
     DISPATCH = "DISPATCH"
     """A gateway takes it from the queue."""
     TAKE_OVER = "TAKE_OVER"
-    """A gateway takes it from a holder whose lease has run out, or dispatches it again."""
+    """A gateway claims it from a holder with an expired lease, or dispatches it again."""
     CANCEL = "CANCEL"
-    """Somebody asks to stop it."""
+    """It is cancelled."""
     COMPLETE = "COMPLETE"
-    """It ended well."""
+    """It ended successfully."""
     FAIL = "FAIL"
     """It ended with an error."""
     STOP = "STOP"
@@ -61,11 +61,11 @@ TRANSITIONS: Mapping[tuple[RunState, Trigger], RunState] = {
     (RunState.RUNNING, Trigger.STOP): RunState.CANCELLED,
     (RunState.CANCELLING, Trigger.TAKE_OVER): RunState.CANCELLING,
     (RunState.CANCELLING, Trigger.CANCEL): RunState.CANCELLING,
-    # A reply that came in the moment of the cancellation stays a reply.
+    # A reply that arrived at the moment of the cancellation is kept.
     (RunState.CANCELLING, Trigger.COMPLETE): RunState.COMPLETED,
     (RunState.CANCELLING, Trigger.FAIL): RunState.FAILED,
     (RunState.CANCELLING, Trigger.STOP): RunState.CANCELLED,
-    # Cancelling a run that is over is success and changes nothing.
+    # Cancelling a finished run succeeds and changes nothing.
     (RunState.COMPLETED, Trigger.CANCEL): RunState.COMPLETED,
     (RunState.FAILED, Trigger.CANCEL): RunState.FAILED,
     (RunState.CANCELLED, Trigger.CANCEL): RunState.CANCELLED,
@@ -73,11 +73,10 @@ TRANSITIONS: Mapping[tuple[RunState, Trigger], RunState] = {
 
 
 def after(state: RunState, trigger: Trigger) -> RunState:
-    """Returns the state that follows.
+    """Returns the state after a trigger.
 
     Raises:
-        FailedPreconditionError: This cannot happen in the state (``RUN_FINISHED`` where
-            the run is over).
+        FailedPreconditionError: The state does not allow it (``RUN_FINISHED``).
     """
     try:
         return TRANSITIONS[state, trigger]
@@ -90,5 +89,5 @@ def after(state: RunState, trigger: Trigger) -> RunState:
 
 
 def sources(trigger: Trigger) -> frozenset[RunState]:
-    """Returns the states in which this can happen; the guards of the SQL are made from it."""
-    return frozenset(state for state, each in TRANSITIONS if each is trigger)
+    """Returns the states that allow a trigger; the guards of the SQL are built from it."""
+    return frozenset(state for state, accepted in TRANSITIONS if accepted is trigger)

@@ -26,15 +26,15 @@ from strata.gateway.runs.delayed_store import PostgresDelayedRuns
 from strata.gateway.runs.domain import (
     Accepted,
     Dispatch,
-    Ending,
     EventPage,
     Fence,
-    Held,
     LeaseLostError,
     NewRun,
     OnBusy,
     Principal,
+    RenewedLease,
     Run,
+    RunEnding,
     RunFailure,
     RunFilter,
     RunKind,
@@ -282,7 +282,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         return Fence(fence.project_id, fence.run_id, attempt, fence.owner)
 
     async def finish(
-        self, fence: Fence, ending: Ending, events: Sequence[StoredEvent], *, take_next: bool
+        self, fence: Fence, ending: RunEnding, events: Sequence[StoredEvent], *, take_next: bool
     ) -> Dispatch | None:
         """See `RunStore.finish`."""
         failure, usage = ending.failure, ending.usage
@@ -409,7 +409,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             found = await connection.execute(sql.USAGE_OF_PROJECTS, values)
             return {row["project_id"]: _usage_sum(row) for row in found.mappings()}
 
-    async def renew(self, run_ids: Sequence[str]) -> Sequence[Held]:
+    async def renew(self, run_ids: Sequence[str]) -> Sequence[RenewedLease]:
         """See `RunStore.renew`."""
         terms = self._terms
         values = {
@@ -420,7 +420,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         async with self._worker.system_transaction() as connection:
             found = await connection.execute(sql.RENEW, values)
             return [
-                Held(row["id"], row["attempt"], row["state"] == RunState.CANCELLING)
+                RenewedLease(row["id"], row["attempt"], row["state"] == RunState.CANCELLING)
                 for row in found.mappings()
             ]
 

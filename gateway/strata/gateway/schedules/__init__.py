@@ -1,1 +1,1 @@
-"""Runs that start at a time: schedules, their ticks, and what starts the runs."""
+"""Schedules: their times, their ticks, and the start of their runs."""

@@ -1,4 +1,4 @@
-"""Schedules between the wire and the domain; requests are checked here."""
+"""Validates and converts requests and responses for schedules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ON_OVERLAP = {
 
 
 def new_schedule(request: pb.CreateScheduleRequest, caller: Caller) -> NewSchedule:
-    """Returns the schedule that a request asks for.
+    """Returns the schedule to create for a request.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -41,7 +41,7 @@ def new_schedule(request: pb.CreateScheduleRequest, caller: Caller) -> NewSchedu
             messages=request.messages,
             max_steps=request.max_steps,
             on_approval=request.on_approval,
-            response_format=_set(request),
+            response_format=_response_format_of(request),
         ),
         caller,
         RunKind.BACKGROUND,
@@ -72,7 +72,7 @@ def changed_schedule(
             on_approval=(
                 request.on_approval if request.HasField("on_approval") else before.on_approval
             ),
-            response_format=_set(request) or _set(before),
+            response_format=_response_format_of(request) or _response_format_of(before),
         ),
         caller,
         RunKind.BACKGROUND,
@@ -83,14 +83,14 @@ def changed_schedule(
 
 
 def refusal(error: TimingError) -> InvalidArgumentError:
-    """Returns the error of a request whose times cannot be used."""
+    """Returns the error for a request with invalid times."""
     return InvalidArgumentError(
         f"{error}.", violations=[FieldViolation(error.field, error.description)]
     )
 
 
 def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
-    """Returns a schedule as the wire has it."""
+    """Converts a schedule."""
     plan, timing = schedule.plan, schedule.timing
     execute = turn_pb.ExecuteRunRequest.FromString(plan.payload)
     out = pb.Schedule(
@@ -108,7 +108,7 @@ def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
         state_reason=schedule.state_reason,
         last_run_id=schedule.last_run_id,
         principal=plan.principal.name,
-        response_format=_set(execute),
+        response_format=_response_format_of(execute),
     )
     out.create_time.FromDatetime(schedule.create_time)
     out.update_time.FromDatetime(schedule.update_time)
@@ -122,7 +122,7 @@ def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
 
 
 def tick_to_pb(tick: Tick) -> pb.ScheduleTick:
-    """Returns a tick as the wire has it."""
+    """Converts a tick."""
     out = pb.ScheduleTick(
         outcome=pb.TickOutcome.Value(f"TICK_OUTCOME_{tick.outcome}"),
         run_id=tick.run_id,
@@ -148,8 +148,8 @@ def _plan(run: NewRun, on_overlap: pb.OnOverlap.ValueType) -> RunPlan:
     )
 
 
-def _set(
-    wire: (
+def _response_format_of(
+    message: (
         pb.CreateScheduleRequest
         | pb.UpdateScheduleRequest
         | pb.Schedule
@@ -157,7 +157,7 @@ def _set(
     ),
 ) -> ResponseFormat | None:
     """Returns the response format of a message; None if it has none."""
-    return wire.response_format if wire.HasField("response_format") else None
+    return message.response_format if message.HasField("response_format") else None
 
 
 def _name(name: str) -> str:
@@ -183,16 +183,16 @@ def _changed_timing(request: pb.UpdateScheduleRequest, timing: Timing) -> Timing
         return Timing(request.cron, zone or "UTC")
     if request.HasField("time_zone"):
         if not timing.cron:
-            raise refusal(TimingError("time_zone", "is of no use without cron"))
+            raise refusal(TimingError("time_zone", "has no effect without cron"))
         return replace(timing, time_zone=request.time_zone or "UTC")
     return timing
 
 
 def _time(stamp: Timestamp) -> datetime:
-    """Returns a time of the wire.
+    """Converts a timestamp.
 
     Raises:
-        InvalidArgumentError: It is out of the range of times.
+        InvalidArgumentError: It is out of range.
     """
     try:
         return stamp.ToDatetime(tzinfo=UTC)

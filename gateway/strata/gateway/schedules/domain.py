@@ -23,14 +23,14 @@ class ScheduleState(StrEnum):
 
 
 class OnOverlap(StrEnum):
-    """What to do at a tick when the run of the tick before is not over."""
+    """What to do at a tick if the run of the previous tick has not ended."""
 
     SKIP = "SKIP"
     ENQUEUE = "ENQUEUE"
 
 
 class TickOutcome(StrEnum):
-    """What a tick led to."""
+    """Result of a tick."""
 
     STARTED = "STARTED"
     SKIPPED = "SKIPPED"
@@ -39,12 +39,12 @@ class TickOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTerms:
-    """Bounds of schedules.
+    """Limits of schedules.
 
     Attributes:
-        per_project: Schedules of a project, finished ones included.
-        min_interval_s: Seconds between two ticks of a schedule at least.
-        history_days: Days for which ticks are kept.
+        per_project: Most schedules per project, including finished ones.
+        min_interval_s: Least seconds between two ticks of a schedule.
+        history_days: Days to keep ticks.
     """
 
     per_project: int = 100
@@ -54,7 +54,7 @@ class ScheduleTerms:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What each run of a schedule is.
+    """The template of a schedule's runs.
 
     Attributes:
         principal: On whose behalf the runs act.
@@ -63,8 +63,8 @@ class RunPlan:
         payload: As in `NewRun`.
         payload_hash: As in `NewRun`.
         max_steps: As in `NewRun`.
-        on_approval: What to do while the conversation waits for an approval.
-        on_overlap: What to do when the run of the tick before is not over.
+        on_approval: What to do if the conversation waits for an approval.
+        on_overlap: What to do if the run of the previous tick has not ended.
     """
 
     principal: Principal
@@ -79,14 +79,14 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class NewSchedule:
-    """A schedule to be stored.
+    """A schedule to store.
 
     Attributes:
-        id: Its id, made by the caller.
-        name: Unique in the project.
-        plan: What each run is.
-        timing: When they start.
-        request_id: The client's, None for none.
+        id: Its id, which the caller creates.
+        name: Its name, unique in the project.
+        plan: Template of its runs.
+        timing: Times of its runs.
+        request_id: The client's idempotency key; None for none.
     """
 
     id: str
@@ -98,13 +98,13 @@ class NewSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as stored.
+    """A stored schedule.
 
     Attributes:
-        next_time: The first tick that was not acted on; None unless it is ACTIVE.
-        last_run_id: The last run that it has started; empty for none.
+        next_time: The next tick; None unless the schedule is ACTIVE.
+        last_run_id: The last run that it started; empty for none.
         last_time: The tick of that run.
-        state_reason: Why the server has disabled it: the name of a `Reason`.
+        state_reason: Why the server paused or disabled it, such as the name of a `Reason`.
     """
 
     id: str
@@ -122,7 +122,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A time at which a schedule was due, and what came of it."""
+    """A time at which a schedule was due, with its result."""
 
     tick_time: datetime
     outcome: TickOutcome
@@ -133,7 +133,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DueSchedule:
-    """A schedule whose next tick has come, as the worker sees it."""
+    """A due schedule, with the columns that the worker role may read."""
 
     project_id: str
     id: str
@@ -141,18 +141,18 @@ class DueSchedule:
 
 
 class ScheduleStore(Protocol):
-    """Where schedules are. Every time is judged by the clock of the database.
+    """Store of schedules. All times are compared with the clock of the database.
 
     Methods that name a schedule raise `NotFoundError` (``SCHEDULE_NOT_FOUND``) if there is none.
     """
 
     async def create(self, project_id: str, new: NewSchedule) -> Schedule:
-        """Stores a schedule; a request_id that is known gives the schedule it named first.
+        """Stores a schedule; a repeated request_id returns its first schedule.
 
         Raises:
             AlreadyExistsError: The name is taken, or the request_id had another payload.
-            ResourceExhaustedError: The project has as many schedules as it may have.
-            TimingError: The times cannot be used.
+            ResourceExhaustedError: The project has the maximum number of schedules.
+            TimingError: The times are invalid.
         """
         ...
 
@@ -163,7 +163,7 @@ class ScheduleStore(Protocol):
     async def list(
         self, project_id: str, *, agent_id: str, name: str, before: str | None, limit: int
     ) -> Sequence[Schedule]:
-        """Returns schedules, newest first, those before the id `before` if it is not None."""
+        """Returns schedules, newest first; only those before the id `before`, unless it is None."""
         ...
 
     async def update(
@@ -173,7 +173,7 @@ class ScheduleStore(Protocol):
 
         Raises:
             AlreadyExistsError: The name is taken.
-            TimingError: The new times cannot be used.
+            TimingError: The new times are invalid.
         """
         ...
 
@@ -182,10 +182,10 @@ class ScheduleStore(Protocol):
         ...
 
     async def resume(self, project_id: str, schedule_id: str, principal: Principal) -> Schedule:
-        """Goes on with a schedule that is paused or disabled; it acts for `principal` from now on.
+        """Resumes a paused or disabled schedule, which then acts for `principal`.
 
         Raises:
-            FailedPreconditionError: It has no tick left (``SCHEDULE_FINISHED``).
+            FailedPreconditionError: It has no further tick (``SCHEDULE_FINISHED``).
         """
         ...
 
@@ -194,34 +194,34 @@ class ScheduleStore(Protocol):
         ...
 
     async def disable_of_agent(self, project_id: str, agent_id: str, reason: str) -> None:
-        """Disables the schedules of an agent that is gone."""
+        """Disables the schedules of a deleted agent."""
         ...
 
     async def count_of_principal(self, project_id: str, principal: str) -> int:
-        """Returns how many active schedules act with the scopes of a key."""
+        """Returns the number of active schedules that act with the scopes of a key."""
         ...
 
     async def pause_of_principal(self, project_id: str, principal: str, reason: str) -> int:
-        """Pauses the active schedules that act with the scopes of a key; returns how many."""
+        """Pauses the active schedules that act with the scopes of a key; returns their number."""
         ...
 
     async def ticks(
         self, project_id: str, schedule_id: str, *, before: datetime | None, limit: int
     ) -> Sequence[Tick]:
-        """Returns ticks, newest first, those before the time `before` if it is not None."""
+        """Returns ticks, newest first; only those before the time `before`, unless it is None."""
         ...
 
     async def due(self, after: DueSchedule | None, limit: int) -> Sequence[DueSchedule]:
-        """Returns schedules of all projects that are due, those after `after`, earliest first."""
+        """Returns due schedules of all projects after `after`, earliest first."""
         ...
 
     async def fire(self, project_id: str, schedule_id: str) -> str | None:
-        """Acts on the ticks of a schedule that are due, in one transaction.
+        """Processes the due ticks of a schedule in one transaction.
 
-        The latest one starts a run; those before it are recorded as missed.
+        The latest tick starts a run; earlier ones are recorded as missed.
 
         Returns:
-            The id of the run; None if there is none, or another gateway acts on the schedule.
+            The id of the run; None if there is none, or another gateway processes the schedule.
 
         Raises:
             ResourceExhaustedError: The project has too many open runs; the tick stays due.

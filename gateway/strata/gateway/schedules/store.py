@@ -1,4 +1,4 @@
-"""Schedules in PostgreSQL; the contract is `domain.ScheduleStore`."""
+"""`domain.ScheduleStore` in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from strata.shared.errors import (
 )
 from strata.shared.ids import new_id
 
-MOST_MISSED = 100
-"""Missed ticks that are recorded of one standstill: the newest ones."""
+MAX_MISSED = 100
+"""Most missed ticks to record after an outage; the newest ones are recorded."""
 PREVIOUS_RUN_OPEN = "PREVIOUS_RUN_OPEN"
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-# What a run fails with whose schedule can start no other one.
-_GONE = frozenset({Reason.AGENT_NOT_FOUND.value, Reason.CONVERSATION_NOT_FOUND.value})
+# Reasons of a failed run after which its schedule is disabled.
+_DISABLING_REASONS = frozenset({Reason.AGENT_NOT_FOUND.value, Reason.CONVERSATION_NOT_FOUND.value})
 
 _COLUMNS = """id, name, organization_id, project_id, principal, scopes, agent_id, conversation_id,
     payload, payload_hash, max_steps, on_approval, on_overlap, cron, time_zone, start_time, state,
@@ -53,7 +53,7 @@ _COLUMNS = """id, name, organization_id, project_id, principal, scopes, agent_id
 _ONE = "project_id = :project_id AND id = :schedule_id"
 
 _NOW = text("SELECT now()")
-# Creations of a project wait for each other, so that they see each other's count.
+# Serialises the creations of a project, so that each one sees the count of the others.
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :project_id, 0))")
 _COUNT = text("SELECT count(*) FROM gateway.schedules WHERE project_id = :project_id")
 _KNOWN = text(
@@ -159,13 +159,13 @@ DELETE FROM gateway.schedule_ticks
 
 
 class PostgresScheduleStore:
-    """Schedules of all projects.
+    """Store of schedules.
 
     Args:
-        database: As the service role; every transaction names its project.
-        worker: As the worker role; finds what is due, over all projects.
-        runs: Stores the runs that are started.
-        terms: Bounds.
+        database: Connections with the service role; every transaction sets its project.
+        worker: Connections with the worker role, for finding due schedules of all projects.
+        runs: Stores the runs.
+        terms: Limits.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class PostgresScheduleStore:
         values = {"project_id": project_id, "schedule_id": schedule_id}
         async with self._transaction(project_id, read_only=True) as connection:
             row = (await connection.execute(_GET, values)).mappings().one_or_none()
-        return _found(row, schedule_id)
+        return _schedule_or_not_found(row, schedule_id)
 
     async def list(
         self, project_id: str, *, agent_id: str, name: str, before: str | None, limit: int
@@ -247,9 +247,9 @@ class PostgresScheduleStore:
     ) -> Schedule:
         """See `ScheduleStore.update`."""
         async with self._transaction(project_id) as connection:
-            held = await self._hold(connection, project_id, schedule_id)
-            state, next_time = held.state, held.next_time
-            if timing != held.timing:
+            locked = await self._lock(connection, project_id, schedule_id)
+            state, next_time = locked.state, locked.next_time
+            if timing != locked.timing:
                 now = (await connection.execute(_NOW)).scalar_one()
                 first = timing.check(now, min_interval=self._min_interval)
                 if state is ScheduleState.FINISHED:
@@ -271,23 +271,23 @@ class PostgresScheduleStore:
     async def pause(self, project_id: str, schedule_id: str) -> Schedule:
         """See `ScheduleStore.pause`."""
         async with self._transaction(project_id) as connection:
-            held = await self._hold(connection, project_id, schedule_id)
-            if held.state is not ScheduleState.ACTIVE:
-                return held
-            return await self._set_state(connection, project_id, held, ScheduleState.PAUSED)
+            locked = await self._lock(connection, project_id, schedule_id)
+            if locked.state is not ScheduleState.ACTIVE:
+                return locked
+            return await self._set_state(connection, project_id, locked, ScheduleState.PAUSED)
 
     async def resume(self, project_id: str, schedule_id: str, principal: Principal) -> Schedule:
         """See `ScheduleStore.resume`."""
         async with self._transaction(project_id) as connection:
-            held = await self._hold(connection, project_id, schedule_id)
-            if held.state is ScheduleState.ACTIVE:
-                return held
+            locked = await self._lock(connection, project_id, schedule_id)
+            if locked.state is ScheduleState.ACTIVE:
+                return locked
             now = (await connection.execute(_NOW)).scalar_one()
-            # A single time that has passed in the meantime is due now.
-            following = held.timing.start_time or held.timing.next_after(now)
-            if held.state is ScheduleState.FINISHED or following is None:
+            # A single time that has passed meanwhile is due now.
+            following = locked.timing.start_time or locked.timing.next_after(now)
+            if locked.state is ScheduleState.FINISHED or following is None:
                 raise FailedPreconditionError(
-                    f"The schedule {schedule_id} has no tick left. Give it another time first.",
+                    f"The schedule {schedule_id} has no further tick. Give it another time first.",
                     reason=Reason.SCHEDULE_FINISHED,
                     metadata={"id": schedule_id},
                 )
@@ -333,7 +333,7 @@ class PostgresScheduleStore:
         values = {"project_id": project_id, "schedule_id": schedule_id}
         async with self._transaction(project_id, read_only=True) as connection:
             row = (await connection.execute(_GET, values)).mappings().one_or_none()
-            _found(row, schedule_id)
+            _schedule_or_not_found(row, schedule_id)
             rows = await connection.execute(_TICKS, {**values, "before": before, "limit": limit})
             return [
                 Tick(
@@ -367,7 +367,7 @@ class PostgresScheduleStore:
             schedule, now = _schedule(row), row["now"]
             assert schedule.next_time is not None
             last = await self._last_run(connection, project_id, schedule)
-            if last is not None and last["error_reason"] in _GONE:
+            if last is not None and last["error_reason"] in _DISABLING_REASONS:
                 await self._set_state(
                     connection,
                     project_id,
@@ -376,10 +376,10 @@ class PostgresScheduleStore:
                     reason=last["error_reason"],
                 )
                 return None
-            due = schedule.timing.due(schedule.next_time, now, MOST_MISSED + 1)
+            due = schedule.timing.due(schedule.next_time, now, MAX_MISSED + 1)
             seen = await connection.execute(_SEEN, {**values, "since": due[0]})
             acted_on = frozenset(seen.scalars())
-            # The clock of the database can be set back: no tick is acted on twice.
+            # The clock of the database may be set back; no tick is processed twice.
             due = [tick for tick in due if tick not in acted_on]
             run_id = ""
             if due:
@@ -411,7 +411,7 @@ class PostgresScheduleStore:
     async def _start(
         self, connection: AsyncConnection, schedule: Schedule, last: Mapping[Any, Any] | None
     ) -> tuple[str, str]:
-        """Queues a run; returns its id, or "" and the reason why there is none."""
+        """Queues a run; returns its id and "", or "" and the reason for skipping it."""
         plan = schedule.plan
         running = last is not None and not RunState(last["state"]).final
         if running and plan.on_overlap is OnOverlap.SKIP:
@@ -432,14 +432,14 @@ class PostgresScheduleStore:
         except FailedPreconditionError as error:
             return "", error.reason.value
         if accepted is None:
-            # A run of the conversation was committed in the same moment; the tick stays due.
+            # A run of the conversation was committed at the same moment; the tick stays due.
             raise UnavailableError("The conversation is too busy to take the run.", retry_after=0.1)
         return accepted.run.id, ""
 
     async def _last_run(
         self, connection: AsyncConnection, project_id: str, schedule: Schedule
     ) -> Mapping[Any, Any] | None:
-        """Returns the run of the tick before; None if it says nothing about the schedule now."""
+        """Returns the run of the previous tick; None if there is none or it is outdated."""
         if not schedule.last_run_id:
             return None
         values = {"project_id": project_id, "run_id": schedule.last_run_id}
@@ -450,12 +450,12 @@ class PostgresScheduleStore:
         outdated = RunState(row["state"]).final and row["create_time"] < schedule.update_time
         return None if outdated else row
 
-    async def _hold(
+    async def _lock(
         self, connection: AsyncConnection, project_id: str, schedule_id: str
     ) -> Schedule:
         values = {"project_id": project_id, "schedule_id": schedule_id}
         row = (await connection.execute(_HOLD, values)).mappings().one_or_none()
-        return _found(row, schedule_id)
+        return _schedule_or_not_found(row, schedule_id)
 
     async def _set_state(
         self,
@@ -511,7 +511,7 @@ def _values(name: str, plan: RunPlan, timing: Timing) -> dict[str, object]:
 
 
 def _digest(new: NewSchedule) -> bytes:
-    """Returns what tells whether a repeated request_id carries the same request."""
+    """Returns the hash of a request, to recognise a repeated request_id."""
     plan, timing = new.plan, new.timing
     start = timing.start_time.isoformat() if timing.start_time else ""
     parts = (new.name, plan.on_approval, plan.on_overlap, timing.cron, timing.time_zone, start)
@@ -547,7 +547,7 @@ def _schedule(row: Mapping[Any, Any]) -> Schedule:
     )
 
 
-def _found(row: Mapping[Any, Any] | None, schedule_id: str) -> Schedule:
+def _schedule_or_not_found(row: Mapping[Any, Any] | None, schedule_id: str) -> Schedule:
     if row is None:
         raise _not_found(schedule_id)
     return _schedule(row)

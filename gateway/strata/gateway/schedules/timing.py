@@ -1,4 +1,4 @@
-"""When a schedule is due. Pure: the caller brings the time, which is that of the database."""
+"""Times of schedules. Pure: the caller passes the present time, which is the database's."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cronsim import CronSim, CronSimError
 MAX_CRON_CHARS = 200
 _FIELDS = 5
 _MAX_ZONE_CHARS = 64
-# Ticks ahead among which the smallest interval is looked for.
+# Number of future ticks for checking the smallest interval.
 _SAMPLED_TICKS = 64
 _FIRST_WINDOW = timedelta(hours=1)
 
 
 class TimingError(ValueError):
-    """Times that cannot be used.
+    """The times of a schedule are invalid.
 
     Attributes:
-        field: The field of the request that is wrong.
+        field: The invalid field of the request.
     """
 
     def __init__(self, field: str, description: str) -> None:
@@ -36,15 +36,15 @@ class TimingError(ValueError):
 class Timing:
     """The times of a schedule: a cron expression, or one time.
 
-    A fixed time of day that does not exist on a day, because the clocks go forward, becomes the
-    first minute after the gap; one that exists twice counts once, at its first occurrence. An
-    expression whose minute or hour begins with "*" follows elapsed time: it has no tick in the
-    gap, and ticks in both passes of the overlap. (So does cron of Debian.)
+    A fixed time of day that a day lacks, because the clocks go forward, moves to the first minute
+    after the gap; one that occurs twice counts once, at its first occurrence. An expression whose
+    minute or hour begins with "*" follows elapsed time: it has no tick in the gap, and ticks in
+    both passes of the overlap. Debian's cron does the same.
 
     Attributes:
-        cron: Minute, hour, day of month, month, day of week; empty for one time.
+        cron: Minute, hour, day of month, month, day of week; empty for a single time.
         time_zone: IANA name of the zone of `cron`.
-        start_time: The one time; None with `cron`.
+        start_time: The single time; None with `cron`.
     """
 
     cron: str = ""
@@ -55,8 +55,8 @@ class Timing:
         """Returns the first tick after `now`.
 
         Raises:
-            TimingError: There is none, the expression or the zone is not valid, or two ticks
-                are closer than `min_interval`.
+            TimingError: There is none, the expression or the zone is invalid, or two ticks are
+                closer than `min_interval`.
         """
         if bool(self.cron) == (self.start_time is not None):
             raise TimingError("cron", "or start_time must be set, and not both")
@@ -90,23 +90,23 @@ class Timing:
             return
         last = moment
         for local in CronSim(self.cron, moment.astimezone(self._zone)):
-            # Compared in UTC: times of one zone are compared by what the clock shows.
+            # Compare in UTC, because local times of one zone compare by wall clock.
             tick = local.astimezone(UTC)
             if tick > last:
                 last = tick
                 yield tick
 
     def due(self, since: datetime, now: datetime, most: int) -> Sequence[datetime]:
-        """Returns the newest ticks from `since`, itself a tick, up to `now`, in order.
+        """Returns the newest ticks from `since`, which is a tick, up to `now`, in order.
 
         Args:
-            since: The first tick that was not acted on.
-            now: Not before `since`.
-            most: How many at most.
+            since: The first tick that was not processed.
+            now: The present time, not before `since`.
+            most: Most ticks.
         """
         window = _FIRST_WINDOW
-        # From the end backwards, in growing windows: a schedule that stood still for a year is
-        # not counted through minute by minute.
+        # From the end backwards in growing windows, so that a year without processing does not
+        # mean iterating over every minute of it.
         while True:
             start = max(since, now - window)
             ticks = [since] if start == since else []
@@ -133,7 +133,7 @@ class Timing:
             )
         try:
             CronSim(self.cron, now.astimezone(self._zone))
-        # Some malformed expressions fail with errors of Python itself.
+        # Some malformed expressions raise built-in exceptions.
         except (CronSimError, ValueError, AssertionError, TypeError, KeyError) as error:
             reason = str(error) or "it cannot be read"
             raise TimingError("cron", f"is not a valid cron expression: {reason}") from None

@@ -1,1 +1,1 @@
-"""The gateway's own services."""
+"""Servicers of the gateway's own gRPC services."""

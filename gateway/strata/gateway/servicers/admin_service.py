@@ -1,4 +1,4 @@
-"""`AdminService`."""
+"""Servicer of `AdminService`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from strata.shared.ids import check_id
 from strata.shared.scopes import OrganizationScope
 
 KEY_REVOKED = "KEY_REVOKED"
-"""Why a schedule is paused whose key was revoked."""
+"""State reason of a schedule that was paused because its key was revoked."""
 
 _USAGE_RANGE = timedelta(days=30)
 _NO_USAGE = UsageSum(0, 0, Usage())
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
-    """Organisations, projects, keys and usage, as far as the caller's key reaches.
+    """Organisations, projects, keys and usage within the authority of the caller's key.
 
     Args:
         store: Projects and keys.
-        runs: For the usage, and the delayed runs of a key that is revoked.
-        schedules: Of which some act with a key that is revoked.
+        runs: For usage, and for the delayed runs of a revoked key.
+        schedules: For the schedules of a revoked key.
         clock: The time.
         version: Release of the server.
-        on_revoked: Told the id of a key that was revoked here.
-        cancel_run: Stops a run of a project, by their ids.
+        on_revoked: Called with the id of a key that was revoked here.
+        cancel_run: Cancels a run, by the ids of project and run.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.ListOrganizationsRequest, context: Any
     ) -> pb.ListOrganizationsResponse:
         """Lists organisations by id."""
-        limit, after = _page("organizations", request)
-        found = await self._store.list_organizations(after=after, limit=limit + 1)
-        page = Page.cut(found, limit, "organizations", lambda organization: (organization.id,))
+        limit, after = _limit_and_start("organizations", request)
+        rows = await self._store.list_organizations(after=after, limit=limit + 1)
+        page = Page.cut(rows, limit, "organizations", lambda organization: (organization.id,))
         return pb.ListOrganizationsResponse(
             organizations=map(convert.organization_to_pb, page.rows),
             next_page_token=page.next_page_token,
@@ -79,7 +79,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateOrganizationKey(
         self, request: pb.CreateOrganizationKeyRequest, context: Any
     ) -> pb.CreateOrganizationKeyResponse:
-        """Makes an organisation key and returns its secret, this once."""
+        """Creates an organisation key and returns its secret, only this time."""
         new = convert.new_organization_key(request, self._clock.now())
         organization_id = _organization(request.organization_id)
         check_granted(require_caller(), new.scopes)
@@ -94,11 +94,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Lists the organisation keys of an organisation by id."""
         organization_id = _organization(request.organization_id)
         scope = f"organization_keys|{organization_id}"
-        limit, after = _page(scope, request)
-        found = await self._store.list_organization_keys(
+        limit, after = _limit_and_start(scope, request)
+        rows = await self._store.list_organization_keys(
             organization_id, after=after, limit=limit + 1
         )
-        page = Page.cut(found, limit, scope, lambda key: (key.id,))
+        page = Page.cut(rows, limit, scope, lambda key: (key.id,))
         return pb.ListOrganizationKeysResponse(
             organization_keys=map(convert.key_to_pb, page.rows),
             next_page_token=page.next_page_token,
@@ -107,7 +107,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def RevokeOrganizationKey(
         self, request: pb.RevokeOrganizationKeyRequest, context: Any
     ) -> pb.RevokeOrganizationKeyResponse:
-        """Revokes an organisation key: here at once, elsewhere when it is looked up again."""
+        """Revokes an organisation key: here at once, in other gateways when their cache expires."""
         key_id = check_id(request.api_key_id, "key", field="api_key_id")
         organization_id = _organization(request.organization_id)
         key = await self._store.revoke_organization_key(organization_id, key_id)
@@ -127,11 +127,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.ListProjectsRequest, context: Any
     ) -> pb.ListProjectsResponse:
         """Lists projects by id."""
-        limit, after = _page("projects", request)
-        found = await self._store.list_projects(
+        limit, after = _limit_and_start("projects", request)
+        rows = await self._store.list_projects(
             require_caller().organization_id, after=after, limit=limit + 1
         )
-        page = Page.cut(found, limit, "projects", lambda project: (project.id,))
+        page = Page.cut(rows, limit, "projects", lambda project: (project.id,))
         return pb.ListProjectsResponse(
             projects=map(convert.project_to_pb, page.rows), next_page_token=page.next_page_token
         )
@@ -139,7 +139,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateApiKey(
         self, request: pb.CreateApiKeyRequest, context: Any
     ) -> pb.CreateApiKeyResponse:
-        """Makes a project key and returns its secret, this once."""
+        """Creates a project key and returns its secret, only this time."""
         caller = require_caller()
         project_id = convert.project_of(request.project_id, caller.project_id)
         new = convert.new_key(request, self._clock.now())
@@ -156,11 +156,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         caller = require_caller()
         project_id = convert.project_of(request.project_id, caller.project_id)
         scope = f"api_keys|{project_id}"
-        limit, after = _page(scope, request)
-        found = await self._store.list_keys(
+        limit, after = _limit_and_start(scope, request)
+        rows = await self._store.list_keys(
             Authority.of(caller), project_id, after=after, limit=limit + 1
         )
-        page = Page.cut(found, limit, scope, lambda key: (key.id,))
+        page = Page.cut(rows, limit, scope, lambda key: (key.id,))
         return pb.ListApiKeysResponse(
             api_keys=map(convert.key_to_pb, page.rows), next_page_token=page.next_page_token
         )
@@ -168,7 +168,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def RevokeApiKey(
         self, request: pb.RevokeApiKeyRequest, context: Any
     ) -> pb.RevokeApiKeyResponse:
-        """Revokes a key: here at once, on other replicas when they look it up again."""
+        """Revokes a key: here at once, in other gateways after their cache expires."""
         key_id = check_id(request.api_key_id, "key", field="api_key_id")
         key = await self._store.revoke_key(Authority.of(require_caller()), key_id)
         self._on_revoked(key_id)
@@ -185,7 +185,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         )
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.WhoAmIResponse:
-        """Returns who the caller is."""
+        """Returns the caller's key and project."""
         caller = require_caller()
         project, key = await self._store.describe(Authority.of(caller), caller.principal)
         return pb.WhoAmIResponse(
@@ -196,7 +196,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         )
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.GetUsageResponse:
-        """Sums the runs of a project in a range of time."""
+        """Sums the runs of a project in a time range."""
         caller = require_caller()
         project_id = convert.project_of(request.project_id, caller.project_id)
         if request.agent_id:
@@ -214,11 +214,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Lists the usage of the organisation's projects, by id of the project."""
         now = self._clock.now()
         start, end = convert.usage_range(request, now - _USAGE_RANGE, now)
-        limit, after = _page("project_usage", request)
-        found = await self._store.list_projects(
+        limit, after = _limit_and_start("project_usage", request)
+        rows = await self._store.list_projects(
             require_caller().organization_id, after=after, limit=limit + 1
         )
-        page = Page.cut(found, limit, "project_usage", lambda project: (project.id,))
+        page = Page.cut(rows, limit, "project_usage", lambda project: (project.id,))
         ids = [project.id for project in page.rows]
         sums = await self._runs.usage_of_projects(ids, start, end)
         return pb.ListProjectUsageResponse(
@@ -234,12 +234,12 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
 
 def _organization(organization_id: str) -> str:
-    """Returns the organisation that a request names, or that of the caller's key.
+    """Returns the organisation of a request, or else that of the caller's key.
 
     Raises:
         InvalidArgumentError: A malformed id.
-        PermissionDeniedError: It is another than the caller's, and the key lacks the scope of the
-            installation (``SCOPE_MISSING``).
+        PermissionDeniedError: It is not the caller's, and the key lacks the scope
+            ``installation.admin`` (``SCOPE_MISSING``).
     """
     own = require_caller().organization_id
     if not organization_id or organization_id == own:
@@ -249,8 +249,8 @@ def _organization(organization_id: str) -> str:
     return organization_id
 
 
-def _page(scope: str, request: Any) -> tuple[int, str | None]:
-    """Returns how many rows a page has, and the id after which it begins."""
+def _limit_and_start(scope: str, request: Any) -> tuple[int, str | None]:
+    """Returns the number of rows of a page, and the id after which it starts."""
     limit = page_limit(request.page_size, maximum=500)
     key = decode_page_token(scope, request.page_token, (str,))
     return limit, str(key[0]) if key else None

@@ -1,4 +1,4 @@
-"""`RunFollowService`: runs of this gateway, followed through another one."""
+"""Servicer of `RunFollowService`, with which other gateways follow runs of this one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from strata.api.gateway.v1 import run_follow_service_pb2 as pb
 from strata.api.gateway.v1 import run_follow_service_pb2_grpc as pb_grpc
-from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.run_follower import RunFollower
 from strata.shared.context import current_project
 from strata.shared.ids import check_id
 
@@ -26,7 +26,7 @@ class RunFollowServicer(pb_grpc.RunFollowServiceServicer):
     async def FollowRun(
         self, request: pb.FollowRunRequest, context: Any
     ) -> AsyncIterator[pb.FollowRunResponse]:
-        """Streams a run for as long as it is held here."""
+        """Streams a run while this gateway holds it."""
         run_id = check_id(request.run_id, "run", field="run_id")
         events = self._follower.follow_held(
             current_project(), run_id, request.after_sequence, tokens=request.stream_tokens

@@ -1,4 +1,4 @@
-"""`RunService`."""
+"""Servicer of `RunService`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as pb_grpc
 from strata.gateway.groups.managers import check_group
 from strata.gateway.runs import convert
-from strata.gateway.runs import convert_approvals as approving
+from strata.gateway.runs import convert_approvals as approvals
 from strata.gateway.runs.approvals import outdated
 from strata.gateway.runs.chains import check_chain, check_waits
 from strata.gateway.runs.clients import AgentDirectory, GroupDirectory, GrpcToolVersions
@@ -30,11 +30,11 @@ from strata.gateway.runs.domain import (
     Usage,
     is_group,
 )
-from strata.gateway.runs.explaining import Explanation
-from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.explanation import Explanation
 from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.prices import ModelPrice
-from strata.gateway.runs.recording import RunRecorder
+from strata.gateway.runs.run_follower import RunFollower
+from strata.gateway.runs.run_recorder import RunRecorder
 from strata.gateway.runs.sent_text import SentText
 from strata.gateway.runs.states import RunState
 from strata.shared.context import current_project, require_caller
@@ -44,26 +44,26 @@ from strata.shared.ids import check_id, default_conversation_id
 from strata.shared.logs import get_logger
 
 RUN_ID_HEADER = "x-run-id"
-"""Initial metadata of SendMessage: the run can be named before its first event."""
+"""Initial metadata of SendMessage with the id of the run, before its first event."""
 _CANCEL_BATCH = 100
 
 _log = get_logger(__name__)
 
 
 class RunServicer(pb_grpc.RunServiceServicer):
-    """Runs, as clients see them.
+    """The public API of runs.
 
     Args:
         store: The runs.
-        dispatcher: Carries them out.
+        dispatcher: Executes them.
         follower: Streams their events.
-        agents: Knows which agents there are.
-        groups: Knows the groups.
-        tools: Knows which versions of tools there are.
-        chain_limit: How many runs one after the other agents may start from one message.
+        agents: Checks that agents exist.
+        groups: Reads groups.
+        tools: Reads the versions of tools.
+        chain_limit: Most runs in a chain of messages between agents.
         ingestion: Reads files into memory.
-        prices: What tokens cost, by handle of the model.
-        recorder: Makes recordings.
+        prices: Prices of tokens by model handle.
+        recorder: Records runs.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def SendMessage(
         self, request: pb.SendMessageRequest, context: Any
     ) -> AsyncIterator[pb.SendMessageResponse]:
-        """Accepts a run and streams it; the run goes on when the client leaves."""
+        """Accepts a run and streams it; the run continues if the client leaves."""
         accepted = await self._accept(request, RunKind.FOREGROUND)
         await context.send_initial_metadata(((RUN_ID_HEADER, accepted.run.id),))
         tokens = not request.HasField("stream_tokens") or request.stream_tokens
-        async for event in self._shown(request, accepted.run.id, 0, tokens=tokens):
+        async for event in self._followed_events(request, accepted.run.id, 0, tokens=tokens):
             yield pb.SendMessageResponse(event=event)
 
     async def StartRun(self, request: pb.StartRunRequest, context: Any) -> pb.StartRunResponse:
@@ -109,24 +109,26 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def RespondToApproval(
         self, request: pb.RespondToApprovalRequest, context: Any
     ) -> AsyncIterator[pb.RespondToApprovalResponse]:
-        """Accepts the run that goes on with an answer, and streams it."""
+        """Accepts the run that continues with an answer, and streams it."""
         accepted = await self._answer(request)
         await context.send_initial_metadata(((RUN_ID_HEADER, accepted.run.id),))
-        async for event in self._shown(request, accepted.run.id, 0, tokens=True):
+        async for event in self._followed_events(request, accepted.run.id, 0, tokens=True):
             yield pb.RespondToApprovalResponse(event=event)
 
     async def ListApprovals(
         self, request: pb.ListApprovalsRequest, context: Any
     ) -> pb.ListApprovalsResponse:
         """Lists requests for approval, oldest first."""
-        which = approving.approval_filter(request)
+        run_filter = approvals.approval_filter(request)
         limit = page_limit(request.page_size, maximum=100)
-        key = decode_page_token(which.scope(), request.page_token, (str,))
+        key = decode_page_token(run_filter.scope(), request.page_token, (str,))
         after = str(key[0]) if key else None
-        found = await self._store.approvals(current_project(), which, after=after, limit=limit + 1)
-        page = Page.cut(found, limit, which.scope(), lambda approval: (approval.id,))
+        rows = await self._store.approvals(
+            current_project(), run_filter, after=after, limit=limit + 1
+        )
+        page = Page.cut(rows, limit, run_filter.scope(), lambda approval: (approval.id,))
         return pb.ListApprovalsResponse(
-            approvals=map(approving.approval_to_pb, page.rows),
+            approvals=map(approvals.approval_to_pb, page.rows),
             next_page_token=page.next_page_token,
         )
 
@@ -136,20 +138,22 @@ class RunServicer(pb_grpc.RunServiceServicer):
         """Returns a request for approval."""
         approval_id = check_id(request.approval_id, "approval", field="approval_id")
         approval = await self._store.approval(current_project(), approval_id)
-        return pb.GetApprovalResponse(approval=approving.approval_to_pb(approval))
+        return pb.GetApprovalResponse(approval=approvals.approval_to_pb(approval))
 
     async def StreamRun(
         self, request: pb.StreamRunRequest, context: Any
     ) -> AsyncIterator[pb.StreamRunResponse]:
-        """Streams a run from a sequence on."""
+        """Streams the events of a run after a sequence."""
         run_id = check_id(request.run_id, "run", field="run_id")
         if request.after_sequence < 0:
-            raise _wrong("after_sequence", "must not be negative")
+            raise _invalid_field("after_sequence", "must not be negative")
         tokens = not request.HasField("stream_tokens") or request.stream_tokens
-        async for event in self._shown(request, run_id, request.after_sequence, tokens=tokens):
+        async for event in self._followed_events(
+            request, run_id, request.after_sequence, tokens=tokens
+        ):
             yield pb.StreamRunResponse(event=event)
 
-    async def _shown(
+    async def _followed_events(
         self,
         request: pb.SendMessageRequest | pb.RespondToApprovalRequest | pb.StreamRunRequest,
         run_id: str,
@@ -157,13 +161,13 @@ class RunServicer(pb_grpc.RunServiceServicer):
         *,
         tokens: bool,
     ) -> AsyncIterator[run_event_pb2.RunEvent]:
-        """Follows a run of the calling project in the form that the client asks for."""
+        """Follows a run, with messages of ``send_message`` as text if the client wants that."""
         events = self._follower.follow(current_project(), run_id, after, tokens=tokens)
         as_text = not request.HasField("send_message_as_text") or request.send_message_as_text
-        form = SentText() if as_text else None
+        sent_text = SentText() if as_text else None
         async with aclosing(events):
             async for event in events:
-                for shown in (event,) if form is None else form.shown(event):
+                for shown in (event,) if sent_text is None else sent_text.convert(event):
                     yield shown
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
@@ -174,18 +178,18 @@ class RunServicer(pb_grpc.RunServiceServicer):
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         """Lists runs, newest first."""
-        which = convert.run_filter(request)
+        run_filter = convert.run_filter(request)
         limit = page_limit(request.page_size, maximum=500)
-        key = decode_page_token(which.scope(), request.page_token, (str,))
+        key = decode_page_token(run_filter.scope(), request.page_token, (str,))
         before = str(key[0]) if key else None
-        found = await self._store.list(current_project(), which, before=before, limit=limit + 1)
-        page = Page.cut(found, limit, which.scope(), lambda run: (run.id,))
+        rows = await self._store.list(current_project(), run_filter, before=before, limit=limit + 1)
+        page = Page.cut(rows, limit, run_filter.scope(), lambda run: (run.id,))
         return pb.ListRunsResponse(
             runs=map(convert.run_to_pb, page.rows), next_page_token=page.next_page_token
         )
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
-        """Stops a run; success if it is over already."""
+        """Cancels a run; succeeds if it has already ended."""
         run_id = check_id(request.run_id, "run", field="run_id")
         return pb.CancelRunResponse(run=convert.run_to_pb(await self.cancel_run(run_id)))
 
@@ -211,7 +215,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def GetMemoryStatus(
         self, request: pb.GetMemoryStatusRequest, context: Any
     ) -> pb.GetMemoryStatusResponse:
-        """Says how far a memory agent has read."""
+        """Returns the progress of a memory agent."""
         agent_id = check_id(request.agent_id, "agent", field="agent_id")
         marks = await self._store.memory_marks(current_project(), agent_id)
         return pb.GetMemoryStatusResponse(conversations=map(convert.mark_to_pb, marks))
@@ -234,14 +238,14 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def ExplainRun(
         self, request: pb.ExplainRunRequest, context: Any
     ) -> pb.ExplainRunResponse:
-        """Says where the time, the tokens and the money of a run went."""
+        """Explains how a run spent its time, tokens and money."""
         run, explanation = await self._explain(request.run_id)
         return explanation_to_pb(run, explanation, self._prices)
 
     async def RecordRun(
         self, request: pb.RecordRunRequest, context: Any
     ) -> AsyncIterator[pb.RecordRunResponse]:
-        """Records a run that is over."""
+        """Records a finished run."""
         run_id = check_id(request.run_id, "run", field="run_id")
         run = await self._store.get(current_project(), run_id)
         async with aclosing(self._recorder.record(run)) as pieces:
@@ -263,7 +267,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         )
 
     async def _explain(self, run_id: str) -> tuple[Run, Explanation]:
-        """Reads the log of a run, a page at a time, as far as it was stored when this begins."""
+        """Reads the log of a run page by page, up to its last event at the time of the call."""
         project_id = current_project()
         run = await self._store.get(project_id, check_id(run_id, "run", field="run_id"))
         explanation, after = Explanation(run), 0
@@ -296,13 +300,13 @@ class RunServicer(pb_grpc.RunServiceServicer):
         await self._cancel_runs_of(agent_pb.DeleteAgentRequest.FromString(request).agent_id)
 
     async def _cancel_runs_of(self, agent_id: str) -> None:
-        which = RunFilter(agent_id, states=frozenset({RunState.QUEUED, RunState.RUNNING}))
+        run_filter = RunFilter(agent_id, states=frozenset({RunState.QUEUED, RunState.RUNNING}))
         try:
             before: str | None = None
             while runs := await self._store.list(
-                current_project(), which, before=before, limit=_CANCEL_BATCH
+                current_project(), run_filter, before=before, limit=_CANCEL_BATCH
             ):
-                # The newest first: no waiting run starts because the one before it ended.
+                # The newest first, so that no waiting run starts when the one before it ends.
                 for run in runs:
                     await self.cancel_run(run.id)
                 before = runs[-1].id
@@ -310,7 +314,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
             for run_id in await self._store.forget_memory_agent(current_project(), agent_id):
                 await self.cancel_run(run_id)
         except StrataError as error:
-            # They end by themselves, as the agent is gone.
+            # The runs end by themselves, because the agent is gone.
             _log.warning(
                 "runs of a deleted agent or group not cancelled",
                 agent_id=agent_id,
@@ -318,7 +322,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
             )
 
     async def cancel_run(self, run_id: str) -> Run:
-        """Stops a run and those that it waits for; success if it is over already.
+        """Cancels a run and those that it waits for; succeeds if it has already ended.
 
         Raises:
             NotFoundError: ``RUN_NOT_FOUND``.
@@ -326,12 +330,12 @@ class RunServicer(pb_grpc.RunServiceServicer):
         return await self.cancel_run_of(current_project(), run_id)
 
     async def cancel_run_of(self, project_id: str, run_id: str) -> Run:
-        """Stops a run of a project; see `cancel_run`."""
+        """Cancels a run of a project; see `cancel_run`."""
         finished = convert.finished_event(run_id, StopReason.CANCELLED, Usage())
         run = await self._store.cancel(project_id, run_id, finished)
         self._dispatcher.cancel(run_id)
         if run.state is RunState.CANCELLED:
-            # A run that waited behind it may start now.
+            # A run that was waiting for it may start now.
             self._dispatcher.look()
         await self._cancel_awaited(project_id, run_id)
         return run
@@ -357,12 +361,12 @@ class RunServicer(pb_grpc.RunServiceServicer):
         return await self._start(new)
 
     async def _answer(self, request: pb.RespondToApprovalRequest) -> Accepted:
-        approving.check_answer(request)
+        approvals.check_answer(request)
         approval = await self._store.approval(current_project(), request.approval_id)
-        new = approving.answer_run(request, approval, require_caller())
+        new = approvals.answer_run(request, approval, require_caller())
         if not approval.decided:
-            # What was answered before is refused, or was answered by this very request.
-            await self._check_tools(approval.id, approving.approved_tools(request, approval))
+            # An answered request is refused later, or this is a repetition of its answer.
+            await self._check_tools(approval.id, approvals.approved_tools(request, approval))
         return await self._start(new)
 
     async def _check_tools(self, approval_id: str, approved: Mapping[str, tuple[str, str]]) -> None:
@@ -398,7 +402,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         return accepted
 
 
-def _wrong(field: str, description: str) -> InvalidArgumentError:
+def _invalid_field(field: str, description: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{field} {description}.", violations=[FieldViolation(field, description)]
     )

@@ -1,4 +1,4 @@
-"""`ScheduleService`."""
+"""Servicer of `ScheduleService`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _log = get_logger(__name__)
 
 
 class ScheduleServicer(pb_grpc.ScheduleServiceServicer):
-    """Schedules, as clients see them.
+    """The public API of schedules.
 
     Args:
         store: The schedules.
-        agents: Knows which agents there are.
+        agents: Checks that agents exist.
     """
 
     def __init__(self, store: ScheduleStore, agents: AgentDirectory) -> None:
@@ -100,7 +100,7 @@ class ScheduleServicer(pb_grpc.ScheduleServiceServicer):
     async def ResumeSchedule(
         self, request: pb.ResumeScheduleRequest, context: Any
     ) -> pb.ResumeScheduleResponse:
-        """Goes on with a schedule."""
+        """Resumes a schedule."""
         project_id, schedule_id = current_project(), _id(request.schedule_id)
         plan = (await self._store.get(project_id, schedule_id)).plan
         await self._agents.check(project_id, plan.agent_id, plan.conversation_id)
@@ -145,7 +145,7 @@ class ScheduleServicer(pb_grpc.ScheduleServiceServicer):
                 current_project(), agent_id, Reason.AGENT_NOT_FOUND.value
             )
         except StrataError as error:
-            # The first run that fails for it disables its schedule.
+            # The first failed run disables its schedule.
             _log.warning(
                 "schedules of a deleted agent not disabled", agent_id=agent_id, error=repr(error)
             )

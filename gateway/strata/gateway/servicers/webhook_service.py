@@ -1,4 +1,4 @@
-"""`WebhookService`."""
+"""Servicer of `WebhookService`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from strata.shared.web.url_guard import Guard, parse_url
 
 
 class WebhookServicer(pb_grpc.WebhookServiceServicer):
-    """Webhooks, as clients see them.
+    """The public API of webhooks.
 
     Args:
         store: The webhooks.
         runs: The runs.
-        agents: Knows which agents there are.
-        secrets: Seals the secrets.
-        guard: Judges addresses.
+        agents: Checks that agents exist.
+        secrets: Encrypts the secrets.
+        guard: Checks that addresses are allowed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WebhookServicer(pb_grpc.WebhookServiceServicer):
         except ForbiddenUrlError as error:
             raise convert.wrong_url(error) from None
         except FetchError:
-            # The name may be there tomorrow; it is judged again at each attempt.
+            # The name may resolve later; each attempt checks it again.
             pass
         if request.agent_id:
             conversation_id = default_conversation_id(request.agent_id)
@@ -126,7 +126,9 @@ class WebhookServicer(pb_grpc.WebhookServiceServicer):
             before=before,
             limit=limit + 1,
         )
-        page = Page.cut(deliveries, limit, scope, lambda each: (each.create_time, each.id))
+        page = Page.cut(
+            deliveries, limit, scope, lambda delivery: (delivery.create_time, delivery.id)
+        )
         return pb.ListWebhookDeliveriesResponse(
             deliveries=map(convert.delivery_to_pb, page.rows), next_page_token=page.next_page_token
         )

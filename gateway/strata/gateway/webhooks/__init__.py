@@ -1,1 +1,1 @@
-"""HTTP requests that say that a run has ended: subscriptions, the queue of deliveries, sending."""
+"""Webhooks, HTTP requests at the end of runs: subscriptions, queue of deliveries, sending."""

@@ -1,4 +1,4 @@
-"""Webhooks between the wire and the domain; requests are checked here."""
+"""Validates and converts requests and responses for webhooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.shared.ids import check_id
 
 
 def check_webhook(request: pb.CreateWebhookRequest) -> None:
-    """Checks a request for a webhook, its URL apart.
+    """Validates a request for a webhook, except for its URL.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -35,17 +35,17 @@ def check_webhook(request: pb.CreateWebhookRequest) -> None:
 
 
 def digest(request: pb.CreateWebhookRequest) -> bytes:
-    """Returns what tells whether a repeated request_id carries the same request."""
+    """Returns the hash of a request, to recognise a repeated request_id."""
     return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
 
 
 def wrong_url(error: InvalidArgumentError) -> InvalidArgumentError:
-    """Returns the error of a request whose URL may not be reached."""
+    """Returns the error for a request with a forbidden URL."""
     return InvalidArgumentError(error.message, violations=[FieldViolation("url", error.message)])
 
 
 def state_of(request: pb.ListWebhookDeliveriesRequest) -> DeliveryState | None:
-    """Returns the state that deliveries are asked for in; None for any.
+    """Returns the state to filter deliveries by; None for any.
 
     Raises:
         InvalidArgumentError: There is no such state.
@@ -63,7 +63,7 @@ def state_of(request: pb.ListWebhookDeliveriesRequest) -> DeliveryState | None:
 
 
 def webhook_to_pb(webhook: Webhook) -> pb.Webhook:
-    """Returns a webhook as the wire has it."""
+    """Converts a webhook."""
     out = pb.Webhook(
         id=webhook.id,
         url=webhook.url,
@@ -77,7 +77,7 @@ def webhook_to_pb(webhook: Webhook) -> pb.Webhook:
 
 
 def delivery_to_pb(delivery: Delivery) -> pb.WebhookDelivery:
-    """Returns a delivery as the wire has it."""
+    """Converts a delivery."""
     out = pb.WebhookDelivery(
         id=delivery.id,
         webhook_id=delivery.webhook_id,

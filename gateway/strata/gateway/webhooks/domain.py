@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 
 EVENTS = ("run.completed", "run.failed", "run.cancelled")
-"""What can be subscribed to: "run." and the final state of the run in lower case."""
+"""Events to subscribe to: "run." and the final state of the run in lower case."""
 
 RETRIES_S = (5, 30, 120, 600, 1800, 3600, 7200, 14400, 28800)
 """Pauses after failed attempts, in seconds: 10 attempts in about 16 hours."""
@@ -23,7 +23,7 @@ _SECRET_BYTES = range(24, 65)
 
 
 class DeliveryState(StrEnum):
-    """Where a delivery is."""
+    """State of a delivery."""
 
     PENDING = "PENDING"
     DELIVERED = "DELIVERED"
@@ -32,11 +32,11 @@ class DeliveryState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """A webhook to be stored; see the proto of CreateWebhook.
+    """A webhook to store; see the proto of CreateWebhook.
 
     Attributes:
         sealed_secret: The secret, encrypted.
-        request_hash: Tells whether a repeated request_id carries the same request.
+        request_hash: Hash of the request, to recognise a repeated request_id.
     """
 
     id: str
@@ -51,7 +51,7 @@ class NewWebhook:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook as stored, without its secret."""
+    """A stored webhook, without its secret."""
 
     id: str
     url: str
@@ -64,11 +64,11 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One end of a run for one webhook.
+    """The delivery of one run's end to one webhook.
 
     Attributes:
-        attempts: Attempts made in all.
-        tries: Attempts made since it was queued, or queued again.
+        attempts: Number of all attempts.
+        tries: Number of attempts since it was last queued.
     """
 
     id: str
@@ -87,12 +87,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt that this gateway makes.
+    """A delivery attempt of this gateway.
 
     Attributes:
-        delivery: With this attempt counted.
-        url: Where it goes.
-        sealed_secret: Signs it, once it is opened.
+        delivery: The delivery, with this attempt counted.
+        url: Address of the receiver.
+        sealed_secret: The encrypted signing secret.
         timestamp: Seconds since 1970, by the clock of the database.
     """
 
@@ -103,12 +103,12 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended.
+class AttemptResult:
+    """Result of a delivery attempt.
 
     Attributes:
-        status: HTTP status; 0 if there was no answer.
-        error: What went wrong; empty if nothing.
+        status: HTTP status; 0 if there was no response.
+        error: Error message; empty if there was none.
     """
 
     status: int
@@ -116,17 +116,17 @@ class Outcome:
 
     @property
     def delivered(self) -> bool:
-        """Whether the receiver has taken it."""
+        """Whether the receiver accepted it."""
         return not self.error and 200 <= self.status < 300
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver wants nothing more."""
+        """Whether the receiver has unsubscribed (status 410)."""
         return self.status == 410
 
 
 def new_secret() -> str:
-    """Returns a new secret in the form of Standard Webhooks."""
+    """Returns a new secret in the format of Standard Webhooks."""
     return _SECRET_PREFIX + base64.b64encode(os.urandom(_NEW_SECRET_BYTES)).decode("ascii")
 
 

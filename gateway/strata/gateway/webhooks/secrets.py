@@ -1,4 +1,4 @@
-"""Seals the secrets that webhooks are signed with, and opens them for an attempt."""
+"""Encrypts the signing secrets of webhooks, and decrypts them for an attempt."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _KIND = "webhook_secret"
 
 
 class WebhookSecrets:
-    """Secrets at rest; none is kept opened.
+    """Encrypts and decrypts secrets; no decrypted secret is kept.
 
     Args:
-        envelope: Seals and opens; None if the server has no master key.
+        envelope: Encrypts and decrypts; None if the server has no master key.
     """
 
     def __init__(self, envelope: Envelope | None) -> None:
         self._envelope = envelope
 
     def seal(self, project_id: str, webhook_id: str, secret: str) -> bytes:
-        """Returns a secret as it is to be stored.
+        """Encrypts a secret for storage.
 
         Raises:
             FailedPreconditionError: SECRETS_NOT_CONFIGURED; the server has no master key.
@@ -33,10 +33,10 @@ class WebhookSecrets:
         return self._envelope.seal(secret.encode("ascii"), _context(project_id, webhook_id))
 
     def open(self, project_id: str, webhook_id: str, sealed: bytes) -> str:
-        """Returns a secret.
+        """Decrypts a secret.
 
         Raises:
-            DataLossError: It cannot be opened here; the message says nothing of what is in it.
+            DataLossError: It cannot be decrypted; the message does not contain any of it.
         """
         if self._envelope is None:
             raise DataLossError("The server has no master key to open the secret of the webhook.")

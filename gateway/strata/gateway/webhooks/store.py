@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries in PostgreSQL."""
+"""Store of webhooks and their deliveries in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from strata.gateway.runs.statements import webhook_deliveries_sql
 from strata.gateway.webhooks.domain import (
     RETRIES_S,
     Attempt,
+    AttemptResult,
     Delivery,
     DeliveryState,
     NewWebhook,
-    Outcome,
     Webhook,
 )
 from strata.shared.db import Database
@@ -29,7 +29,7 @@ from strata.shared.errors import (
 )
 from strata.shared.turns import PendingInTurn
 
-# After this an attempt whose gateway is gone is made again; longer than any attempt takes.
+# Seconds after which an attempt of a dead gateway is repeated; longer than any attempt takes.
 LEASE_S = 120.0
 
 _WEBHOOK = "id, url, events, agent_id, run_id, enabled, create_time"
@@ -37,13 +37,13 @@ _DELIVERY = """id, webhook_id, run_id, event, state, attempts, tries, next_time,
     last_error, last_attempt_time, create_time"""
 _ONE = "project_id = :project_id AND id = :delivery_id"
 
-# Creations of a project wait for each other, so that they see each other's count.
+# Serialises the creations of a project, so that each one sees the count of the others.
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('webhooks ' || :project_id, 0))")
 _KNOWN = text(
     f"SELECT {_WEBHOOK}, request_hash FROM gateway.webhooks"
     " WHERE project_id = :project_id AND request_id = :request_id"
 )
-# Those of runs that are over and announced have nothing more to do.
+# Webhooks of single runs that are delivered do not count.
 _COUNT = text("""
 SELECT count(*) FROM gateway.webhooks webhook
  WHERE project_id = :project_id AND (run_id = '' OR EXISTS (
@@ -62,8 +62,8 @@ VALUES (:project_id, :webhook_id, :request_id, :request_hash, :url, :events, :ag
     :sealed_secret)
 RETURNING {_WEBHOOK}
 """)
-# In a transaction after that of the creation: a run that ended meanwhile did not see the webhook,
-# or it did, and there is a delivery already.
+# In a second transaction: a run that ended during the creation did not see the webhook, unless
+# there is a delivery already.
 _CATCH_UP = text(f"""
 WITH ended AS (
     SELECT id AS run_id, agent_id, state FROM gateway.runs
@@ -85,7 +85,7 @@ _TARGET = text("""
 SELECT url, sealed_secret FROM gateway.webhooks
  WHERE project_id = :project_id AND id = :webhook_id
 """)
-# The attempt is the fence: a gateway that was too slow changes nothing of a later attempt.
+# The attempt number is the fence: a slow gateway cannot change a later attempt.
 _NOTE = text(f"""
 UPDATE gateway.webhook_deliveries
    SET state = :state, last_status = :status, last_error = :error,
@@ -109,13 +109,12 @@ RETURNING {_DELIVERY}
 
 
 class PostgresWebhookStore:
-    """Webhooks of all projects.
+    """Store of webhooks and deliveries.
 
     Args:
-        database: As the service role; every transaction names its project.
-        worker: As the worker role; finds what is due, over all projects.
-        per_project: Webhooks that a project may have, those of runs that are over and announced not
-            counted.
+        database: Connections with the service role; every transaction sets its project.
+        worker: Connections with the worker role, for finding due deliveries of all projects.
+        per_project: Most webhooks per project, without those of single runs that are delivered.
     """
 
     def __init__(self, database: Database, worker: Database, *, per_project: int) -> None:
@@ -131,14 +130,14 @@ class PostgresWebhookStore:
     async def create(self, project_id: str, new: NewWebhook) -> tuple[Webhook, bool]:
         """Stores a webhook.
 
-        A request_id that is known gives the webhook that it named first.
+        A repeated request_id returns its first webhook.
 
         Returns:
             The webhook, and whether it is new.
 
         Raises:
             AlreadyExistsError: The request_id was used with another request.
-            ResourceExhaustedError: The project has as many webhooks as it may have.
+            ResourceExhaustedError: The project has the maximum number of webhooks.
         """
         async with self._transaction(project_id) as connection:
             await connection.execute(_LOCK, {"project_id": project_id})
@@ -151,7 +150,7 @@ class PostgresWebhookStore:
         return webhook, known is None
 
     async def list(self, project_id: str, *, before: str | None, limit: int) -> Sequence[Webhook]:
-        """Returns webhooks, newest first, those before the id `before` if it is not None."""
+        """Returns webhooks, newest first; only those before the id `before`, unless it is None."""
         condition = " AND id < :before" if before else ""
         statement = text(
             f"SELECT {_WEBHOOK} FROM gateway.webhooks WHERE project_id = :project_id{condition}"
@@ -193,7 +192,7 @@ class PostgresWebhookStore:
         before: tuple[datetime, str] | None,
         limit: int,
     ) -> Sequence[Delivery]:
-        """Returns deliveries, newest first, those before a time and an id if they are not None."""
+        """Returns deliveries, newest first; only those before `before`, unless it is None."""
         filters: dict[str, object] = {"webhook_id": webhook_id, "run_id": run_id}
         filters["state"] = state.value if state else ""
         filters = {name: value for name, value in filters.items() if value}
@@ -212,7 +211,7 @@ class PostgresWebhookStore:
             return [_delivery(row) for row in rows]
 
     async def deliver_again(self, project_id: str, delivery_id: str) -> Delivery:
-        """Queues a delivery once more, and enables its webhook.
+        """Queues a delivery again, and enables its webhook.
 
         Raises:
             NotFoundError: There is none (``DELIVERY_NOT_FOUND``).
@@ -231,11 +230,11 @@ class PostgresWebhookStore:
         return _delivery(row)
 
     async def due(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns ids of deliveries that are due, by project; the projects are served in turn."""
+        """Returns ids of due deliveries by project; the projects are served in turn."""
         return await self._due.find(limit)
 
     async def take(self, project_id: str, delivery_id: str) -> Attempt | None:
-        """Takes a delivery for one attempt; None if another gateway has, or it is over."""
+        """Takes a delivery for one attempt; None if another gateway has it, or it is done."""
         values = {"project_id": project_id, "delivery_id": delivery_id, "lease_s": LEASE_S}
         async with self._transaction(project_id) as connection:
             row = (await connection.execute(_TAKE, values)).mappings().one_or_none()
@@ -248,34 +247,34 @@ class PostgresWebhookStore:
         )
 
     async def note(
-        self, project_id: str, attempt: Attempt, outcome: Outcome, *, spread: float = 1.0
+        self, project_id: str, attempt: Attempt, result: AttemptResult, *, spread: float = 1.0
     ) -> None:
-        """Stores how an attempt ended, and when the next one is due.
+        """Stores the result of an attempt, and the time of the next one.
 
         Args:
             project_id: The project.
-            attempt: The attempt; if there was a later one, nothing is stored.
-            outcome: How it ended.
-            spread: Factor of the pause, so that failed deliveries do not move in step.
+            attempt: The attempt; nothing is stored if there was a later one.
+            result: Its result.
+            spread: Factor of the pause, so that failed deliveries are not retried all at once.
         """
         delivery = attempt.delivery
-        over = outcome.gone or delivery.tries > len(RETRIES_S)
+        over = result.gone or delivery.tries > len(RETRIES_S)
         state = DeliveryState.FAILED if over else DeliveryState.PENDING
-        if outcome.delivered:
+        if result.delivered:
             state = DeliveryState.DELIVERED
         pause_s = RETRIES_S[min(delivery.tries, len(RETRIES_S)) - 1] * spread
         values = {
             "project_id": project_id,
             "delivery_id": delivery.id,
             "state": state.value,
-            "status": outcome.status,
-            "error": outcome.error,
+            "status": result.status,
+            "error": result.error,
             "pause_s": pause_s,
             "attempts": delivery.attempts,
         }
         async with self._transaction(project_id) as connection:
             noted = (await connection.execute(_NOTE, values)).scalar_one_or_none()
-            if noted is not None and outcome.gone:
+            if noted is not None and result.gone:
                 webhook = {"project_id": project_id, "webhook_id": delivery.webhook_id}
                 await connection.execute(_DISABLE, webhook)
 

@@ -1,4 +1,4 @@
-"""Follows a run to its end, across lost connections."""
+"""Sends a message and follows its run to the end, across lost connections."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ from strata.shared.errors import (
 
 RUN_ID_HEADER = "x-run-id"
 
-# These are not stored and repeat the sequence of the last stored event.
-_FLEETING = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
+# Events that are not stored; they have the sequence of the last stored event.
+_UNSTORED_EVENTS = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
 
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """How a lost connection is taken up again; times in seconds.
+    """Waits between attempts to reconnect; times in seconds.
 
     Attributes:
-        first_s: Pause before the first attempt; each further one is twice as long.
+        first_s: Pause before the first attempt; it doubles with each further one.
         longest_s: Longest pause.
-        patience_s: After so long without contact the run is left alone.
-        contact_s: A stream that stayed open for so long counts as contact, even if the
-            run had nothing to say.
+        patience_s: Time without contact after which the client gives up.
+        contact_s: A stream that stayed open for this time counts as contact, even without events.
     """
 
     first_s: float = 0.2
@@ -50,41 +49,41 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """The stream broke; it is being taken up again."""
+    """The stream broke; the client is reconnecting."""
 
     error: StrataError
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBack:
-    """The next event follows on the last one before the break."""
+    """The stream is resumed after the last event before the break."""
 
 
 Update = RunEvent | ConnectionLost | ConnectionBack
-Request = pb.SendMessageRequest | pb.RespondToApprovalRequest
+FollowedRequest = pb.SendMessageRequest | pb.RespondToApprovalRequest
 
 
 class RunFollower:
-    """Sends a message, or the answer to an approval, and follows the run that it starts.
+    """Sends a message, or the answer to an approval, and follows its run.
 
-    Until the run is known the request is sent again, which its ``request_id`` makes
-    safe; then the run is followed from the last event that arrived.
+    Until the id of the run is known, a lost request is sent again, which its ``request_id`` makes
+    safe; afterwards the run is followed from the last event.
 
     Args:
-        runs: The service.
+        runs: Stub of the run service.
         request: The message or the answer; it must have a ``request_id``.
-        back_off: How a lost connection is taken up again.
-        sleep: Waits.
+        back_off: Waits between attempts to reconnect.
+        sleep: Sleeps for a number of seconds.
 
     Attributes:
-        run_id: The run, empty until it is known.
-        sequence: Of the last stored event that arrived.
+        run_id: Id of the run; empty until it is known.
+        sequence: Sequence of the last stored event that arrived.
     """
 
     def __init__(
         self,
         runs: RunServiceStub,
-        request: Request,
+        request: FollowedRequest,
         back_off: BackOff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -96,13 +95,13 @@ class RunFollower:
         self._sleep = sleep
         self._known = asyncio.Event()
 
-    async def known(self) -> str:
-        """Waits until the run is known, and returns its id."""
+    async def wait_for_run_id(self) -> str:
+        """Waits until the id of the run is known, and returns it."""
         await self._known.wait()
         return self.run_id
 
     async def updates(self) -> AsyncGenerator[Update, None]:
-        """Yields the events of the run, each once, and what happens to the connection.
+        """Yields each event of the run once, and the changes of the connection.
 
         Raises:
             UnreachableError: There was no contact for too long.
@@ -133,7 +132,7 @@ class RunFollower:
             elif now() - began > self._back_off.contact_s:
                 lost_at = now()
             if now() - lost_at > self._back_off.patience_s:
-                raise self._given_up() from failure
+                raise self._unreachable() from failure
             await self._sleep(max(pause, failure.retry_after or 0.0))
             pause = min(pause * 2, self._back_off.longest_s)
 
@@ -156,7 +155,7 @@ class RunFollower:
         call = self._call()
         for key, value in await call.initial_metadata():
             if key == RUN_ID_HEADER and isinstance(value, str):
-                self._learn(value)
+                self._set_run_id(value)
         async for sent in call:
             if sent.event.HasField("run_finished"):
                 let_end(call)
@@ -180,36 +179,36 @@ class RunFollower:
         return not self._request.HasField("stream_tokens") or self._request.stream_tokens
 
     def _is_new(self, event: RunEvent) -> bool:
-        self._learn(event.run_id)
-        if event.WhichOneof("event") in _FLEETING:
+        self._set_run_id(event.run_id)
+        if event.WhichOneof("event") in _UNSTORED_EVENTS:
             return True
         new = event.sequence > self.sequence
         self.sequence = max(self.sequence, event.sequence)
         return new
 
-    def _learn(self, run_id: str) -> None:
+    def _set_run_id(self, run_id: str) -> None:
         if run_id and not self.run_id:
             self.run_id = run_id
             self._known.set()
 
-    def _given_up(self) -> UnreachableError:
+    def _unreachable(self) -> UnreachableError:
         if self.run_id:
             return UnreachableError(
-                "The gateway does not answer any more. If it comes back, the run goes on; see: "
+                "The gateway does not answer any more. The run continues when it is back; see: "
                 f"strata runs show {self.run_id}"
             )
         return UnreachableError("The gateway does not answer; the message was not accepted.")
 
 
 def _may_be_repeated(error: StrataError) -> bool:
-    """Whether to try again: nothing was refused, the way there or a limit was the cause."""
+    """Whether to try again: the cause was the connection or an overload, not a refusal."""
     match error:
         case UnavailableError() | DeadlineExceededError() | CancelledError():
             return True
         case ResourceExhaustedError():
             return error.reason is Reason.OVERLOADED
         case InternalError():
-            # What gRPC reports of a stream that broke in the middle of a frame.
+            # gRPC reports it for a stream that broke in the middle of a frame.
             return is_transport_failure(error)
         case _:
             return False

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from strata.gateway.runs.domain import RunMark
+from strata.gateway.runs.run_watch import Watcher
 from strata.gateway.runs.states import RunState
-from strata.gateway.runs.watching import Watcher
 
 MARK = RunMark("run-1", RunState.RUNNING, 3, "host-1:7600")
 
@@ -18,8 +18,8 @@ def test_follower_through_a_peer_is_woken_by_another_holder_alone(holder_only: b
     watcher = Watcher("project-1", "run-1", holder_only=holder_only)
     watcher.mark = MARK
     watcher.note(MARK)
-    assert not watcher.moved.is_set()
+    assert not watcher.changed.is_set()
     watcher.note(replace(MARK, last_sequence=4))
-    assert watcher.moved.is_set() is not holder_only
+    assert watcher.changed.is_set() is not holder_only
     watcher.note(replace(MARK, last_sequence=4, address="host-2:7600"))
-    assert watcher.moved.is_set()
+    assert watcher.changed.is_set()

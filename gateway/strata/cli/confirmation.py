@@ -1,4 +1,4 @@
-"""Asks the person before something is lost."""
+"""Confirmation before a command deletes or overwrites something."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from strata.cli.failures import UsageError
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def ask(question: str, *, yes: bool, otherwise: str) -> None:
-    """Returns if the person agrees.
+def confirm(question: str, *, yes: bool, otherwise: str) -> None:
+    """Asks for confirmation, and returns if the person agrees.
 
     Args:
-        question: What is asked on a terminal.
-        yes: The person agreed beforehand.
-        otherwise: Why consent is needed, for where nobody can be asked.
+        question: The question shown on a terminal.
+        yes: Skips the question (option ``--yes``).
+        otherwise: The error text where there is no terminal: why confirmation is needed.
 
     Raises:
         UsageError: There is no terminal.

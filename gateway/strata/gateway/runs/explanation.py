@@ -1,8 +1,8 @@
-"""Where the time and the tokens of a run went, read from its stored events.
+"""Explains how a run spent its time and tokens, from its stored events.
 
-The events divide the time of the run: what lies between two of them belongs to what was under way,
-and to nothing else, so that the shares of all spans add up to the whole. Where tools run at the
-same time, the share belongs to the one that began first; each has its own duration as well.
+The events divide the time of the run: the time between two events is the share of the span that is
+open, so the shares of all spans add up to the total. If tools run concurrently, the share belongs
+to the one that started first; each tool also has its own duration.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class Span:
 
     Attributes:
         kind: What the run did.
-        name: The model, the tool, or what was waited for.
+        name: The model, the tool, or the reason of a wait.
         step: Number of the step; 0 outside steps.
         step_id: Its id; empty outside steps.
         attempt: Number of the dispatch.
-        start_ms: From the moment the run was accepted.
-        duration_ms: How long it took; None as long as that is not known.
-        share_ms: The part of the run's time that is counted here alone.
-        model: Handle of the model that the tokens are of.
+        start_ms: Start, since the run was accepted.
+        duration_ms: Duration; None while it is unknown.
+        share_ms: Its exclusive share of the run's time.
+        model: Handle of the model that used the tokens.
         usage: Tokens; None if it called no model.
-        first_token_ms: From the request to the first piece of the reply.
-        status: How the tool call ended.
+        first_token_ms: Time from the request to the first piece of the reply.
+        status: Status of the tool call.
         tool_call_id: Id of the tool call.
-        note: What is worth knowing.
-        calls: Model calls in it.
+        note: Remarks.
+        calls: Number of model calls.
     """
 
     kind: SpanKind
@@ -71,19 +71,19 @@ class Span:
     calls: int = 0
 
     @property
-    def is_worth_showing(self) -> bool:
-        """Whether it took any time, or says anything else."""
+    def is_relevant(self) -> bool:
+        """Whether it took time, or has other information."""
         shown = self.kind in (SpanKind.MODEL, SpanKind.TOOL, SpanKind.COMPACTION)
         return shown or self.share_ms > 0 or bool(self.note)
 
-    def remark(self, note: str) -> None:
-        """Adds what is worth knowing."""
+    def add_note(self, note: str) -> None:
+        """Adds a remark."""
         self.note = f"{self.note}; {note}"[:_MAX_NOTE] if self.note else note[:_MAX_NOTE]
 
 
 @dataclass(slots=True)
-class Part:
-    """What the spans of one kind took in sum."""
+class KindTotal:
+    """Sum of the spans of one kind."""
 
     kind: SpanKind
     count: int = 0
@@ -91,7 +91,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Step:
+class ExplainedStep:
     """One step of a run: its spans, in order."""
 
     number: int
@@ -100,11 +100,11 @@ class Step:
 
 
 class Explanation:
-    """What a run did. Takes the stored events of the run in order.
+    """Builds the spans of a run from its stored events, in order.
 
     Attributes:
-        spans: Its spans, by the time they began.
-        total_ms: Milliseconds from the moment it was accepted to its last event.
+        spans: Its spans, in the order of their start.
+        total_ms: Milliseconds from its acceptance to its last event.
 
     Args:
         run: The run.
@@ -123,37 +123,39 @@ class Explanation:
             self._switch(self._milliseconds(run.start_time), SpanKind.BEGIN)
 
     def _note_delay(self) -> None:
-        """Counts the time before the run was allowed to start, which is no wait in the queue."""
+        """Counts the time before the earliest start as delay, not as wait in the queue."""
         run = self._run
         if run.run_at is None or run.run_at <= run.create_time:
             return
         self._current.kind, self._current.name = SpanKind.DELAY, "start_time"
-        # A run that still waits for its time, or was cancelled before it, was never in the queue.
+        # A run that waits for its start time, or was cancelled before it, was never in the queue.
         left = run.start_time or run.finish_time
         if left is not None and run.run_at <= left:
             self._switch(self._milliseconds(run.run_at), SpanKind.WAIT, "queue")
 
     @property
     def spans(self) -> list[Span]:
-        """Those that took time or say something."""
-        return [span for span in self._spans if span.is_worth_showing]
+        """The relevant spans."""
+        return [span for span in self._spans if span.is_relevant]
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[KindTotal]:
         """Sums by kind, the largest first."""
         return parts_of(self.spans)
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ExplainedStep]:
         """The steps, first to last."""
-        steps: dict[int, Step] = {}
+        steps: dict[int, ExplainedStep] = {}
         for span in self.spans:
             if span.step:
-                steps.setdefault(span.step, Step(span.step, span.step_id)).spans.append(span)
+                steps.setdefault(span.step, ExplainedStep(span.step, span.step_id)).spans.append(
+                    span
+                )
         return [steps[number] for number in sorted(steps)]
 
     def note(self, event: run_event_pb2.RunEvent) -> None:
-        """Takes in the next stored event."""
+        """Processes the next stored event."""
         now = event.elapsed_ms
         if not event.HasField("elapsed_ms"):
             now = self._milliseconds(event.create_time.ToDatetime(tzinfo=UTC))
@@ -165,7 +167,7 @@ class Explanation:
                 self._note_step(event.step_started, now)
             case "step_restarted":
                 self._advance(now)
-                self._remark_model(event.step_restarted.reason)
+                self._add_note_to_model(event.step_restarted.reason)
                 self._model = event.step_restarted.model or self._model
             case "window_compacted":
                 self._note_compaction(event.window_compacted, now)
@@ -174,11 +176,11 @@ class Explanation:
             case "tool_finished":
                 self._note_tool_end(event.tool_finished, now)
             case "message_stored":
-                # More messages of one commit follow each other.
-                self._be_committing()
+                # Several messages of one commit follow each other.
+                self._count_as_commit()
                 self._switch(now, SpanKind.COMPILE)
             case "run_finished":
-                self._be_committing()
+                self._count_as_commit()
                 self._advance(now)
                 self._close_tools()
             case _:
@@ -189,16 +191,16 @@ class Explanation:
         return self.total_ms
 
     def _note_attempt(self, event: run_event_pb2.RunEvent, now: int) -> None:
-        """Begins a dispatch: what an earlier one had under way is not known to have gone on."""
+        """Starts a dispatch; the end of open spans of an earlier dispatch is unknown."""
         attempt = max(event.run_started.attempt, 1)
         if self._current.kind is not SpanKind.BEGIN:
             self._close_tools()
             self._switch(self._cursor, SpanKind.WAIT, "take-over")
             self._attempt = self._current.attempt = attempt
-            self._current.remark(f"attempt {attempt} took the run over")
+            self._current.add_note(f"attempt {attempt} took the run over")
         elif attempt > 1:
             self._attempt = self._current.attempt = attempt
-            self._current.remark(f"attempt {attempt} is the first that began")
+            self._current.add_note(f"attempt {attempt} is the first that began")
         self._switch(now, SpanKind.COMPILE)
 
     def _note_calls(self, event: run_event_pb2.RunEvent) -> None:
@@ -214,7 +216,7 @@ class Explanation:
         self._model = call.model or self._model
         if current.kind is not SpanKind.MODEL or current.calls:
             if current.kind is SpanKind.COMMIT:
-                # The time after a reply that did not do: until the model was asked again.
+                # The time between an unusable reply and the repeated call.
                 current.kind, current.name = SpanKind.WAIT, "retry"
             self._switch(call.start_ms, SpanKind.MODEL, self._model)
         span = self._current
@@ -222,13 +224,13 @@ class Explanation:
         if call.HasField("first_token_ms"):
             span.first_token_ms = call.first_token_ms
         if call.lost:
-            span.remark("the reply was lost")
+            span.add_note("the reply was lost")
         self._switch(call.start_ms + call.duration_ms, SpanKind.COMMIT)
         span.duration_ms = call.duration_ms
 
     def _note_summary(self, usage: Usage, model: str) -> None:
-        """Takes in a call for a summary, of which nothing but the tokens is known."""
-        self._be_compacting()
+        """Processes a call for a summary, of which only the tokens are known."""
+        self._count_as_compaction()
         span = self._current
         span.usage = usage if span.usage is None else span.usage + usage
         span.model = model or self._model
@@ -236,23 +238,23 @@ class Explanation:
 
     def _note_step(self, started: run_event_pb2.StepStarted, now: int) -> None:
         if started.step != self._step and self._current.kind is SpanKind.COMPILE:
-            # The time before it was for its request.
+            # The time before it was spent on its request.
             self._current.step, self._current.step_id = started.step, started.step_id
         self._step, self._step_id, self._model = started.step, started.step_id, started.model
         self._switch(now, SpanKind.MODEL, self._model)
 
     def _note_compaction(self, compacted: run_event_pb2.WindowCompacted, now: int) -> None:
-        self._be_compacting()
+        self._count_as_compaction()
         tokens = f"about {compacted.tokens_before} to {compacted.tokens_after} tokens"
-        self._current.remark(tokens)
+        self._current.add_note(tokens)
         self._switch(now, SpanKind.COMPILE)
 
-    def _be_committing(self) -> None:
+    def _count_as_commit(self) -> None:
         if self._current.kind is SpanKind.COMPILE:
             self._current.kind = SpanKind.COMMIT
 
-    def _be_compacting(self) -> None:
-        """Counts the time since the last event for a compaction."""
+    def _count_as_compaction(self) -> None:
+        """Counts the time since the last event as compaction."""
         current = self._current
         if current.kind is SpanKind.COMPACTION:
             return
@@ -276,7 +278,7 @@ class Explanation:
         span = self._tools.pop(returned.tool_call_id, None)
         self._advance(now)
         if span is None:
-            # Refused, or known from an earlier attempt: it did not run here.
+            # The call was refused, or its return is from an earlier attempt.
             span = self._open(SpanKind.TOOL, returned.name, now)
             span.tool_call_id = returned.tool_call_id
         span.status, span.duration_ms = returned.status, finished.duration_ms
@@ -288,14 +290,14 @@ class Explanation:
 
     def _close_tools(self) -> None:
         for span in self._tools.values():
-            span.remark("its end is not known")
+            span.add_note("its end is not known")
         self._tools.clear()
 
-    def _remark_model(self, reason: str) -> None:
+    def _add_note_to_model(self, reason: str) -> None:
         models = (span for span in reversed(self._spans) if span.kind is SpanKind.MODEL)
         span = next(models, None)
         if span is not None and span.step == self._step:
-            span.remark(reason)
+            span.add_note(reason)
 
     def _open(self, kind: SpanKind, name: str, now: int) -> Span:
         span = Span(kind, name, self._step, self._step_id, self._attempt, max(now, self._cursor))
@@ -303,7 +305,7 @@ class Explanation:
         return span
 
     def _advance(self, now: int) -> None:
-        """Counts the time up to a moment for what is under way; clocks that differ take none."""
+        """Adds the time until `now` to the open span; a clock that runs back adds nothing."""
         self._current.share_ms += max(now - self._cursor, 0)
         self.total_ms = max(now, self._cursor)
 
@@ -317,11 +319,11 @@ class Explanation:
         return max((moment - self._run.create_time) // timedelta(milliseconds=1), 0)
 
 
-def parts_of(spans: Iterable[Span]) -> list[Part]:
-    """Returns what spans took in sum by kind, the largest first."""
-    parts: dict[SpanKind, Part] = {}
+def parts_of(spans: Iterable[Span]) -> list[KindTotal]:
+    """Returns the sums of spans by kind, the largest first."""
+    parts: dict[SpanKind, KindTotal] = {}
     for span in spans:
-        part = parts.setdefault(span.kind, Part(span.kind))
+        part = parts.setdefault(span.kind, KindTotal(span.kind))
         part.count += 1
         part.share_ms += span.share_ms
     return sorted(parts.values(), key=lambda part: (-part.share_ms, part.kind))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from strata.api.common.v1 import message_pb2
-from strata.cli.chat.approving import ask_on_terminal
+from strata.cli.chat.approval_prompt import ask_on_terminal
 
 REQUEST = message_pb2.ApprovalRequestPart(
     approval_id="approval-1",

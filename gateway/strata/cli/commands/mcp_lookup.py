@@ -1,4 +1,4 @@
-"""Finding the MCP server that somebody names."""
+"""Look-up of MCP servers by name or id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.client import Client
 from strata.shared.errors import NotFoundError, Reason
 
-_PAGE = 500
+_PAGE_SIZE = 500
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Name or id of the server.")]
 
 
@@ -20,7 +20,7 @@ async def named(client: Client, name_or_id: str) -> pb.McpServer:
     Raises:
         NotFoundError: There is none.
     """
-    request = pb.ListMcpServersRequest(page_size=_PAGE)
+    request = pb.ListMcpServersRequest(page_size=_PAGE_SIZE)
     while True:
         page = await client.mcp.ListMcpServers(request)
         for server in page.servers:

@@ -23,7 +23,7 @@ from strata.cli.options import (
 )
 from strata.cli.output import console, note, print_json, print_listing, safe, when
 
-_MOST_HITS = 50
+_MAX_HITS = 50
 
 
 @online
@@ -34,7 +34,7 @@ def open_files(
         list[str],
         typer.Argument(
             metavar="FOLDER/FILE[:FROM-TO]",
-            help="What to open, and from which line to which; without them, from the beginning.",
+            help="Files to open, with the range of lines; without one, from the beginning.",
         ),
     ],
     close_others: Annotated[
@@ -46,13 +46,13 @@ def open_files(
     windows = [asked_window(name) for name in names]
 
     async def work(client: Client) -> pb.OpenFilesResponse:
-        found = await client.agent(agent)
+        reader = await client.agent(agent)
         request = pb.OpenFilesRequest(
             request_id=new_request_id(),
-            agent_id=found.id,
+            agent_id=reader.id,
             windows=windows,
             close_all_others=close_others,
-            max_files_open=found.max_files_open,
+            max_files_open=reader.max_files_open,
         )
         return await client.files.OpenFiles(request)
 
@@ -67,7 +67,7 @@ def close_files(
     connection: Connection,
     agent: AgentArgument,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="FOLDER/FILE", help="What to close.")
+        list[str] | None, typer.Argument(metavar="FOLDER/FILE", help="Files to close.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Close all.")] = False,
     as_json: JsonOption = False,
@@ -154,11 +154,11 @@ def grep_files(
         )
         return await _matches(client, request, limit)
 
-    found = connection.run(search)
+    response = connection.run(search)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
-    _print_matches(found, context=context)
+    _print_matches(response, context=context)
 
 
 async def _matches(
@@ -175,9 +175,9 @@ async def _matches(
     return whole
 
 
-def _print_matches(found: pb.GrepFilesResponse, *, context: int) -> None:
+def _print_matches(response: pb.GrepFilesResponse, *, context: int) -> None:
     screen = console()
-    for number, match in enumerate(found.matches):
+    for number, match in enumerate(response.matches):
         if context and number:
             screen.print(Text("--", style="dim"))
         heading = Text(f"{safe(match.file_name)}:{match.line}", style="cyan")
@@ -186,15 +186,15 @@ def _print_matches(found: pb.GrepFilesResponse, *, context: int) -> None:
             for line in match.lines:
                 screen.print(Text(f"  {safe(line)}"), soft_wrap=True)
         else:
-            # Each line comes with its number.
+            # Each line starts with its number.
             text = match.lines[0].partition(": ")[2] if match.lines else ""
             screen.print(heading + Text(f": {safe(text)}"), soft_wrap=True)
-    if not found.matches:
+    if not response.matches:
         note("Nothing found.")
-    elif len(found.matches) < found.total_matches:
-        note(f"There are {found.total_matches} matches; raise --limit to see more of them.")
-    if found.truncated:
-        note("The search ended at one of its limits: there may be more. Narrow it with --include.")
+    elif len(response.matches) < response.total_matches:
+        note(f"There are {response.total_matches} matches; raise --limit to see more of them.")
+    if response.truncated:
+        note("The search reached a limit: there may be more. Narrow it with --include.")
 
 
 @online
@@ -203,10 +203,10 @@ def search_files(
     agent: AgentArgument,
     query: QueryArgument,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_MOST_HITS, help="How many at most.")
+        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Most passages.")
     ] = 5,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Tell how many unrelated pieces were left out.")
+        bool, typer.Option("--explain", help="Show how many unrelated pieces were excluded.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -218,12 +218,12 @@ def search_files(
         )
         return await client.files.SearchFiles(request)
 
-    found = connection.run(search)
+    response = connection.run(search)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
     screen = console()
-    for number, hit in enumerate(found.hits):
+    for number, hit in enumerate(response.hits):
         if number:
             screen.print()
         place = f"{hit.file_name} (lines {hit.start_line}-{hit.end_line})"
@@ -231,12 +231,12 @@ def search_files(
         heading.append(f"  {hit.score:.4f}", style="dim")
         screen.print(heading, soft_wrap=True)
         screen.print(Text(safe(hit.text)), soft_wrap=True)
-    if not found.hits:
+    if not response.hits:
         note("Nothing found.")
     if explain:
-        note(f"{found.below_floor} of the nearest pieces are left out as unrelated.")
-    if found.unindexed_files:
-        note(f"{found.unindexed_files} files are not indexed yet, and may be missed.")
+        note(f"{response.below_floor} of the nearest pieces are excluded as unrelated.")
+    if response.unindexed_files:
+        note(f"{response.unindexed_files} files are not indexed yet, and may be missed.")
 
 
 def _print_open(

@@ -1,10 +1,10 @@
-"""The event log of a run that this gateway carries out, and those who follow it here.
+"""The event log of a run that this gateway executes, and its subscriptions in this process.
 
-An event with a sequence is stored before anybody sees it, so a resumed stream equals the
-streamed one, and sequences have no gaps. Everything behind an event that is not stored yet waits
-for it, deltas included, so the order holds. Events that come together are stored together: a
-batch is written some milliseconds after its first event, and while one is being written the next
-one gathers. Deltas and snapshots are not stored and have the sequence 0.
+An event with a sequence is stored before it is published, so a resumed stream equals the original
+one, and sequences have no gaps. Later events, including deltas, wait for an event that is not
+stored yet, so the order is kept. Events are stored in batches: a batch is written some milliseconds
+after its first event, and while it is being written the next one collects. Deltas and snapshots
+are not stored and have the sequence 0.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.approvals import AskedApproval
 from strata.gateway.runs.convert import stop_of, taint_of, usage_of, usage_to_pb
-from strata.gateway.runs.convert_approvals import answered_in_vain, with_response_format
+from strata.gateway.runs.convert_approvals import reopened_if_no_call_ran, with_response_format
 from strata.gateway.runs.domain import (
     Dispatch,
-    Ending,
     Fence,
     LeaseLostError,
+    RunEnding,
     RunKind,
     RunStore,
     StopReason,
@@ -34,8 +34,8 @@ from strata.gateway.runs.domain import (
 )
 from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn, TranscriptRead
 from strata.gateway.runs.model_calls import ModelCalls
-from strata.gateway.runs.progress import Progress
-from strata.gateway.runs.text_under_way import DELTAS, TextsUnderWay
+from strata.gateway.runs.partial_text import DELTAS, PartialTexts
+from strata.gateway.runs.progress import RunProgress
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
 from strata.shared.settings import MIB
@@ -45,14 +45,14 @@ RunEvent = run_event_pb2.RunEvent
 _MAX_UNSTORED = 64
 _MAX_UNSTORED_BYTES = 8 * MIB
 _MAX_HELD = 1024
-# How long an event may wait for others to be stored with. The first step follows the start of a
-# run at once, the end of a turn its last message; nothing is shown to anybody meanwhile.
+# How long a batch waits for further events. The first step follows the start of a run immediately,
+# and the end of a turn its last message, so these two wait longer.
 _START_DELAY_S = 0.05
 _MESSAGE_DELAY_S = 0.005
 _DELAY_S = 0.002
 _RETRY_S = 0.2
-# What a run keeps in memory for its followers: an event can have some MiB, a run thousands of them.
-# Whoever needs more than that reads it from the database.
+# Recent events in memory for followers: an event can have some MiB, a run thousands of them. Older
+# events are read from the database.
 _RECENT_EVENTS = 256
 _RECENT_BYTES = MIB
 _SUBSCRIBER_EVENTS = 1024
@@ -64,13 +64,13 @@ _log = get_logger(__name__)
 
 
 class Subscription:
-    """The events of a live run for one follower, from a sequence on.
+    """The events of a live run for one follower, after a sequence.
 
-    Iterating ends with the RunFinished, or without one when the follower fell too far
-    behind or the run left this gateway: then it has to look again.
+    The iteration ends with RunFinished. It ends without it if the follower falls too far behind or
+    the run leaves this gateway; then the follower has to start again.
 
     Args:
-        after: The follower has the events up to this sequence; they are left out.
+        after: Sequence of the last event that the follower has.
         tokens: Whether it wants deltas.
     """
 
@@ -83,11 +83,11 @@ class Subscription:
         self._closed = False
 
     def put(self, event: run_event_pb2.RunEvent, size: int) -> None:
-        """Adds an event, unless the follower is too far behind: then it is cut off.
+        """Adds an event; a follower that is too far behind is disconnected.
 
         Args:
             event: The event.
-            size: Its bytes.
+            size: Its size in bytes.
         """
         if self._closed or (not self._tokens and event.WhichOneof("event") in DELTAS):
             return
@@ -103,7 +103,7 @@ class Subscription:
         self._changed.set()
 
     def close(self) -> None:
-        """Lets the follower read what is there, and no more."""
+        """Ends the subscription after the events that it has."""
         self._closed = True
         self._changed.set()
 
@@ -120,16 +120,16 @@ class Subscription:
 
 
 class LiveRun:
-    """The log of one run under way.
+    """The event log of one active run.
 
     Attributes:
-        heard: agent_loop has said something in the present attempt.
+        has_responded: Whether agent_loop has responded in the present attempt.
 
     Args:
         dispatch: The run.
         owner: This gateway.
-        store: Where the events go.
-        clock: Stamps events that have no time.
+        store: Stores the events.
+        clock: Time of events that have none.
     """
 
     def __init__(self, dispatch: Dispatch, owner: str, store: RunStore, clock: Clock) -> None:
@@ -137,7 +137,7 @@ class LiveRun:
         self.fence = Fence(run.project_id, run.id, run.attempt, owner)
         self.finished = False
         self.closed = False
-        self.heard = False
+        self.has_responded = False
         self._store = store
         self._clock = clock
         self._accepted_at = clock.monotonic() - dispatch.age_s
@@ -150,12 +150,12 @@ class LiveRun:
         self._recent_bytes = 0
         self._recent_from = run.last_sequence + 1
         self._subscriptions: set[Subscription] = set()
-        self._progress = Progress()
+        self._progress = RunProgress()
         self._stored_progress = self.progress
         self._payload = dispatch.payload
         self._kind = run.kind
         self._tended: TendedTurn | None = None
-        self._texts = TextsUnderWay()
+        self._texts = PartialTexts()
         self._read: TranscriptRead | None = None
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -164,32 +164,32 @@ class LiveRun:
 
     @property
     def project_id(self) -> str:
-        """The tenant, for whoever wants to follow."""
+        """The project of the run."""
         return self.fence.project_id
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the replies stored so far, and of calls of this attempt that are not."""
+        """Tokens of all stored replies, and of unstored calls of this attempt."""
         return self._progress.usage + self._progress.unstored_usage(self.fence.attempt)
 
     @property
     def progress(self) -> object:
-        """Differs whenever the run has come further."""
+        """A value that changes with each progress of the run."""
         return self._progress.mark
 
     @property
     def step_count(self) -> int:
-        """Model calls begun so far."""
+        """Number of model calls started so far."""
         return self._progress.step
 
     @property
     def taint(self) -> tuple[str, ...]:
-        """Labels of strangers' text in the context of the last model call."""
+        """Labels of untrusted content in the context of the last model call."""
         return self._progress.taint
 
     async def restore(self) -> None:
-        """Reads what an earlier holder of the run has stored, to go on from there."""
-        after, progress = 0, Progress()
+        """Reads the events that an earlier holder of the run has stored."""
+        after, progress = 0, RunProgress()
         while True:
             page = await self._store.events(self.fence.project_id, self.fence.run_id, after)
             for stored in page.events:
@@ -203,9 +203,9 @@ class LiveRun:
         self._stored_progress = self.progress
 
     async def redispatch(self) -> None:
-        """Goes on under a higher attempt.
+        """Continues with a higher attempt.
 
-        Nothing is stored meanwhile: under the old attempt this gateway would seem another one.
+        Nothing is stored meanwhile, because a write with the old attempt would be refused.
 
         Raises:
             LeaseLostError: Another gateway holds the run now.
@@ -215,11 +215,11 @@ class LiveRun:
             if self._lost is not None:
                 raise self._lost
             self.fence = await self._store.redispatch(self.fence)
-            # A call that the lost dispatch had under way gets no reply any more.
-            self._model_calls.give_up(self._elapsed_ms())
+            # A model call of the lost dispatch gets no reply any more.
+            self._model_calls.end_open_call(self._elapsed_ms())
 
     async def append(self, event: run_event_pb2.RunEvent) -> None:
-        """Adds an event of agent_loop to the log; waits while too much is not stored.
+        """Adds an event of agent_loop to the log; waits while too many events are not stored.
 
         Raises:
             LeaseLostError: Another gateway holds the run now.
@@ -228,43 +228,43 @@ class LiveRun:
             raise self._lost
         kind = event.WhichOneof("event")
         if event.HasField("member"):
-            # A later attempt relays the members' runs from their beginning.
+            # A later attempt relays the members' runs again from their first event.
             if self._progress.has_relayed(event.member):
                 return
             self._progress.number_member_step(event)
         elif kind == "message_stored":
-            # A later attempt tells again what an earlier one stored.
+            # A later attempt reports messages again that an earlier one has stored.
             if event.message_stored.message.id in self._progress.message_ids:
                 return
         elif kind == "step_started":
             if self._progress.continues(event.step_started):
                 return
-            self._withdraw(event)
+            self._add_withdrawal(event)
         self._add(event, kind)
-        while self._too_much_waits():
+        while self._is_full():
             await self._flush()
             if self._lost is not None:
                 raise self._lost
 
-    def _too_much_waits(self) -> bool:
+    def _is_full(self) -> bool:
         if len(self._unstored) >= _MAX_UNSTORED or self._unstored_bytes >= _MAX_UNSTORED_BYTES:
             return True
         return len(self._held) >= _MAX_HELD
 
     def note_reply(self, reply: turn_service_pb2.ReplyReceived) -> None:
-        """Takes in what a model call cost; its step may get lost before it is stored."""
+        """Records the tokens of a model call, whose step may be lost before it is stored."""
         self._progress.note_reply(reply.message_id, usage_of(reply.usage), self.fence.attempt)
         self._model_calls.note_reply(reply, self._elapsed_ms())
 
     def note_request(self, request: turn_service_pb2.ModelRequestSent) -> None:
-        """Takes in that a model call begins; its reply may get lost before it has ended."""
+        """Records the start of a model call, whose reply may be lost."""
         self._progress.note_request(
             request.message_id, request.prompt_tokens, request.bytes_per_token, self.fence.attempt
         )
         self._model_calls.note_request(request, self._elapsed_ms())
 
     def note_tended(self, tended: turn_service_pb2.TendedTurn) -> None:
-        """Takes in that the agent of the run has a memory agent, and what it can archive."""
+        """Records the memory agent of the run's agent, and the messages that it can archive."""
         buffer = None
         if tended.HasField("message_buffer"):
             wire = tended.message_buffer
@@ -274,16 +274,16 @@ class LiveRun:
         self._tended = TendedTurn(tended.memory_agent_id, tended.frequency, buffer=buffer)
 
     def note_transcript_read(self, read: turn_service_pb2.TranscriptRead) -> None:
-        """Takes in how far the run reads its range."""
+        """Records how far the run reads its range."""
         self._read = TranscriptRead(read.until_sequence, read.until_message_id)
 
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool
     ) -> Dispatch | None:
-        """Ends the run: its last events, its row and its lease in one statement.
+        """Ends the run: writes its last events, its row and its lease in one statement.
 
-        Text that may have been streamed and is not stored is withdrawn by a `step_restarted`
-        with `given_up`: a client that shows text ends with exactly what is stored.
+        Text that may have been streamed but is not stored is withdrawn by a `step_restarted` with
+        `given_up`, so that a client finally shows exactly the stored text.
 
         Returns:
             The next run of the conversation, if this gateway has taken it.
@@ -297,17 +297,17 @@ class LiveRun:
             if self._lost is not None:
                 raise self._lost
             if self._progress.unstored_text:
-                # It stays in the log if the database fails: a repeated call adds no second one.
+                # It stays in the log if the database fails, so a repeated call adds no second one.
                 restarted = self._withdrawal(_NOT_STORED, given_up=True)
                 self._append(RunEvent(step_restarted=restarted), "step_restarted")
             event = RunEvent(run_finished=finished)
-            # What an earlier attempt paid for and lost is unknown to the one that ends the run.
+            # Add the lost tokens of earlier attempts, which the last attempt does not know.
             lost = self._progress.lost_usage(self.fence.attempt)
             if lost != Usage():
                 usage = usage_of(finished.usage) + lost
                 event.run_finished.usage.CopyFrom(usage_to_pb(usage))
-            # They stay until they are stored: this may be called again.
-            self._model_calls.give_up(self._elapsed_ms())
+            # Keep them until they are stored, because this may be called again.
+            self._model_calls.end_open_call(self._elapsed_ms())
             event.elapsed_ms = self._elapsed_ms()
             event.model_calls.extend(self._model_calls.ended)
             self._stamp(event, self._sequence + 1)
@@ -315,19 +315,19 @@ class LiveRun:
             finished = event.run_finished
             stop_reason, failure = stop_of(finished)
             waits = stop_reason is StopReason.REQUIRES_APPROVAL
-            ending = Ending(
+            ending = RunEnding(
                 stop_reason,
                 failure,
                 usage_of(finished.usage),
                 finished.step_count,
-                self._asked() if waits else None,
+                self._approval_request() if waits else None,
                 taint_of(finished.taint),
-                tended=None if waits else self._ended_turn(),
+                tended=None if waits else self._finished_turn(),
                 reads_transcript=self._kind is RunKind.SLEEPTIME,
                 read=self._read,
             )
-            if not self._progress.began:
-                ending = answered_in_vain(self._payload, ending)
+            if not self._progress.has_effects:
+                ending = reopened_if_no_call_ran(self._payload, ending)
             following = await self._store.finish(
                 self.fence, ending, [*self._unstored, stored], take_next=take_next
             )
@@ -335,25 +335,25 @@ class LiveRun:
             self._sequence = event.sequence
             self._unstored.clear()
             self._unstored_bytes = 0
-            self._show_stored(event.sequence)
-            self._show(event)
+            self._publish_stored(event.sequence)
+            self._publish(event)
         self.close()
         return following
 
-    def _ended_turn(self) -> TendedTurn | None:
+    def _finished_turn(self) -> TendedTurn | None:
         message_id, sequence = self._progress.last_message
         if self._tended is None or sequence < 0:
-            # A turn that has stored no reply is read with the turn after it.
+            # A turn without a stored reply is read with the next turn.
             return None
         return replace(self._tended, message_id=message_id, sequence=sequence)
 
     async def flush(self) -> None:
-        """Stores what is not stored yet, if that is possible at once."""
+        """Tries once to store the unstored events."""
         self._stop_timer()
         await self._flush()
 
     def close(self) -> None:
-        """Lets all followers go; the log takes no more events."""
+        """Ends all subscriptions; the log accepts no more events."""
         self.closed = True
         self._stop_timer()
         for subscription in tuple(self._subscriptions):
@@ -361,11 +361,11 @@ class LiveRun:
 
     @contextmanager
     def subscribe(self, after: int, *, tokens: bool) -> Iterator[tuple[int, Subscription]]:
-        """Follows the run while the block lasts.
+        """Subscribes to the run for the length of the block.
 
         Yields:
-            The sequence up to which stored events have to be read first (none if it is
-            not above `after`), and the subscription, which begins behind it.
+            The sequence up to which stored events have to be read first (none if it is not above
+            `after`), and the subscription, which starts after it.
         """
         subscription = Subscription(after, tokens=tokens)
         for size, event in self._recent:
@@ -382,8 +382,8 @@ class LiveRun:
         finally:
             self._subscriptions.discard(subscription)
 
-    def _withdraw(self, event: run_event_pb2.RunEvent) -> None:
-        """Says that what was streamed of a step is void which a new attempt makes again."""
+    def _add_withdrawal(self, event: run_event_pb2.RunEvent) -> None:
+        """Withdraws the streamed text of a step that a new attempt repeats."""
         step = event.step_started
         if step.step != self._progress.open_step:
             return
@@ -409,14 +409,14 @@ class LiveRun:
             if self._held:
                 self._held.append(event)
             else:
-                self._show(event)
+                self._publish(event)
             return
         self._append(event, kind)
         delays = {"run_started": _START_DELAY_S, "message_stored": _MESSAGE_DELAY_S}
         self._schedule(delays.get(kind or "", _DELAY_S))
 
     def _append(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        """Puts a numbered event behind the others; it is stored with the next batch."""
+        """Appends an event with the next sequence; it is stored with the next batch."""
         self._progress.note(event, kind)
         self._sequence += 1
         self._time(event)
@@ -426,7 +426,7 @@ class LiveRun:
         self._unstored_bytes += len(stored.payload)
         self._held.append(event)
 
-    def _asked(self) -> AskedApproval | None:
+    def _approval_request(self) -> AskedApproval | None:
         asked = self._progress.asked
         return None if asked is None else with_response_format(asked, self._payload)
 
@@ -434,7 +434,7 @@ class LiveRun:
         return max(int((self._clock.monotonic() - self._accepted_at) * 1000), 0)
 
     def _time(self, event: run_event_pb2.RunEvent) -> None:
-        """Adds to an event that is stored when it happened and which model calls have ended."""
+        """Adds the elapsed time and the finished model calls to an event."""
         now_ms = self._elapsed_ms()
         if event.HasField("member"):
             # The calls of a member are timed from the moment its own run was accepted.
@@ -455,12 +455,12 @@ class LiveRun:
             now: datetime = self._clock.now()
             event.create_time.FromDatetime(now)
 
-    def _show_stored(self, sequence: int) -> None:
-        """Shows what is held up to a stored event, and the deltas right behind it."""
+    def _publish_stored(self, sequence: int) -> None:
+        """Publishes the held events up to a stored one, and the deltas right after it."""
         while self._held and self._held[0].sequence <= sequence:
-            self._show(self._held.popleft())
+            self._publish(self._held.popleft())
 
-    def _show(self, event: run_event_pb2.RunEvent) -> None:
+    def _publish(self, event: run_event_pb2.RunEvent) -> None:
         kind = event.WhichOneof("event")
         self._texts.note(event, kind)
         size = event.ByteSize()
@@ -514,14 +514,14 @@ class LiveRun:
             self._stored_progress = progress
             del self._unstored[: len(batch)]
             self._unstored_bytes -= sum(len(event.payload) for event in batch)
-            self._show_stored(batch[-1].sequence)
+            self._publish_stored(batch[-1].sequence)
 
 
 class RunHub:
     """The live runs of this gateway.
 
     Args:
-        notify: Told the id of a run of which there is news in this process.
+        notify: Called with the id of a run that has changed in this process.
     """
 
     def __init__(self, notify: Callable[[str], None]) -> None:
@@ -529,19 +529,19 @@ class RunHub:
         self.notify = notify
 
     def get(self, project_id: str, run_id: str) -> LiveRun | None:
-        """Returns a live run of the project; never one that is closed."""
+        """Returns a live run of the project; None if there is none or it is closed."""
         live = self._runs.get(run_id)
         if live is None or live.closed or live.project_id != project_id:
             return None
         return live
 
     def add(self, live: LiveRun) -> None:
-        """Makes a run live."""
+        """Adds a live run."""
         self._runs[live.fence.run_id] = live
         self.notify(live.fence.run_id)
 
     def remove(self, live: LiveRun) -> None:
-        """Takes a run out, and lets its followers go."""
+        """Removes a run, and ends its subscriptions."""
         if self._runs.get(live.fence.run_id) is live:
             del self._runs[live.fence.run_id]
         live.close()

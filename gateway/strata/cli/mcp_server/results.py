@@ -1,4 +1,4 @@
-"""What a client is told: results, and what went wrong."""
+"""Converts returns and errors of tools into MCP results."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from strata.cli.failures import error_lines
 from strata.cli.output import clipped, safe
 from strata.shared.errors import StrataError
 
-Told = dict[str, Any] | str
+ToolReturn = dict[str, Any] | str
 
 _NAME_CHARS = 120
 
 
-def result_of(told: Told) -> types.CallToolResult:
-    """Returns what a tool gives: a text, or an object, which is its JSON as a text, too."""
-    if isinstance(told, str):
-        return types.CallToolResult(content=[types.TextContent(text=told)])
-    text = json.dumps(told, ensure_ascii=False)
-    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
+def result_of(tool_return: ToolReturn) -> types.CallToolResult:
+    """Returns the MCP result for a text, or for an object, which is also its JSON as text."""
+    if isinstance(tool_return, str):
+        return types.CallToolResult(content=[types.TextContent(text=tool_return)])
+    text = json.dumps(tool_return, ensure_ascii=False)
+    return types.CallToolResult(
+        content=[types.TextContent(text=text)], structured_content=tool_return
+    )
 
 
 def failure_of(error: StrataError) -> types.CallToolResult:
-    """Returns a failed call, in the words that a person at the command line would read."""
+    """Returns the MCP result of a failed call, with the same message as the command line."""
     return types.CallToolResult(content=[types.TextContent(text=explained(error))], is_error=True)
 
 
 def explained(error: StrataError) -> str:
-    """Returns the message of an error with its reason and its wrong fields."""
-    # What was wrong may be that it is no text.
+    """Returns the message of an error with its reason and its invalid fields."""
+    # The invalid value in the message may contain surrogates.
     return "\n".join(error_lines(error)).encode(errors="replace").decode()
 
 
 def editor_of(params: types.InitializeRequestParams | None) -> str:
-    """Returns who a client says that it is; short and on one line, for histories.
+    """Returns name and version of the MCP client, short and on one line, for histories.
 
     Args:
         params: How the client introduced itself; None if it did not.

@@ -1,4 +1,4 @@
-"""Edits of memory blocks: those of core memory, with its merging and its conflicts."""
+"""Tools that edit memory blocks, with core memory's merging and conflicts."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ EDITS: Mapping[str, Callable[[Arguments], dict[str, Any]]] = {
 async def edit_block(
     client: Client, agent_id: str, name: str, arguments: Arguments, editor: str
 ) -> dict[str, Any]:
-    """Applies one edit, as an agent does: read-only blocks and limits hold.
+    """Applies one edit with an agent's permissions: read-only blocks and limits are enforced.
 
     Args:
         client: The gateway.
         agent_id: The agent whose block it is.
         name: The tool, one of `EDITS`.
         arguments: Its arguments, checked.
-        editor: Who edits; kept with the version.
+        editor: Name of the MCP client; stored with the version.
 
     Raises:
         AbortedError: Others have changed the same text since it was read.
@@ -73,7 +73,7 @@ async def edit_block(
     """
     label = arguments["label"]
     if name == "memory_rethink":
-        # Rewriting would make a block that is not there, such as one whose label is misspelt.
+        # Rewriting creates a missing block, which would hide a misspelt label.
         await attached_block(client, agent_id, label)
     request = pb.EditBlockRequest(
         request_id=f"mcp-{uuid.uuid4()}",
@@ -99,7 +99,7 @@ async def edit_block(
 
 
 async def _conflict(client: Client, agent_id: str, label: str, error: StrataError) -> StrataError:
-    """Returns the refusal with the text as it is now, so that the edit can be made again."""
+    """Returns the conflict error with the present text, so that the client can edit again."""
     try:
         block = await attached_block(client, agent_id, label)
     except StrataError:

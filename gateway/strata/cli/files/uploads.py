@@ -1,4 +1,4 @@
-"""Uploads files, and follows them until they can be read and searched."""
+"""Uploads files, and waits until they are parsed and indexed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from strata.shared.errors import (
 
 CHUNK_BYTES = 1 << 20
 
-_DONE = (pb.FILE_STATE_READY, pb.FILE_STATE_FAILED)
-_WATCHES = 5
+_FINAL_STATES = (pb.FILE_STATE_READY, pb.FILE_STATE_FAILED)
+_MAX_WATCHES = 5
 
-# What the server says of one file; all else ends the upload.
-_OF_ONE_FILE = (
+# Errors about one file; any other error ends the upload.
+_ERRORS_OF_ONE_FILE = (
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -41,30 +41,30 @@ _OF_ONE_FILE = (
 )
 
 
-class ProgressView(Protocol):
-    """Shows how far the files are."""
+class UploadProgress(Protocol):
+    """Shows the progress of the uploads."""
 
     def uploading(self, name: str, sent: int, size: int) -> None:
-        """So many bytes of a file are sent."""
+        """Shows that `sent` of `size` bytes of a file are sent."""
         ...
 
     def preparing(self, file: pb.File) -> None:
-        """A file is being read or indexed, or that has ended."""
+        """Shows that a file is being parsed or indexed, or is done."""
         ...
 
     def failed(self, name: str) -> None:
-        """A file was refused."""
+        """Shows that a file was refused."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What became of one file.
+    """Result of the upload of one file.
 
     Attributes:
         name: Its name in the folder.
-        file: The file as it was last seen; None if it was refused.
-        problem: Why it was refused or cannot be read; empty if all is well.
+        file: The latest state of the file; None if it was refused.
+        problem: Why it was refused or cannot be parsed; empty if there is no problem.
     """
 
     name: str
@@ -76,7 +76,7 @@ def checked_paths(paths: list[Path]) -> list[Path]:
     """Returns the files to upload.
 
     Raises:
-        UsageError: One is missing or no file, or two have the same name.
+        UsageError: One is missing or not a file, or two have the same name.
     """
     names: dict[str, Path] = {}
     for path in paths:
@@ -91,7 +91,7 @@ def checked_paths(paths: list[Path]) -> list[Path]:
 
 
 async def upload(
-    client: Client, folder: pb.Folder, path: Path, view: ProgressView, *, replace: bool
+    client: Client, folder: pb.Folder, path: Path, view: UploadProgress, *, replace: bool
 ) -> Uploaded:
     """Uploads one file."""
     header = pb.UploadFileHeader(
@@ -99,45 +99,45 @@ async def upload(
     )
     try:
         response = await client.files.UploadFile(_pieces(header, path, view))
-    except _OF_ONE_FILE as error:
+    except _ERRORS_OF_ONE_FILE as error:
         view.failed(path.name)
         return Uploaded(path.name, None, error_lines(error)[0])
     view.preparing(response.file)
     return Uploaded(path.name, response.file, _problem(response.file))
 
 
-async def wait(client: Client, uploaded: Uploaded, view: ProgressView) -> Uploaded:
+async def wait(client: Client, uploaded: Uploaded, view: UploadProgress) -> Uploaded:
     """Follows a file until it is ready or has failed.
 
     Raises:
-        UnavailableError: The server does not tell any more.
+        UnavailableError: The watch broke repeatedly.
     """
     file = uploaded.file
     if file is None:
         return uploaded
-    for attempt in range(_WATCHES):
-        if file.state in _DONE:
+    for attempt in range(_MAX_WATCHES):
+        if file.state in _FINAL_STATES:
             break
         try:
             async for update in client.files.WatchFile(pb.WatchFileRequest(file_id=file.id)):
                 file = update.file
                 view.preparing(file)
         except UnavailableError:
-            # A server that goes down ends the stream; the file goes on elsewhere.
-            if attempt + 1 == _WATCHES:
+            # A server that stops ends the stream; another one continues with the file.
+            if attempt + 1 == _MAX_WATCHES:
                 raise
     return Uploaded(uploaded.name, file, _problem(file))
 
 
 async def _pieces(
-    header: pb.UploadFileHeader, path: Path, view: ProgressView
+    header: pb.UploadFileHeader, path: Path, view: UploadProgress
 ) -> AsyncIterator[pb.UploadFileRequest]:
     yield pb.UploadFileRequest(header=header)
     sent = 0
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         view.uploading(path.name, 0, size)
-        # A read of a chunk is short, and nothing else is under way.
+        # Reading a chunk is short, and the event loop has nothing else to do.
         while chunk := file.read(CHUNK_BYTES):
             yield pb.UploadFileRequest(chunk=chunk)
             sent += len(chunk)
@@ -152,7 +152,7 @@ def stage_of(file: pb.File) -> str:
 
 
 def state_of(file: pb.File) -> str:
-    """Returns the state of a file, and how far it is."""
+    """Returns the state of a file with its progress."""
     if file.state == pb.FILE_STATE_INDEXING:
         return f"indexing {file.index_progress:.0%}"
     return stage_of(file)
@@ -164,7 +164,7 @@ def _problem(file: pb.File) -> str:
     return ""
 
 
-class Bars:
+class UploadBars:
     """A bar for each file, on a terminal.
 
     Args:
@@ -214,16 +214,16 @@ class Bars:
         self._progress.update(task, completed=done, total=total or 1.0, state=state)
 
 
-class Lines:
+class UploadLines:
     """A line for each step, where there is no terminal.
 
     Args:
-        tell: Takes a line.
+        write: Called with each line.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._told: dict[str, str] = {}
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._last_states: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -237,18 +237,18 @@ class Lines:
         return
 
     def uploading(self, name: str, sent: int, size: int) -> None:
-        """Tells that a file is being sent."""
-        self._say(name, f"uploading {decimal(size)}")
+        """Prints that a file is being sent."""
+        self._print_state(name, f"uploading {decimal(size)}")
 
     def preparing(self, file: pb.File) -> None:
-        """Tells each state once."""
-        self._say(file.name, stage_of(file))
+        """Prints each state once."""
+        self._print_state(file.name, stage_of(file))
 
     def failed(self, name: str) -> None:
-        """Tells that a file was refused."""
-        self._say(name, "refused")
+        """Prints that a file was refused."""
+        self._print_state(name, "refused")
 
-    def _say(self, name: str, state: str) -> None:
-        if self._told.get(name) != state:
-            self._told[name] = state
-            self._tell(f"{name}: {state}")
+    def _print_state(self, name: str, state: str) -> None:
+        if self._last_states.get(name) != state:
+            self._last_states[name] = state
+            self._write(f"{name}: {state}")

@@ -1,4 +1,4 @@
-"""Runs whose time of start is still to come."""
+"""Interface of the store of delayed runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 class DelayedRunStore(Protocol):
-    """Runs whose time of start is still to come."""
+    """Store of delayed runs, which start at a later time."""
 
     async def delayed_of_principal(self, project_id: str, principal: str) -> Sequence[str]:
-        """Returns the ids of those that act with the scopes of a key."""
+        """Returns the ids of the delayed runs that act with the scopes of a key."""
         ...

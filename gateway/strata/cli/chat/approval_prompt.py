@@ -1,4 +1,4 @@
-"""Asks the person whether an agent may call its tools, and what those of the client returned."""
+"""Asks the person to approve tool calls, and for the returns of client tools."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _REASON = "Reason (for the agent, may be empty): "
 def ask_on_terminal(
     request: message_pb2.ApprovalRequestPart, read: Callable[[str], str] = input
 ) -> list[message_pb2.ApprovalDecision] | None:
-    """Asks about each call, with all of its arguments.
+    """Asks about each call, showing all of its arguments.
 
-    It blocks: nothing is under way while the person decides.
+    It blocks the event loop, where nothing else runs while the person decides.
 
     Args:
-        request: What the agent asks for.
-        read: Shows a text and returns a line.
+        request: The request for approval.
+        read: Prints a prompt and returns the line that was typed.
 
     Returns:
         A decision per call; None if the person does not decide now (Ctrl-C, Ctrl-D).
@@ -56,10 +56,12 @@ def _decide(
     )
     sys.stdout.write(f"{safe(call.name)}\n{safe(whole_arguments(call.arguments))}\n")
     if bound.by_client:
-        sys.stdout.write("A program of yours is to make this call; here you can, in its place.\n")
-        told = read("What did it return? (empty: deny) ")
-        if told:
-            decision.client_return = told
+        sys.stdout.write(
+            "A client program should make this call; you can enter its return here instead.\n"
+        )
+        client_return = read("What did it return? (empty: deny) ")
+        if client_return:
+            decision.client_return = client_return
         else:
             decision.reason = read(_REASON).strip()
         return decision
@@ -73,7 +75,7 @@ def _decide(
 
 
 def whole_arguments(arguments: str) -> str:
-    """Returns the arguments of a call, all of them, as a person can read them."""
+    """Returns all arguments of a call as indented JSON."""
     try:
         value = parse_json(arguments or "{}")
     except JsonTextError:

@@ -1,4 +1,4 @@
-"""The events of a turn whose agent asks the members of its group, joined with those of the members.
+"""Merges the events of a manager agent's turn with those of the members that it asks.
 
 The agent asks by a tool, which starts a run of each member (decision 0090). These runs are found in
 the store: another gateway may have accepted them.
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from strata.api.agent_loop.v1.group_service_pb2 import GroupMember
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.chains import ChainStore
-from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.run_follower import RunFollower
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import ASK_MEMBERS, CODE_TOOLS
 
 RunEvent = run_event_pb2.RunEvent
 
-# The members are asked at the beginning of a call: a look that finds nothing new makes the pause
-# before the next one longer, for a call may last for minutes.
+# Runs of members start at the beginning of a call, which may last for minutes: each look-up that
+# finds no new run makes the pause before the next one longer.
 _FIRST_LOOK_S = 0.1
 _LAST_LOOK_S = 2.0
 _EVENTS_AHEAD = 64
@@ -32,13 +32,13 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedTurn:
     """A turn in which a member answers the agent that asked it.
 
     Attributes:
         member: The member.
         run_id: Its run.
-        number: Number of the turn, counted from the turn of the agent that asks, which is 0.
+        number: Number of the turn; the turn of the agent that asks is 0.
     """
 
     member: GroupMember
@@ -50,7 +50,7 @@ class AskedMembers:
     """Follows the run of an agent and the runs of the members that it asks.
 
     Args:
-        store: Knows which runs were asked for.
+        store: Finds the runs that an agent has started.
         follower: Streams the events of runs.
         project_id: The project.
         run_id: The run of the agent that asks.
@@ -71,26 +71,26 @@ class AskedMembers:
         self._run_id = run_id
         self._members = {member.agent_id: member for member in members}
         self._places = {member.agent_id: place for place, member in enumerate(members)}
-        self._events: asyncio.Queue[tuple[Asked | None, RunEvent | Exception | None]]
+        self._events: asyncio.Queue[tuple[AskedTurn | None, RunEvent | Exception | None]]
         self._events = asyncio.Queue(_EVENTS_AHEAD)
         self._followed: dict[str, asyncio.Task[None]] = {}
-        self._questions: Counter[str] = Counter()
+        self._calls_by_member: Counter[str] = Counter()
         self._open = 0
         self._calls: set[str] = set()
-        # Events of the agent that asks, and whether the runs asked for were looked for before.
-        self._own: deque[tuple[RunEvent, bool]] = deque()
-        # Runs that are over, whose last events are to be shown before these.
+        # Events of the agent that asks, each with whether member runs were looked up before it.
+        self._own_events: deque[tuple[RunEvent, bool]] = deque()
+        # Finished runs whose last events must come before these.
         self._awaited: set[str] = set()
-        # Runs whose last event was shown.
-        self._over: set[str] = set()
-        self._looking = asyncio.Lock()
-        self._searching: asyncio.Task[None] | None = None
+        # Runs whose last event was passed on.
+        self._finished_runs: set[str] = set()
+        self._look_lock = asyncio.Lock()
+        self._search_task: asyncio.Task[None] | None = None
 
-    async def events(self) -> AsyncGenerator[tuple[Asked | None, RunEvent], None]:
-        """Yields events with whose they are, None for the agent that asks; ends behind all ends.
+    async def events(self) -> AsyncGenerator[tuple[AskedTurn | None, RunEvent], None]:
+        """Yields events with their turn, None for the agent that asks; ends when all runs have.
 
-        The answers that a call returns come before its end. The runs of the members are numbered in
-        the order of the group, question by question, so that following the runs once more gives
+        The events of the members come before the end of the call that asked them. Their runs are
+        numbered in the order of the group, call by call, so that following the runs again gives
         the same numbers.
 
         Raises:
@@ -98,15 +98,15 @@ class AskedMembers:
         """
         try:
             self._follow(None, self._run_id)
-            while self._open or self._own:
-                if self._own and not self._awaited:
-                    event, looked = self._own.popleft()
+            while self._open or self._own_events:
+                if self._own_events and not self._awaited:
+                    event, looked = self._own_events.popleft()
                     if not looked and _may_follow_answers(event):
                         await self._look(wait=True)
-                        self._own.appendleft((event, True))
+                        self._own_events.appendleft((event, True))
                         continue
                     yield None, event
-                    self._note(event)
+                    self._track_calls(event)
                     continue
                 asked, happened = await self._events.get()
                 if isinstance(happened, Exception):
@@ -114,23 +114,23 @@ class AskedMembers:
                 if happened is None:
                     self._open -= 1
                     if asked is not None:
-                        self._over.add(asked.run_id)
+                        self._finished_runs.add(asked.run_id)
                         self._awaited.discard(asked.run_id)
                 elif asked is None:
-                    self._own.append((happened, False))
+                    self._own_events.append((happened, False))
                 else:
                     yield asked, happened
         finally:
-            for task in (*self._followed.values(), self._searching):
+            for task in (*self._followed.values(), self._search_task):
                 if task is not None:
                     task.cancel()
 
-    def _note(self, event: RunEvent) -> None:
+    def _track_calls(self, event: RunEvent) -> None:
         match event.WhichOneof("event"):
             case "tool_started" if event.tool_started.name == ASK_MEMBERS:
                 self._calls.add(event.tool_started.tool_call_id)
-                if self._searching is None or self._searching.done():
-                    self._searching = asyncio.create_task(self._search())
+                if self._search_task is None or self._search_task.done():
+                    self._search_task = asyncio.create_task(self._search())
             case "tool_finished" if event.tool_finished.tool_return.name == ASK_MEMBERS:
                 self._calls.discard(event.tool_finished.tool_return.tool_call_id)
             case "run_finished":
@@ -154,29 +154,29 @@ class AskedMembers:
             pause = min(pause * 1.5, _LAST_LOOK_S)
 
     async def _look(self, *, wait: bool = False) -> None:
-        """Follows the runs that were asked for since.
+        """Follows the member runs that were started since the last look-up.
 
         Args:
-            wait: Whether the events of those that are over are shown before any other.
+            wait: Whether the events of finished runs must come before any other event.
         """
-        async with self._looking:
+        async with self._look_lock:
             for run in await self._store.asked(self._project_id, self._run_id):
                 member = self._members.get(run.agent_id)
                 if member is None:
                     continue
                 if run.run_id not in self._followed:
-                    earlier = self._questions[run.agent_id] * len(self._members)
-                    self._questions[run.agent_id] += 1
+                    earlier = self._calls_by_member[run.agent_id] * len(self._members)
+                    self._calls_by_member[run.agent_id] += 1
                     number = earlier + self._places[run.agent_id] + 1
-                    self._follow(Asked(member, run.run_id, number), run.run_id)
-                if wait and run.state.final and run.run_id not in self._over:
+                    self._follow(AskedTurn(member, run.run_id, number), run.run_id)
+                if wait and run.state.final and run.run_id not in self._finished_runs:
                     self._awaited.add(run.run_id)
 
-    def _follow(self, asked: Asked | None, run_id: str) -> None:
+    def _follow(self, asked: AskedTurn | None, run_id: str) -> None:
         self._open += 1
         self._followed[run_id] = asyncio.create_task(self._read(asked, run_id))
 
-    async def _read(self, asked: Asked | None, run_id: str) -> None:
+    async def _read(self, asked: AskedTurn | None, run_id: str) -> None:
         try:
             follow = self._follower.follow(self._project_id, run_id, 0, tokens=True)
             async with aclosing(follow) as events:
@@ -189,9 +189,9 @@ class AskedMembers:
 
 
 def _may_follow_answers(event: RunEvent) -> bool:
-    """Says whether what members have answered comes before an event of the agent that asked.
+    """Whether events of members may belong before an event of the agent that asked them.
 
-    Code may have asked, whose calls have no events of their own.
+    Code may have asked them: calls from code have no events of their own.
     """
     if event.HasField("tool_finished"):
         return event.tool_finished.tool_return.name in {ASK_MEMBERS, *CODE_TOOLS}

@@ -1,4 +1,4 @@
-"""What becomes of each file of a pull or push, for people and for programs."""
+"""Results of a pull or push for each file, printed as text or JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strata.cli.output import console, print_json, safe
 _DIFF_LINES = 200
 
 
-class Result(StrEnum):
-    """What was done, or would be."""
+class SyncResult(StrEnum):
+    """What a pull or push did with a file, or would do."""
 
     UNCHANGED = "unchanged"
     WRITTEN = "written"
@@ -34,30 +34,30 @@ class Result(StrEnum):
     REFUSED = "refused"
 
 
-FAILURES = frozenset({Result.CONFLICT, Result.REFUSED})
-"""After these the command ends with exit code 1."""
+FAILURES = frozenset({SyncResult.CONFLICT, SyncResult.REFUSED})
+"""Results with which the command exits with code 1."""
 
-_QUIET = frozenset({Result.UNCHANGED})
+_NOTHING_DONE = frozenset({SyncResult.UNCHANGED})
 _STYLES = {
-    Result.CONFLICT: "bold red",
-    Result.REFUSED: "bold red",
-    Result.MERGED: "bold yellow",
-    Result.AHEAD: "yellow",
-    Result.BEHIND: "yellow",
-    Result.MISSING: "yellow",
-    Result.GONE: "yellow",
-    Result.UNCHANGED: "dim",
-    Result.SKIPPED: "dim",
+    SyncResult.CONFLICT: "bold red",
+    SyncResult.REFUSED: "bold red",
+    SyncResult.MERGED: "bold yellow",
+    SyncResult.AHEAD: "yellow",
+    SyncResult.BEHIND: "yellow",
+    SyncResult.MISSING: "yellow",
+    SyncResult.GONE: "yellow",
+    SyncResult.UNCHANGED: "dim",
+    SyncResult.SKIPPED: "dim",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What was changed by one side.
+    """Changes of one side.
 
     Attributes:
-        title: Whose change it is; empty if that goes without saying.
-        fields: Changes of what is not the text, in words.
+        title: Whose changes they are; empty if there is only one side.
+        fields: Changes of other fields than the text, as text.
         diff: Unified diff of the text, without headers.
     """
 
@@ -67,29 +67,29 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one file.
+class FileOutcome:
+    """Result of a pull or push for one file.
 
     Attributes:
         file: Its name.
         result: What was done.
-        detail: More of it in words.
-        revision: Revision of the block after it; 0 if there is none.
-        differences: What is or would be changed; of a conflict, each side.
+        detail: An explanation.
+        revision: Revision of the block afterwards; 0 if there is none.
+        differences: The changes; in a conflict, those of each side.
     """
 
     file: str
-    result: Result
+    result: SyncResult
     detail: str = ""
     revision: int = 0
     differences: tuple[Difference, ...] = ()
 
 
 def difference(before: Document, after: Document, title: str = "") -> Difference:
-    """Returns what leads from one document to another."""
+    """Returns the changes between two documents."""
     fields = tuple(
-        f"{name.replace('_', '-')}: {_shown(getattr(before, name))} → "
-        f"{_shown(getattr(after, name))}"
+        f"{name.replace('_', '-')}: {_value_text(getattr(before, name))} → "
+        f"{_value_text(getattr(after, name))}"
         for name in FIELDS
         if name != "value" and getattr(before, name) != getattr(after, name)
     )
@@ -97,7 +97,7 @@ def difference(before: Document, after: Document, title: str = "") -> Difference
 
 
 def both_sides(base: Document | None, theirs: Document, mine: Document) -> tuple[Difference, ...]:
-    """Returns both sides of a conflict."""
+    """Returns the changes of both sides of a conflict."""
     if base is None:
         return (difference(theirs, mine, "from the agent's text to the file"),)
     return (
@@ -106,8 +106,8 @@ def both_sides(base: Document | None, theirs: Document, mine: Document) -> tuple
     )
 
 
-def print_outcomes(outcomes: Sequence[Outcome], *, as_json: bool, dry_run: bool) -> None:
-    """Prints what became of all files."""
+def print_outcomes(outcomes: Sequence[FileOutcome], *, as_json: bool, dry_run: bool) -> None:
+    """Prints the results for all files."""
     if as_json:
         print_json([_as_json(outcome) for outcome in outcomes])
         return
@@ -115,13 +115,13 @@ def print_outcomes(outcomes: Sequence[Outcome], *, as_json: bool, dry_run: bool)
     for outcome in outcomes:
         style = _STYLES.get(outcome.result, "bold green")
         heading = Text(f"{safe(outcome.file)}: ", style="bold")
-        heading.append(_would(outcome.result, dry_run=dry_run), style=style)
+        heading.append(_result_text(outcome.result, dry_run=dry_run), style=style)
         if outcome.detail:
             heading.append(f"; {safe(outcome.detail)}", style="dim" if style == "dim" else "")
         screen.print(heading, soft_wrap=True)
         for difference in outcome.differences:
             _print_difference(difference)
-    if not [outcome for outcome in outcomes if outcome.result not in _QUIET]:
+    if not [outcome for outcome in outcomes if outcome.result not in _NOTHING_DONE]:
         screen.print(Text("Nothing to do.", style="dim"))
 
 
@@ -135,25 +135,25 @@ def _print_difference(shown: Difference) -> None:
         screen.print(Text("  ") + line, soft_wrap=True)
 
 
-def _would(result: Result, *, dry_run: bool) -> str:
+def _result_text(result: SyncResult, *, dry_run: bool) -> str:
     done = {
-        Result.WRITTEN,
-        Result.UPDATED,
-        Result.MERGED,
-        Result.CREATED,
-        Result.DETACHED,
-        Result.REMOVED,
+        SyncResult.WRITTEN,
+        SyncResult.UPDATED,
+        SyncResult.MERGED,
+        SyncResult.CREATED,
+        SyncResult.DETACHED,
+        SyncResult.REMOVED,
     }
     return f"would be {result}" if dry_run and result in done else str(result)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _as_json(outcome: Outcome) -> dict[str, object]:
+def _as_json(outcome: FileOutcome) -> dict[str, object]:
     return {
         "file": outcome.file,
         "result": outcome.result.replace(" ", "_"),

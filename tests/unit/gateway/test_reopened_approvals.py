@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.gateway.runs.convert_approvals import answered_in_vain
-from strata.gateway.runs.domain import Ending, RunFailure, StopReason, Usage
-from strata.gateway.runs.progress import Progress
+from strata.gateway.runs.convert_approvals import reopened_if_no_call_ran
+from strata.gateway.runs.domain import RunEnding, RunFailure, StopReason, Usage
+from strata.gateway.runs.progress import RunProgress
 from strata.shared.errors import Reason
 
 FAILURE = RunFailure("LLM_NOT_CONFIGURED", "no model", retryable=False)
 YES: dict[str, Any] = {"approve": True}
 
 
-def ended(reason: StopReason, failure: RunFailure | None = None) -> Ending:
-    return Ending(reason, failure, Usage(), 0)
+def ended(reason: StopReason, failure: RunFailure | None = None) -> RunEnding:
+    return RunEnding(reason, failure, Usage(), 0)
 
 
 def payload(*decisions: dict[str, Any]) -> bytes:
@@ -51,16 +51,16 @@ def payload(*decisions: dict[str, Any]) -> bytes:
     ],
 )
 def test_what_was_approved_and_not_begun_is_open_again(
-    ending: Ending, decisions: list[dict[str, Any]], reopens: bool
+    ending: RunEnding, decisions: list[dict[str, Any]], reopens: bool
 ) -> None:
-    found = answered_in_vain(payload(*decisions), ending)
+    found = reopened_if_no_call_ran(payload(*decisions), ending)
     assert found.reopens == ("approval-1" if reopens else "")
 
 
 @given(st.sampled_from(StopReason))
 def test_a_run_with_a_message_opens_nothing(reason: StopReason) -> None:
     message = turn_pb.ExecuteRunRequest(agent_id="agent-1").SerializeToString()
-    assert answered_in_vain(message, ended(reason)).reopens == ""
+    assert reopened_if_no_call_ran(message, ended(reason)).reopens == ""
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,6 @@ def test_a_run_with_a_message_opens_nothing(reason: StopReason) -> None:
 def test_a_tool_that_began_or_a_reply_that_was_stored_is_a_beginning(
     event: run_event_pb2.RunEvent, began: bool
 ) -> None:
-    progress = Progress()
+    progress = RunProgress()
     progress.note(event, event.WhichOneof("event"))
-    assert progress.began is began
+    assert progress.has_effects is began

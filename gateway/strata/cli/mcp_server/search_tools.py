@@ -1,4 +1,4 @@
-"""Searches of conversations and of archival memory, with results as an agent gets them."""
+"""Tools that search conversations and archival memory, and the one that stores a passage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROLES = {
 _ROLE_NAMES = {value: name for name, value in _ROLES.items()} | {
     message_pb2.ROLE_SUMMARY: "summary"
 }
-_MATCH = {
+_TAG_MATCH_MODES = {
     "any": passage_pb.TAG_MATCH_MODE_ANY,
     "all": passage_pb.TAG_MATCH_MODE_ALL,
 }
@@ -38,10 +38,10 @@ _MATCH = {
 async def search_conversations(
     client: Client, memory: AgentMemory, arguments: Arguments
 ) -> dict[str, Any]:
-    """Searches what was said in all conversations of the agent.
+    """Searches the messages of all conversations of the agent.
 
     Raises:
-        InvalidArgumentError: A date is none (``INVALID_FIELD``).
+        InvalidArgumentError: A date is not ISO 8601 (``INVALID_FIELD``).
         StrataError: Recall refuses.
     """
     request = message_pb.SearchMessagesRequest(
@@ -53,10 +53,10 @@ async def search_conversations(
         end_time=time_of(arguments, "end_date", memory.timezone, end=True),
         timezone=memory.timezone.key,
     )
-    found = await client.messages.SearchMessages(request)
-    results = [_message(hit, memory.timezone) for hit in found.hits]
-    told = f"Showing {len(results)} results:" if results else "No results found."
-    return {"message": told, "results": results}
+    response = await client.messages.SearchMessages(request)
+    results = [_message(hit, memory.timezone) for hit in response.hits]
+    summary = f"Showing {len(results)} results:" if results else "No results found."
+    return {"message": summary, "results": results}
 
 
 async def search_passages(
@@ -65,21 +65,21 @@ async def search_passages(
     """Searches all archives of the agent.
 
     Raises:
-        InvalidArgumentError: A date is none (``INVALID_FIELD``).
+        InvalidArgumentError: A date is not ISO 8601 (``INVALID_FIELD``).
         StrataError: Archival memory refuses.
     """
     request = passage_pb.SearchPassagesRequest(
         agent_id=memory.agent_id,
         query=arguments["query"],
         tags=arguments.get("tags", []),
-        tag_match_mode=_MATCH[arguments.get("tag_match_mode", "any")],
+        tag_match_mode=_TAG_MATCH_MODES[arguments.get("tag_match_mode", "any")],
         top_k=arguments.get("top_k", 0),
         start_time=time_of(arguments, "start_datetime", memory.timezone),
         end_time=time_of(arguments, "end_datetime", memory.timezone, end=True),
         timezone=memory.timezone.key,
     )
-    found = await client.passages.SearchPassages(request)
-    return {"results": [_passage(hit, memory.timezone) for hit in found.hits]}
+    response = await client.passages.SearchPassages(request)
+    return {"results": [_passage(hit, memory.timezone) for hit in response.hits]}
 
 
 async def insert_passage(
@@ -101,8 +101,8 @@ async def insert_passage(
     )
     stored = await client.passages.InsertPassage(request)
     if stored.duplicate:
-        told = "Nothing was stored: archival memory holds this very text already."
-        return {"message": told, "id": stored.passage.id}
+        message = "Nothing was stored: archival memory already has exactly this text."
+        return {"message": message, "id": stored.passage.id}
     if not stored.near_duplicates:
         return {"message": "Stored.", "id": stored.passage.id}
     return {
@@ -117,13 +117,13 @@ async def insert_passage(
 def time_of(
     arguments: Arguments, field: str, timezone: ZoneInfo, *, end: bool = False
 ) -> Timestamp | None:
-    """Returns the time that an argument means; None if it is not given.
+    """Returns an argument as a time; None if it is absent.
 
     Args:
-        arguments: Of the tool.
+        arguments: Arguments of the tool.
         field: Name of the argument.
-        timezone: Of a time that names none.
-        end: Return the first moment after it: a date without a time is a whole day.
+        timezone: Time zone of a time without one.
+        end: Return the first moment after it; a date without a time is a whole day.
 
     Raises:
         InvalidArgumentError: It is not ISO 8601 (``INVALID_FIELD``).
@@ -149,7 +149,7 @@ def time_of(
 
 
 class _Relevance(Protocol):
-    """Why something was found, as either service tells it."""
+    """Ranks of a match, in the messages of both services."""
 
     @property
     def rrf_score(self) -> float: ...

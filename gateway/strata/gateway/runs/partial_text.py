@@ -1,4 +1,4 @@
-"""The reply that a model is writing, for clients that begin to follow a run in the middle of it."""
+"""The partial text of streamed replies, for clients that join a run in the middle of a reply."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from strata.shared.text_buffer import TextBuffer
 DELTAS = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
 """Kinds of events that are not stored."""
 
-_ENDS = frozenset(
+_ENDING_EVENTS = frozenset(
     {"step_started", "step_restarted", "message_stored", "turn_finished", "run_finished"}
 )
 
 
 @dataclass(slots=True)
-class _Call:
-    """A call of the message under way."""
+class _PartialCall:
+    """A call in a partial message."""
 
     id: str
     name: str
@@ -26,29 +26,29 @@ class _Call:
 
 
 @dataclass(slots=True)
-class TextUnderWay:
-    """The text of the message under way, as far as it was shown.
+class PartialText:
+    """The streamed part of one message.
 
     Attributes:
-        message_id: The message; empty for none.
-        text: Its text.
-        reasoning: Its reasoning.
-        calls: Its calls with their arguments, by position.
+        message_id: Id of the message; empty for none.
+        text: Its text so far.
+        reasoning: Its reasoning so far.
+        calls: Its calls with their arguments so far, by position.
         member: The member of a group that writes it.
     """
 
     message_id: str = ""
     text: TextBuffer = field(default_factory=TextBuffer)
     reasoning: TextBuffer = field(default_factory=TextBuffer)
-    calls: dict[int, _Call] = field(default_factory=dict)
+    calls: dict[int, _PartialCall] = field(default_factory=dict)
     member: run_event_pb2.EventMember | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether any of the message was streamed."""
         return bool(self.text or self.reasoning or self.calls)
 
     def snapshot(self) -> run_event_pb2.TextSnapshot:
-        """Returns all of it."""
+        """Returns the whole partial message as a snapshot."""
         return run_event_pb2.TextSnapshot(
             message_id=self.message_id,
             text=self.text.text,
@@ -66,25 +66,27 @@ class TextUnderWay:
         )
 
     def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        """Takes in an event of this kind."""
+        """Processes an event of this kind."""
         if kind in DELTAS:
             self.member = event.member if event.HasField("member") else None
         match kind:
             case "text_delta":
-                self._continue(event.text_delta.message_id)
+                self._start_message(event.text_delta.message_id)
                 self.text.add(event.text_delta.text)
             case "reasoning_delta":
-                self._continue(event.reasoning_delta.message_id)
+                self._start_message(event.reasoning_delta.message_id)
                 self.reasoning.add(event.reasoning_delta.text)
             case "tool_call_delta":
                 delta = event.tool_call_delta
-                self._continue(delta.message_id)
-                call = self.calls.setdefault(delta.index, _Call(delta.tool_call_id, delta.name))
+                self._start_message(delta.message_id)
+                call = self.calls.setdefault(
+                    delta.index, _PartialCall(delta.tool_call_id, delta.name)
+                )
                 call.arguments.add(delta.arguments)
             case _:
                 pass
 
-    def _continue(self, message_id: str) -> None:
+    def _start_message(self, message_id: str) -> None:
         if message_id != self.message_id or not message_id:
             self.message_id = message_id
             self.text.clear()
@@ -92,24 +94,24 @@ class TextUnderWay:
             self.calls.clear()
 
 
-class TextsUnderWay:
-    """The messages under way in a run: one, or in the run of a group one of each member."""
+class PartialTexts:
+    """The partial messages of a run: one, or in the run of a group one per member."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, TextUnderWay] = {}
+        self._texts: dict[str, PartialText] = {}
 
     def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        """Takes in an event of this kind; one without a member ends the messages of all."""
+        """Processes an event of this kind; one without a member ends all messages."""
         run_id = event.member.run_id
         if kind in DELTAS:
-            self._texts.setdefault(run_id, TextUnderWay()).note(event, kind)
-        elif kind in _ENDS and run_id:
+            self._texts.setdefault(run_id, PartialText()).note(event, kind)
+        elif kind in _ENDING_EVENTS and run_id:
             self._texts.pop(run_id, None)
-        elif kind in _ENDS:
+        elif kind in _ENDING_EVENTS:
             self._texts.clear()
 
     def snapshots(self) -> Iterator[run_event_pb2.RunEvent]:
-        """Yields an event for each message of which there is some text."""
+        """Yields a snapshot event for each partial message."""
         for text in self._texts.values():
             if text:
                 yield run_event_pb2.RunEvent(text_snapshot=text.snapshot(), member=text.member)

@@ -1,4 +1,4 @@
-"""Sends deliveries: signed, to addresses that may be reached, a few of each project at a time."""
+"""Sends deliveries: signed, to allowed addresses, with a limit per project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import UTC
 
 from strata.gateway.runs.convert import run_to_pb
 from strata.gateway.runs.domain import Run, RunStore
-from strata.gateway.webhooks.domain import Attempt, Outcome, signature
+from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.context import Caller, RequestContext, use
@@ -21,7 +21,7 @@ from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetching import Fetcher
 
 _BATCH = 64
-# In whose name receivers are looked up; it has no scopes and no token.
+# Principal of the requests to receivers; it has no scopes and no token.
 _PRINCIPAL = "webhooks"
 
 _log = get_logger(__name__)
@@ -29,28 +29,29 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SendTerms:
-    """How deliveries are sent by one gateway.
+    """Limits for sending deliveries.
 
     Attributes:
-        poll_s: Pause between two looks, in seconds.
-        at_once: Deliveries that are under way at once.
-        of_project: Those of one project; a project whose receivers are slow fills no more.
+        poll_s: Seconds between two polls.
+        max_concurrent: Most concurrent deliveries of this gateway.
+        max_concurrent_of_project: Most concurrent deliveries of one project, so that slow receivers
+            do not block other projects.
     """
 
     poll_s: float = 1.0
-    at_once: int = 64
-    of_project: int = 8
+    max_concurrent: int = 64
+    max_concurrent_of_project: int = 8
 
 
 class WebhookSender:
-    """Sends what is due.
+    """Sends due deliveries.
 
     Args:
-        store: The queue.
-        runs: What a delivery is about.
-        secrets: Opens what requests are signed with.
-        fetcher: Sends requests; it judges every address and follows no redirect of a POST.
-        terms: Bounds.
+        store: The queue of deliveries.
+        runs: The runs that deliveries are about.
+        secrets: Decrypts the signing secrets.
+        fetcher: Sends requests; it checks every address and follows no redirect of a POST.
+        terms: Limits.
     """
 
     def __init__(
@@ -66,18 +67,18 @@ class WebhookSender:
         self._secrets = secrets
         self._fetcher = fetcher
         self._terms = terms
-        self._under_way: Counter[str] = Counter()
+        self._active: Counter[str] = Counter()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def keep_sending(self) -> None:
-        """Looks for ever; what is under way when this is cancelled is cancelled too."""
+        """Sends due deliveries until it is cancelled, which also cancels active deliveries."""
         try:
             while True:
                 try:
                     await self.send_due()
                 except StrataError as error:
-                    _log.warning("no look at deliveries of webhooks", error=repr(error))
-                # So that gateways do not move in step.
+                    _log.warning("deliveries of webhooks not polled", error=repr(error))
+                # Random pauses, so that gateways do not poll at the same moment.
                 spread = random.uniform(0.8, 1.2)  # noqa: S311
                 await asyncio.sleep(self._terms.poll_s * spread)
         finally:
@@ -85,37 +86,37 @@ class WebhookSender:
                 task.cancel()
 
     async def send_due(self) -> int:
-        """Begins to send what is due, as far as there is space; returns how many."""
-        if len(self._tasks) >= self._terms.at_once:
+        """Starts to send due deliveries, up to the limits; returns their number."""
+        if len(self._tasks) >= self._terms.max_concurrent:
             return 0
-        begun = 0
+        started = 0
         for project_id, delivery_ids in (await self._store.due(_BATCH)).items():
             for delivery_id in delivery_ids:
-                full = len(self._tasks) >= self._terms.at_once
-                if full or self._under_way[project_id] >= self._terms.of_project:
+                full = len(self._tasks) >= self._terms.max_concurrent
+                if full or self._active[project_id] >= self._terms.max_concurrent_of_project:
                     break
                 if delivery_id not in self._tasks:
-                    self._begin(project_id, delivery_id)
-                    begun += 1
-        return begun
+                    self._start(project_id, delivery_id)
+                    started += 1
+        return started
 
-    async def settled(self) -> None:
-        """Waits for what is under way."""
+    async def wait_until_sent(self) -> None:
+        """Waits until all active deliveries are done."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
-    def _begin(self, project_id: str, delivery_id: str) -> None:
+    def _start(self, project_id: str, delivery_id: str) -> None:
         task = asyncio.create_task(self._send(project_id, delivery_id))
         self._tasks[delivery_id] = task
-        self._under_way[project_id] += 1
+        self._active[project_id] += 1
 
-        def over(_: object) -> None:
+        def finish(_: object) -> None:
             del self._tasks[delivery_id]
-            self._under_way[project_id] -= 1
-            if not self._under_way[project_id]:
-                del self._under_way[project_id]
+            self._active[project_id] -= 1
+            if not self._active[project_id]:
+                del self._active[project_id]
 
-        task.add_done_callback(over)
+        task.add_done_callback(finish)
 
     async def _send(self, project_id: str, delivery_id: str) -> None:
         with use(RequestContext(Caller("", project_id, _PRINCIPAL))):
@@ -126,16 +127,16 @@ class WebhookSender:
             attempt = await self._store.take(project_id, delivery_id)
             if attempt is None:
                 return
-            outcome = await self._try(project_id, attempt)
+            result = await self._try(project_id, attempt)
             spread = random.uniform(0.8, 1.2)  # noqa: S311
-            await self._store.note(project_id, attempt, outcome, spread=spread)
+            await self._store.note(project_id, attempt, result, spread=spread)
         except StrataError as error:
-            # It is due again when its lease has run out.
-            _log.warning("delivery left", delivery_id=delivery_id, error=repr(error))
+            # It is due again after its lease expires.
+            _log.warning("delivery not completed", delivery_id=delivery_id, error=repr(error))
         except Exception:  # noqa: BLE001
-            _log.exception("delivery left", delivery_id=delivery_id)
+            _log.exception("delivery not completed", delivery_id=delivery_id)
 
-    async def _try(self, project_id: str, attempt: Attempt) -> Outcome:
+    async def _try(self, project_id: str, attempt: Attempt) -> AttemptResult:
         delivery = attempt.delivery
         body = payload(await self._runs.get(project_id, delivery.run_id), delivery.event)
         try:
@@ -145,17 +146,17 @@ class WebhookSender:
                 "webhook-timestamp": str(attempt.timestamp),
                 "webhook-signature": signature(secret, delivery.id, attempt.timestamp, body),
             }
-            answer = await self._fetcher.fetch(attempt.url, credentials=headers, content=body)
+            response = await self._fetcher.fetch(attempt.url, credentials=headers, content=body)
         except (DataLossError, FetchError, ForbiddenUrlError) as error:
-            return Outcome(0, error.message)
-        if 200 <= answer.status < 300:
-            return Outcome(answer.status)
-        return Outcome(answer.status, f"The receiver answered {answer.status_text}.")
+            return AttemptResult(0, error.message)
+        if 200 <= response.status < 300:
+            return AttemptResult(response.status)
+        return AttemptResult(response.status, f"The receiver answered {response.status_text}.")
 
 
 def payload(run: Run, event: str) -> bytes:
-    """Returns the body of a delivery; the same for each attempt, as the run is over."""
-    wire = run_to_pb(run)
+    """Returns the body of a delivery; equal for each attempt, because the run has ended."""
+    message = run_to_pb(run)
     usage = run.usage
     failure = run.failure
     finished = (run.finish_time or run.create_time).astimezone(UTC)
@@ -164,9 +165,9 @@ def payload(run: Run, event: str) -> bytes:
         "timestamp": finished.isoformat(),
         "data": {
             "run_id": run.id,
-            "agent_id": wire.agent_id,
-            "conversation_id": wire.conversation_id,
-            "group_id": wire.group_id,
+            "agent_id": message.agent_id,
+            "conversation_id": message.conversation_id,
+            "group_id": message.group_id,
             "request_id": run.request_id,
             "parent_run_id": run.parent_run_id,
             "kind": run.kind.value,
@@ -185,8 +186,8 @@ def payload(run: Run, event: str) -> bytes:
                 "completion_tokens": usage.completion_tokens,
                 "total_tokens": usage.total_tokens,
             },
-            "create_time": wire.create_time.ToJsonString(),
-            "finish_time": wire.finish_time.ToJsonString(),
+            "create_time": message.create_time.ToJsonString(),
+            "finish_time": message.finish_time.ToJsonString(),
         },
     }
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()

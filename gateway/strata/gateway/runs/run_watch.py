@@ -1,4 +1,4 @@
-"""Notices when a run moves that is followed here and not held here."""
+"""Detects changes of runs that are followed in this gateway but held elsewhere."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _log = get_logger(__name__)
 
 
 class Watcher:
-    """One follower that waits for a run to move.
+    """A follower that waits for a change of a run.
 
     Args:
         project_id: The project of the run.
         run_id: The run.
-        holder_only: Another holder counts as a move, a stored event does not.
+        holder_only: Whether only another holder counts as a change, and stored events do not.
 
     Attributes:
-        mark: Where the run was when the follower last looked; None before that.
+        mark: Position of the run when the follower last read it; None before that.
     """
 
     def __init__(self, project_id: str, run_id: str, *, holder_only: bool = False) -> None:
@@ -30,51 +30,51 @@ class Watcher:
         self.project_id = project_id
         self.run_id = run_id
         self.mark: RunMark | None = None
-        self.moved = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def note(self, mark: RunMark) -> None:
-        """Wakes the follower if the run is somewhere else now."""
+        """Wakes the follower if the position has changed."""
         if self.mark is None or mark == self.mark:
             return
         if not self._holder_only or mark.address != self.mark.address:
-            self.moved.set()
+            self.changed.set()
 
     def wake(self) -> None:
-        """Wakes a follower that waits for any move: there is news in this process."""
+        """Wakes a follower that waits for any change, after a change in this process."""
         if not self._holder_only:
-            self.moved.set()
+            self.changed.set()
 
     async def wait(self, seconds: float) -> None:
-        """Waits until the run has moved, at most this long."""
+        """Waits until the run has changed, but at most `seconds`."""
         if seconds <= 0:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.moved.wait()
+                await self.changed.wait()
 
 
 class RunWatch:
-    """Looks for all followers of this gateway at once, so that a look costs one statement.
+    """Polls for all followers of this gateway with a single statement.
 
     Args:
-        store: Where the runs are.
-        pause_s: Pause between two looks.
+        store: The runs.
+        pause_s: Seconds between two polls.
     """
 
     def __init__(self, store: RunStore, *, pause_s: float) -> None:
         self._store = store
         self._pause_s = pause_s
         self._watchers: dict[str, set[Watcher]] = {}
-        self._wanted = asyncio.Event()
+        self._has_watchers = asyncio.Event()
 
     @contextmanager
     def watch(
         self, project_id: str, run_id: str, *, holder_only: bool = False
     ) -> Iterator[Watcher]:
-        """Watches a run while the block lasts; see `Watcher`."""
+        """Watches a run for the length of the block; see `Watcher`."""
         watcher = Watcher(project_id, run_id, holder_only=holder_only)
         self._watchers.setdefault(run_id, set()).add(watcher)
-        self._wanted.set()
+        self._has_watchers.set()
         try:
             yield watcher
         finally:
@@ -84,25 +84,27 @@ class RunWatch:
                 del self._watchers[run_id]
 
     def notify(self, run_id: str) -> None:
-        """Wakes those who watch a run: there is news of it in this process."""
+        """Wakes the watchers of a run that has changed in this process."""
         for watcher in self._watchers.get(run_id, ()):
             watcher.wake()
 
-    async def keep_looking(self) -> None:
-        """Looks for ever; does nothing while nobody watches."""
+    async def keep_polling(self) -> None:
+        """Polls until it is cancelled; pauses while there are no watchers."""
         while True:
             if not self._watchers:
-                self._wanted.clear()
-                await self._wanted.wait()
+                self._has_watchers.clear()
+                await self._has_watchers.wait()
             try:
-                await self.look()
+                await self.poll()
             except StrataError as error:
-                _log.warning("no look at followed runs", error=repr(error))
+                _log.warning("followed runs not polled", error=repr(error))
             await asyncio.sleep(self._pause_s)
 
-    async def look(self) -> None:
-        """Looks once."""
-        watchers = [each for some in self._watchers.values() for each in some]
+    async def poll(self) -> None:
+        """Polls once."""
+        watchers = [
+            watcher for watchers_of_run in self._watchers.values() for watcher in watchers_of_run
+        ]
         wanted = {(watcher.project_id, watcher.run_id) for watcher in watchers}
         for project_id, mark in await self._store.marks(sorted(wanted)):
             for watcher in tuple(self._watchers.get(mark.run_id, ())):

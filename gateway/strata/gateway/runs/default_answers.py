@@ -1,8 +1,8 @@
-"""Requests for approval that nobody answered, and that their deadline approves.
+"""Answers requests for approval that their deadline approves.
 
-The request itself is the timer: a row that is due. Every gateway looks for such rows; the statement
-that accepts the answering run uses the request up, so that one of them gives the answer. A gateway
-that dies behind that leaves a run like any other, which another one takes over.
+Every gateway polls for open requests with a passed deadline. The statement that accepts the
+answering run closes the request, so only one gateway answers it. If that gateway dies afterwards,
+another one takes over the run, as with any other.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _log = get_logger(__name__)
 
 
 class DefaultAnswers:
-    """Gives the answers of deadlines that approve.
+    """Answers requests whose deadline approves them.
 
     Args:
         store: Requests and runs.
-        accept: Stores a run and begins to carry it out, see `Dispatcher.accept`.
-        poll_s: Pause between two looks, in seconds.
+        accept: Stores and starts a run, see `Dispatcher.accept`.
+        poll_s: Seconds between two look-ups.
     """
 
     def __init__(
@@ -38,24 +38,24 @@ class DefaultAnswers:
         self._accept = accept
         self._poll_s = poll_s
 
-    async def keep_giving(self) -> None:
-        """Looks for ever."""
+    async def keep_answering(self) -> None:
+        """Answers due requests until it is cancelled."""
         while True:
             try:
-                await self.give()
+                await self.answer_due()
             except StrataError as error:
-                _log.warning("no look at deadlines of approvals", error=repr(error))
-            # So that gateways do not move in step.
+                _log.warning("deadlines of approvals not checked", error=repr(error))
+            # Random pauses, so that gateways do not poll at the same moment.
             await asyncio.sleep(self._poll_s * random.uniform(0.8, 1.2))  # noqa: S311
 
-    async def give(self) -> int:
-        """Answers what is due now; returns how many requests this gateway has answered."""
-        given, after = 0, None
+    async def answer_due(self) -> int:
+        """Answers requests that are due now; returns how many this gateway has answered."""
+        answered, after = 0, None
         while due := await self._store.due_approvals(after, _BATCH):
-            for each in due:
-                given += await self._answer(each)
+            for request in due:
+                answered += await self._answer(request)
             after = due[-1]
-        return given
+        return answered
 
     async def _answer(self, due: DueApproval) -> bool:
         store = self._store
@@ -64,10 +64,10 @@ class DefaultAnswers:
             principal, max_steps = await store.asked_by(due.project_id, approval.run_id)
             await self._accept(default_run(approval, principal, max_steps))
         except FailedPreconditionError:
-            # Somebody was faster.
+            # Another gateway or a client was faster.
             return False
         except StrataError as error:
-            # It stays due; the requests of other projects must not wait for it.
+            # It stays due. Continue with the requests of other projects.
             _log.warning("deadline not acted on", approval_id=due.id, error=repr(error))
             return False
         return True

@@ -1,4 +1,4 @@
-"""Uploads the passages of a JSON Lines file, and goes on where it was when the way breaks."""
+"""Uploads the passages of a JSON Lines file, and resumes after a lost connection."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _BATCH = 500
 _BATCH_BYTES = 2 << 20
 _ATTEMPTS = 4
 _PAUSE_S = 0.5
-_PLACE = re.compile(r"passages?(?:\[(\d+)\])?\.?")
+_PASSAGE_FIELD = re.compile(r"passages?(?:\[(\d+)\])?\.?")
 
 
-class ProgressView(Protocol):
-    """Shows how far an import is."""
+class ImportProgress(Protocol):
+    """Shows the progress of an import."""
 
     def show(self, received: int, total: int) -> None:
-        """So many passages of all are durable."""
+        """Shows that the server has stored `received` of `total` passages."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where passages go: an archive, or the own one of an agent."""
+class ImportTarget:
+    """The archive that receives the passages: one by id, or the own archive of an agent."""
 
     agent_id: str = ""
     archive_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A file of passages, one JSON object a line.
+class PassageFile:
+    """A file of passages, one JSON object per line.
 
     Attributes:
-        digest: Of its content.
-        total: Passages in it.
+        digest: SHA-256 of its content.
+        total: Number of passages in it.
     """
 
     path: Path
@@ -60,11 +60,11 @@ class Source:
     total: int
 
     @classmethod
-    def of(cls, path: Path) -> Source:
-        """Reads a file to its end.
+    def of(cls, path: Path) -> PassageFile:
+        """Reads a file and counts its passages.
 
         Raises:
-            UsageError: It cannot be read or holds no passage.
+            UsageError: It cannot be read or contains no passage.
         """
         digest, total = sha256(), 0
         try:
@@ -75,14 +75,14 @@ class Source:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
         if not total:
-            raise UsageError(f"{path} holds no passage.")
+            raise UsageError(f"{path} contains no passage.")
         return cls(path, digest.hexdigest(), total)
 
     def passages(self) -> Iterator[tuple[int, pb.NewPassage]]:
-        """Yields passages with the numbers of their lines.
+        """Yields passages with their line numbers.
 
         Raises:
-            UsageError: A line is no passage.
+            UsageError: A line is not a passage.
         """
         with self.path.open(encoding="utf-8-sig") as file:
             try:
@@ -96,28 +96,33 @@ class Source:
         try:
             return ParseDict(json.loads(line), pb.NewPassage())
         except (ParseError, ValueError, TypeError, AttributeError) as error:
-            told = str(error).splitlines()[0]
-            raise UsageError(f"Line {number} of {self.path} is no passage: {told}") from error
+            problem = str(error).splitlines()[0]
+            raise UsageError(f"Line {number} of {self.path} is not a passage: {problem}") from error
 
-    def request_id(self, target: Target) -> str:
-        """Returns what tells the import of this content to this place from others."""
-        said = f"{self.digest}\0{target.agent_id}\0{target.archive_id}"
-        return f"import-{sha256(said.encode()).hexdigest()}"
+    def request_id(self, target: ImportTarget) -> str:
+        """Returns the idempotency key of the import of this content into this archive."""
+        identity = f"{self.digest}\0{target.agent_id}\0{target.archive_id}"
+        return f"import-{sha256(identity.encode()).hexdigest()}"
 
 
 class Import:
-    """One file on its way.
+    """The import of one file.
 
     Args:
-        client: Of the gateway.
+        client: Client of the gateway.
         source: The file.
-        target: Where it goes.
-        request_id: Names the import; one that broke off goes on.
-        view: Shows how far it is.
+        target: The archive that receives the passages.
+        request_id: Idempotency key of the import; an interrupted import with this key resumes.
+        view: Shows the progress.
     """
 
     def __init__(
-        self, client: Client, source: Source, target: Target, request_id: str, view: ProgressView
+        self,
+        client: Client,
+        source: PassageFile,
+        target: ImportTarget,
+        request_id: str,
+        view: ImportProgress,
     ) -> None:
         self._client = client
         self._source = source
@@ -129,12 +134,12 @@ class Import:
         self._wrong_line: UsageError | None = None
 
     async def run(self) -> pb.UploadPassagesResponse:
-        """Uploads what is not durable yet, and returns the counts of the whole.
+        """Uploads the passages that are not stored yet, and returns the counts of the whole import.
 
         Raises:
-            UsageError: A line is no passage.
-            InvalidArgumentError: A passage was refused; its line is told.
-            UnavailableError: The way broke again and again without any progress.
+            UsageError: A line is not a passage.
+            InvalidArgumentError: A passage was refused; the message has its line.
+            UnavailableError: The connection broke repeatedly without any progress.
         """
         attempt, before = 1, -1
         while True:
@@ -147,14 +152,14 @@ class Import:
                     raise
                 await asyncio.sleep(_PAUSE_S * attempt)
             except (InvalidArgumentError, FailedPreconditionError) as error:
-                raise self._with_lines(error) from error
+                raise self._error_with_lines(error) from error
             except asyncio.CancelledError:
                 if self._wrong_line is None:
                     raise
                 raise self._wrong_line from None
 
     async def _stream(self) -> pb.UploadPassagesResponse:
-        # Each message waits for the answer to the one before: what is refused is of the last.
+        # Each message waits for the response to the one before, so an error is about the last one.
         answered: asyncio.Queue[pb.UploadPassagesResponse] = asyncio.Queue()
         last = pb.UploadPassagesResponse()
         async for last in self._client.passages.UploadPassages(self._messages(answered)):
@@ -180,7 +185,7 @@ class Import:
                 yield batch
                 await answered.get()
         except UsageError as error:
-            # The call is cancelled by this; a stream that ended would count as the whole.
+            # Raising cancels the call; a stream that ends normally would complete the import.
             self._wrong_line = error
             raise
 
@@ -202,11 +207,11 @@ class Import:
             self._lines = lines
             yield batch
 
-    def _with_lines(
+    def _error_with_lines(
         self, error: InvalidArgumentError | FailedPreconditionError
     ) -> InvalidArgumentError | FailedPreconditionError:
         violations = [
-            FieldViolation(self._with_line(violation.field), violation.description)
+            FieldViolation(self._field_with_line(violation.field), violation.description)
             for violation in error.violations
         ]
         return type(error)(
@@ -216,9 +221,9 @@ class Import:
             violations=violations,
         )
 
-    def _with_line(self, field: str) -> str:
-        found = _PLACE.match(field)
-        if not found or not self._lines:
+    def _field_with_line(self, field: str) -> str:
+        match = _PASSAGE_FIELD.match(field)
+        if not match or not self._lines:
             return field
-        line = self._lines[int(found[1] or 0)]
-        return f"line {line}, {field[found.end() :] or 'passage'}"
+        line = self._lines[int(match[1] or 0)]
+        return f"line {line}, {field[match.end() :] or 'passage'}"

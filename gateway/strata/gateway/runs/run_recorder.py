@@ -1,4 +1,4 @@
-"""Recording a run that is over: the gateway gives what it has stored of it to the agent loop."""
+"""Records finished runs: the gateway sends its stored data of a run to agent_loop."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ from strata.shared.fair_slots import FairSlots
 from strata.shared.settings import MIB
 
 MAX_EVENT_BYTES = 48 * MIB
-"""Events of one run that are read for its recording."""
+"""Most bytes of events of one run for its recording."""
 MAX_LATER_RUNS = 200
-"""Runs of the conversation after it that are searched for changes of the system message."""
+"""Most later runs of the conversation that are searched for changes of the system message."""
 MAX_LATER_BYTES = 128 * MIB
-"""Events of these runs that are read for it."""
+"""Most bytes of events of these runs."""
 
-_PAGE = 100
-# All events of a run are in memory at the same time, so few recordings are made at once; a client
-# that is slow to read its recording does not keep others waiting for longer than this.
-_AT_ONCE = 4
-_SHARE = 1 / _AT_ONCE
+_PAGE_SIZE = 100
+# A recording has all events of a run in memory, so few are made concurrently. A slow client blocks
+# others for at most `_HOLD_S`.
+_MAX_CONCURRENT = 4
+_SHARE = 1 / _MAX_CONCURRENT
 _QUEUE = 8
 _HOLD_S = 120.0
 
 
 class RunRecorder:
-    """Makes recordings.
+    """Records runs.
 
     Args:
         store: The runs.
-        channel: To agent_loop.
+        channel: Channel to agent_loop.
     """
 
     def __init__(self, store: RunStore, channel: grpc.aio.Channel) -> None:
         self._store = store
         self._stub = turn_grpc.TurnServiceStub(channel)
-        self._slots = FairSlots(_AT_ONCE, "recordings", share=_SHARE, queue=_QUEUE, hold_s=_HOLD_S)
+        self._slots = FairSlots(
+            _MAX_CONCURRENT, "recordings", share=_SHARE, queue=_QUEUE, hold_s=_HOLD_S
+        )
 
     async def record(self, run: Run) -> AsyncGenerator[bytes, None]:
-        """Yields the recording of a run. One of a project is made at a time.
+        """Yields the recording of a run; each project makes one at a time.
 
         Raises:
             FailedPreconditionError: ``RUN_NOT_RECORDABLE``.
             NotFoundError: ``AGENT_NOT_FOUND``, ``CONVERSATION_NOT_FOUND``.
-            ResourceExhaustedError: Too many of the project wait already (``OVERLOADED``).
+            ResourceExhaustedError: Too many recordings of the project wait (``OVERLOADED``).
         """
         if is_group(run.agent_id):
-            raise _not_recordable(run, "it is that of a group; record the runs of its members")
+            raise _not_recordable(run, "it is the run of a group; record the runs of its members")
         if not run.state.final:
-            raise _not_recordable(run, "it is not over")
+            raise _not_recordable(run, "it has not ended")
         async with self._slots.slot(run.project_id):
-            # All is read before anything is sent: an error of a stream that is sent would be lost.
+            # Read everything first: an error while sending the request stream would be lost.
             pieces = [piece async for piece in self._pieces(run)]
             async for response in self._stub.RecordRun(_in_turn(pieces)):
                 yield response.piece
@@ -76,7 +78,7 @@ class RunRecorder:
             yield turn_pb.RecordRunRequest(later=later)
 
     async def _turn(self, run: Run) -> recording_pb2.RecordedTurn:
-        # Of a run that is over, what it was asked for is stored in its messages alone.
+        # The request of a finished run is stored only in its messages.
         _, max_steps = await self._store.asked_by(run.project_id, run.id)
         turn = recording_pb2.RecordedTurn(
             run_id=run.id,
@@ -106,20 +108,20 @@ class RunRecorder:
         before: str | None = None
         seen = size = 0
         while seen < MAX_LATER_RUNS:
-            runs = await self._store.list(run.project_id, which, before=before, limit=_PAGE)
+            runs = await self._store.list(run.project_id, which, before=before, limit=_PAGE_SIZE)
             for later in runs:
-                # Ids grow with the time at which they are made.
+                # Ids are ordered by creation time.
                 if later.id <= run.id:
                     return
                 seen += 1
                 changes, read = await self._changes_of(later)
                 size += read
                 if size > MAX_LATER_BYTES:
-                    # What is missing then is for agent_loop to tell.
+                    # agent_loop then reports what is missing.
                     return
                 for change in changes:
                     yield change
-            if len(runs) < _PAGE:
+            if len(runs) < _PAGE_SIZE:
                 return
             before = runs[-1].id
 

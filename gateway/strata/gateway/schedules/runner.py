@@ -1,8 +1,8 @@
-"""Starts the runs of schedules that are due.
+"""Starts the runs of due schedules.
 
-The row of a schedule is the timer. Every gateway looks for rows that are due; the transaction that
-takes a row records its tick, queues the run and sets the next time, all or nothing. So one gateway
-acts on a tick, and one that dies meanwhile leaves it as due as before.
+Every gateway polls for due schedules. One transaction locks a schedule, records its tick, queues
+the run and sets the next time. So exactly one gateway processes a tick, and if that gateway dies
+meanwhile the tick stays due.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _log = get_logger(__name__)
 
 
 class ScheduleRunner:
-    """Starts runs at their time.
+    """Starts runs at their scheduled time.
 
     Args:
         store: The schedules.
-        on_started: Called after a run was queued; looks for runs that may start.
-        poll_s: Pause between two looks, in seconds.
+        on_started: Called after a run was queued, to look for runs that may start.
+        poll_s: Seconds between two polls.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class ScheduleRunner:
         self._poll_s = poll_s
 
     async def keep_starting(self) -> None:
-        """Looks for ever."""
+        """Starts due runs until it is cancelled."""
         while True:
             try:
                 await self.start_due()
             except StrataError as error:
-                _log.warning("no look at schedules", error=repr(error))
-            # So that gateways do not move in step.
+                _log.warning("schedules not polled", error=repr(error))
+            # Random pauses, so that gateways do not poll at the same moment.
             await asyncio.sleep(self._poll_s * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def start_due(self) -> int:
-        """Acts on what is due now; returns how many runs this gateway has queued."""
+        """Processes the schedules that are due now; returns how many runs were queued here."""
         count, after = 0, None
         full: set[str] = set()
         while due := await self._store.due(after, _BATCH):
@@ -57,7 +57,7 @@ class ScheduleRunner:
                 try:
                     count += await self._fire(schedule)
                 except ResourceExhaustedError:
-                    # Its ticks stay due until the project has less open runs.
+                    # Its ticks stay due until the project has fewer open runs.
                     full.add(schedule.project_id)
             after = due[-1]
         if count:
@@ -70,9 +70,9 @@ class ScheduleRunner:
         except ResourceExhaustedError:
             raise
         except Exception as error:  # noqa: BLE001
-            # Whatever is wrong with one schedule: the others do not wait for it.
+            # A failure of one schedule must not stop the others.
             known = isinstance(error, StrataError)
             _log.warning(
-                "schedule not acted on", schedule_id=due.id, error=repr(error), exc_info=not known
+                "schedule not processed", schedule_id=due.id, error=repr(error), exc_info=not known
             )
             return False
