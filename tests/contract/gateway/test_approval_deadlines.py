@@ -72,9 +72,9 @@ async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None
     error = await refused(gateways, new_run())
     assert error.reason is Reason.APPROVAL_PENDING
     givers = [giving(store) for store in (gateways.first, gateways.second) * 3]
-    given = await asyncio.gather(*(defaults.answer_due() for defaults, _ in givers))
-    assert sum(given) == 1
-    [dispatch] = [each for _, started in givers for each in started]
+    answered = await asyncio.gather(*(defaults.answer_due() for defaults, _ in givers))
+    assert sum(answered) == 1
+    [dispatch] = [dispatch_ for _, started in givers for dispatch_ in started]
     assert dispatch.run.state is RunState.RUNNING
     # It acts for whom the run acted that asked.
     assert dispatch.principal == new_run().principal
@@ -84,8 +84,8 @@ async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None
         ("c1", True, "h"),
         ("c2", True, ""),
     ]
-    found = await gateways.first.approval(PROJECT, approval_id)
-    assert (found.decided, found.answer_run_id) == (True, dispatch.run.id)
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (True, dispatch.run.id)
     assert await givers[0][0].answer_due() == 0
 
 
@@ -164,6 +164,6 @@ async def test_a_deadline_approves_once(gateways: Gateways) -> None:
     await gateways.first.finish(fence, reopens, events(1), take_next=True)
     assert await defaults.answer_due() == 0
     # Past its deadline it denies now, and holds nobody up.
-    found = await gateways.first.approval(PROJECT, approval_id)
-    assert (found.decided, found.answer_run_id) == (True, "")
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (True, "")
     assert (await gateways.first.accept(new_run())).dispatch is not None

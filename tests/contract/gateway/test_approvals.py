@@ -92,8 +92,8 @@ async def test_a_message_may_deny_what_is_asked_for(gateways: Gateways) -> None:
     await gateways.first.finish(fence, ending, events(1), take_next=True)
     new = new_run(on_approval=OnApproval.DENY)
     assert (await gateways.first.accept(new)).dispatch is not None
-    found = await gateways.first.approval(PROJECT, approval_id)
-    assert (found.decided, found.answer_run_id) == (True, new.id)
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (True, new.id)
 
 
 async def test_of_many_answers_one_is_taken(gateways: Gateways) -> None:
@@ -121,8 +121,8 @@ async def test_no_message_slips_in_while_a_run_ends_with_a_request(gateways: Gat
             gateways.second.accept(new_run(conversation)),
             return_exceptions=True,
         )
-        found = await gateways.first.approval(PROJECT, approval_id)
-        assert not found.decided
+        approval = await gateways.first.approval(PROJECT, approval_id)
+        assert not approval.decided
         if isinstance(accepted, BaseException):
             assert isinstance(accepted, FailedPreconditionError)
             assert accepted.reason is Reason.APPROVAL_PENDING
@@ -140,5 +140,5 @@ async def test_pages_of_approvals_are_in_the_order_of_time(gateways: Gateways) -
     of_agent = ApprovalFilter("agent-1")
     first = await gateways.first.approvals(PROJECT, of_agent, after=None, limit=2)
     rest = await gateways.first.approvals(PROJECT, of_agent, after=first[-1].id, limit=2)
-    assert [each.id for each in (*first, *rest)] == made
+    assert [approval.id for approval in (*first, *rest)] == made
     assert await gateways.first.approvals(PROJECT, ApprovalFilter("x"), after=None, limit=2) == []

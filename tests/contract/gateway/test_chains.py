@@ -16,9 +16,9 @@ async def test_a_chain_goes_from_a_run_to_its_parents(gateways: Gateways) -> Non
     first = new_run("conversation-1")
     second = new_run("conversation-2", parent_run_id=first.id)
     third = new_run("conversation-3", parent_run_id=second.id, kind=RunKind.BACKGROUND)
-    for each in (first, second, third):
-        accepted = await gateways.first.accept(each)
-        assert accepted.run.parent_run_id == each.parent_run_id
+    for run in (first, second, third):
+        accepted = await gateways.first.accept(run)
+        assert accepted.run.parent_run_id == run.parent_run_id
     links = [
         ChainLink(third.id, "agent-1", "conversation-3", RunState.RUNNING),
         ChainLink(second.id, "agent-1", "conversation-2", RunState.RUNNING),
@@ -57,10 +57,10 @@ async def test_a_run_waits_for_what_it_has_asked_and_what_is_not_over(gateways: 
     await gateways.first.accept(parent)
     running = new_run("conversation-1", parent_run_id=parent.id)
     queued = new_run("conversation-1", parent_run_id=parent.id)
-    told = new_run("conversation-2", parent_run_id=parent.id, kind=RunKind.BACKGROUND)
+    background = new_run("conversation-2", parent_run_id=parent.id, kind=RunKind.BACKGROUND)
     over = new_run("conversation-3", parent_run_id=parent.id)
-    for each in (running, queued, told):
-        await gateways.first.accept(each)
+    for run in (running, queued, background):
+        await gateways.first.accept(run)
     dispatch = (await gateways.first.accept(over)).dispatch
     assert dispatch is not None
     await gateways.first.finish(fence_of(dispatch, "gateway-1"), WELL, events(1), take_next=False)
@@ -72,12 +72,12 @@ async def test_who_waits_for_whom_is_followed_from_a_conversation(gateways: Gate
     """Two runs that people started, each with an agent of the other's in between."""
     store = gateways.first
     ada, bob = new_run("conversation-a"), new_run("conversation-b")
-    for each in (ada, bob):
-        await store.accept(each)
+    for run in (ada, bob):
+        await store.accept(run)
     asked = new_run("conversation-c", parent_run_id=bob.id)
-    told = new_run("conversation-d", parent_run_id=bob.id, kind=RunKind.BACKGROUND)
-    for each in (asked, told):
-        await store.accept(each)
+    background = new_run("conversation-d", parent_run_id=bob.id, kind=RunKind.BACKGROUND)
+    for run in (asked, background):
+        await store.accept(run)
     assert await store.waits(PROJECT, "conversation-a") == []
     behind = [Wait(bob.id, "agent-1", "conversation-c")]
     assert await store.waits(PROJECT, "conversation-b") == behind
@@ -95,8 +95,8 @@ async def test_who_waits_for_whom_is_followed_from_a_conversation(gateways: Gate
 async def test_who_waits_in_a_circle_is_told_once(gateways: Gateways) -> None:
     store = gateways.first
     ada, bob = new_run("conversation-a"), new_run("conversation-b")
-    for each in (ada, bob):
-        await store.accept(each)
+    for run in (ada, bob):
+        await store.accept(run)
     for asking, place in ((ada, "conversation-b"), (bob, "conversation-a")):
         await store.accept(new_run(place, parent_run_id=asking.id))
     assert set(await store.waits(PROJECT, "conversation-a")) == {

@@ -43,12 +43,12 @@ class SlowToTell(PostgresRunStore):
 
     def __init__(self, gateways: Gateways) -> None:
         super().__init__(gateways.database, gateways.worker, LeaseTerms("gateway-1"))
-        self.committed, self.told = asyncio.Event(), asyncio.Event()
+        self.committed, self.may_return = asyncio.Event(), asyncio.Event()
 
     async def redispatch(self, fence: Fence) -> Fence:
         following = await super().redispatch(fence)
         self.committed.set()
-        await self.told.wait()
+        await self.may_return.wait()
         return following
 
 
@@ -65,7 +65,7 @@ async def test_what_is_stored_while_a_run_is_dispatched_again_is_not_taken_for_a
     # What the timer does, at the worst moment.
     flushing = asyncio.create_task(run.flush())
     await asyncio.sleep(0.1)
-    store.told.set()
+    store.may_return.set()
     await asyncio.gather(again, flushing)
     assert run.fence.attempt == 2
     monkeypatch.setattr(live_run_module, "_DELAY_S", 600.0)
@@ -147,8 +147,8 @@ async def test_nothing_is_shown_before_it_is_stored_and_deltas_wait_behind_it(
         await flushing
         run.close()
         await following
-    assert [each.sequence for each in seen] == [1, 2, 0, 0, 0]
-    assert [each.text_delta.text for each in seen[2:]] == ["a", "b", "c"]
+    assert [event.sequence for event in seen] == [1, 2, 0, 0, 0]
+    assert [event.text_delta.text for event in seen[2:]] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -169,12 +169,12 @@ async def test_stored_stream_equals_the_shown_one_whatever_commits_fail(
             await asyncio.sleep(chance.choice([0, 0, 0.001, 0.01]))
         await run.finish(RunFinished(stop_reason=STOP_REASON_END_TURN), take_next=False)
         shown = [event async for event in subscription]
-    durable = [each for each in shown if each.sequence]
-    assert [each.sequence for each in durable] == list(range(1, len(durable) + 1))
+    durable = [event for event in shown if event.sequence]
+    assert [event.sequence for event in durable] == list(range(1, len(durable) + 1))
     page = await store.events(run.project_id, run.fence.run_id, 0)
     assert [event.payload for event in page.events] == [e.SerializeToString() for e in durable]
     # Each delta stands behind its step and before its message.
-    order = [each.WhichOneof("event") for each in shown]
+    order = [event.WhichOneof("event") for event in shown]
     for first, second in itertools.pairwise(order):
         assert (second == "text_delta") == (first == "step_started"), order
 
@@ -192,7 +192,7 @@ async def test_step_made_again_withdraws_its_message_before_new_text_comes(
         await run.append(stored_message("message-2"))
         await run.finish(RunFinished(stop_reason=STOP_REASON_END_TURN), take_next=False)
         shown = [event async for event in subscription]
-    kinds = [each.WhichOneof("event") for each in shown]
+    kinds = [event.WhichOneof("event") for event in shown]
     assert kinds[1:5] == ["text_delta", "step_restarted", "step_started", "text_delta"]
     assert shown[2].step_restarted.message_id == "message-1"
 
@@ -207,7 +207,7 @@ async def test_step_gone_on_with_its_reply_is_not_withdrawn(gateways: Gateways) 
         await run.append(stored_message("message-1"))
         await run.finish(RunFinished(stop_reason=STOP_REASON_END_TURN), take_next=False)
         shown = [event async for event in subscription]
-    kinds = [each.WhichOneof("event") for each in shown]
+    kinds = [event.WhichOneof("event") for event in shown]
     assert kinds == ["step_started", "text_delta", "message_stored", "run_finished"]
 
 
@@ -310,15 +310,15 @@ async def test_text_that_is_not_stored_when_the_run_ends_is_withdrawn_in_the_sto
         await run.append(delta("half", "message-1"))
         await run.finish(CANCELLED, take_next=False)
         shown = [event async for event in subscription]
-    kinds = [each.WhichOneof("event") for each in shown]
+    kinds = [event.WhichOneof("event") for event in shown]
     assert kinds == ["step_started", "text_delta", "step_restarted", "run_finished"]
-    assert [each.sequence for each in shown] == [1, 0, 2, 3]
+    assert [event.sequence for event in shown] == [1, 0, 2, 3]
     restarted = shown[2].step_restarted
     assert restarted.given_up
     assert (restarted.step_id, restarted.step) == ("step-1", 1)
     assert restarted.message_id == "message-1"
     page = await run._store.events(run.project_id, run.fence.run_id, 0)
-    durable = [each.SerializeToString() for each in shown if each.sequence]
+    durable = [event.SerializeToString() for event in shown if event.sequence]
     assert [event.payload for event in page.events] == durable
     assert page.last_sequence == 3
 

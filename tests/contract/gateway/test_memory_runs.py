@@ -57,8 +57,8 @@ async def claimed(
     store: PostgresRunStore, project: str = PROJECT, budget: MemoryBudget | None = None
 ) -> Dispatch | None:
     """The run that the memory agent may begin with now."""
-    found = await store.claim_memory_runs(10, held={}, most=10, budget=budget or MemoryBudget())
-    mine = [run_id for project_id, run_id in found if project_id == project]
+    claims = await store.claim_memory_runs(10, held={}, most=10, budget=budget or MemoryBudget())
+    mine = [run_id for project_id, run_id in claims if project_id == project]
     assert len(mine) <= 1
     return await store.load(project, mine[0]) if mine else None
 
@@ -76,8 +76,8 @@ async def end(store: PostgresRunStore, dispatch: Dispatch | None, ending: RunEnd
 
 
 async def mark(gateways: Gateways) -> MemoryMark:
-    [found] = await gateways.first.memory_marks(PROJECT, AGENT)
-    return found
+    [marks] = await gateways.first.memory_marks(PROJECT, AGENT)
+    return marks
 
 
 async def test_a_turn_queues_a_run_that_reads_from_the_mark_to_its_last_message(
@@ -91,8 +91,8 @@ async def test_a_turn_queues_a_run_that_reads_from_the_mark_to_its_last_message(
     assert run.principal.project_id == PROJECT
     assert (await mark(gateways)).processed_sequence == -1
     await end(gateways.second, run)
-    found = await mark(gateways)
-    assert (found.processed_sequence, found.processed_message_id) == (3, "message-3")
+    memory_mark = await mark(gateways)
+    assert (memory_mark.processed_sequence, memory_mark.processed_message_id) == (3, "message-3")
     assert await claimed(gateways.second) is None
 
 
@@ -111,9 +111,9 @@ async def test_two_turns_that_end_at_once_queue_one_run(gateways: Gateways) -> N
         await asyncio.gather(*(turn_elsewhere(gateways, number, last) for last in (2, 3)))
     marks = await gateways.first.memory_marks(PROJECT, AGENT)
     assert {mark.turns_counter for mark in marks} == {1}
-    found = await gateways.second.claim_memory_runs(50, held={}, most=50, budget=MemoryBudget())
+    claims = await gateways.second.claim_memory_runs(50, held={}, most=50, budget=MemoryBudget())
     # All of them are runs in one conversation of the memory agent.
-    assert len(found) == 1
+    assert len(claims) == 1
     assert {mark.run_count for mark in marks} == {1}
 
 
@@ -152,9 +152,9 @@ async def test_a_failed_run_waits_longer_each_time_and_its_range_stays_unread(
         run = await claimed(gateways.second)
         await end(gateways.second, run, BROKEN)
         assert await claimed(gateways.second) is None
-        found = await mark(gateways)
-        pauses.append(found.pause_s)
-        assert (found.processed_sequence, found.last_error) == (-1, "INTERNAL: broken")
+        memory_mark = await mark(gateways)
+        pauses.append(memory_mark.pause_s)
+        assert (memory_mark.processed_sequence, memory_mark.last_error) == (-1, "INTERNAL: broken")
         await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
     assert pauses == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
     last = await claimed(gateways.second)
@@ -206,8 +206,8 @@ async def test_what_did_not_fit_into_a_run_is_read_by_the_next_one_at_once(
 ) -> None:
     await turn(gateways, 9, frequency=5)
     await end(gateways.second, await claimed(gateways.second), read_until(4))
-    found = await mark(gateways)
-    assert (found.processed_sequence, found.processed_message_id) == (4, "message-4")
+    memory_mark = await mark(gateways)
+    assert (memory_mark.processed_sequence, memory_mark.processed_message_id) == (4, "message-4")
     second = await claimed(gateways.second)
     assert range_of(second) == (4, 9)
     # A run that failed has read nothing, however far it would have gone.
@@ -215,8 +215,8 @@ async def test_what_did_not_fit_into_a_run_is_read_by_the_next_one_at_once(
     assert (await mark(gateways)).processed_sequence == 4
     await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
     await end(gateways.second, await claimed(gateways.second), read_until(9))
-    found = await mark(gateways)
-    assert (found.processed_sequence, found.processed_message_id) == (9, "message-9")
+    memory_mark = await mark(gateways)
+    assert (memory_mark.processed_sequence, memory_mark.processed_message_id) == (9, "message-9")
     assert await claimed(gateways.second) is None
 
 
@@ -275,8 +275,8 @@ async def test_a_project_that_has_used_its_tokens_waits_and_others_do_not(
     await end(gateways.second, await claimed(gateways.second, budget=budget))
     await turn(gateways, 4)
     await turn(gateways, 2, project="project-2")
-    found = await gateways.second.claim_memory_runs(10, held={}, most=10, budget=budget)
-    assert [project_id for project_id, _ in found] == ["project-2"]
+    claims = await gateways.second.claim_memory_runs(10, held={}, most=10, budget=budget)
+    assert [project_id for project_id, _ in claims] == ["project-2"]
     assert await claimed(gateways.second, budget=MemoryBudget(project=101)) is not None
 
 
@@ -400,8 +400,8 @@ async def test_the_memory_agent_of_a_voice_agent_runs_when_the_window_is_full(
     run = await claimed(gateways.second)
     assert range_of(run) == (0, 6)
     await end(gateways.second, run)
-    found = await mark(gateways)
-    assert (found.processed_sequence, found.processed_message_id) == (6, "message-6")
+    memory_mark = await mark(gateways)
+    assert (memory_mark.processed_sequence, memory_mark.processed_message_id) == (6, "message-6")
     await voice_turn(gateways, 9)
     assert range_of(await claimed(gateways.second)) == (6, 9)
 

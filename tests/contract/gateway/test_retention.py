@@ -131,7 +131,7 @@ async def test_stream_of_a_run_without_events_is_an_error_and_not_an_empty_strea
         await anext(follower.follow(PROJECT, run_id, after, tokens=False))
     assert error.value.reason is Reason.RUN_EVENTS_DELETED
     # Who has the last event misses none.
-    assert [each async for each in follower.follow(PROJECT, run_id, 2, tokens=False)] == []
+    assert [event async for event in follower.follow(PROJECT, run_id, 2, tokens=False)] == []
 
 
 async def test_deliveries_that_are_over_are_deleted_and_those_that_wait_stay(
@@ -171,7 +171,7 @@ async def test_webhook_of_one_run_is_deleted_after_its_delivery(gateways: Gatewa
     assert attempt is not None
     await store.note(PROJECT, attempt, AttemptResult(200))
     await worker_of(gateways).delete_old()
-    assert [each.id for each in await store.list(PROJECT, before=None, limit=10)] == [kept.id]
+    assert [webhook.id for webhook in await store.list(PROJECT, before=None, limit=10)] == [kept.id]
 
 
 async def test_webhooks_of_an_ended_run_count_until_they_are_delivered(

@@ -98,8 +98,8 @@ async def test_one_run_is_active_and_the_rest_wait_in_order(
 ) -> None:
     first = await taken(gateways.first, "gateway-1")
     waiting = [await gateways.second.accept(new_run()) for _ in range(3)]
-    assert [each.run.state for each in waiting] == [RunState.QUEUED] * 3
-    assert all(each.dispatch is None for each in waiting)
+    assert [accepted.run.state for accepted in waiting] == [RunState.QUEUED] * 3
+    assert all(accepted.dispatch is None for accepted in waiting)
     assert await gateways.second.claim(10) == []
 
     order = []
@@ -110,7 +110,7 @@ async def test_one_run_is_active_and_the_rest_wait_in_order(
         order.append(following.run.id)
         assert following.run.attempt == 1
         fence = fence_of(following, "gateway-1")
-    assert order == [each.run.id for each in waiting]
+    assert order == [accepted.run.id for accepted in waiting]
     assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
 
 
@@ -119,7 +119,7 @@ async def test_concurrent_messages_give_one_active_run(
 ) -> None:
     stores = [gateways.first, gateways.second]
     accepted = await asyncio.gather(*(stores[n % 2].accept(new_run()) for n in range(12)))
-    states = [each.run.state for each in accepted]
+    states = [result.run.state for result in accepted]
     assert states.count(RunState.RUNNING) == 1
     assert states.count(RunState.QUEUED) == 11
 
@@ -128,7 +128,7 @@ async def test_other_conversations_run_in_parallel(gateways: Gateways) -> None:
     accepted = await asyncio.gather(
         *(gateways.first.accept(new_run(f"conversation-{n}")) for n in range(5))
     )
-    assert all(each.dispatch is not None for each in accepted)
+    assert all(result.dispatch is not None for result in accepted)
 
 
 async def test_a_repeated_request_id_gives_the_first_run(gateways: Gateways) -> None:
@@ -147,8 +147,8 @@ async def test_concurrent_calls_with_one_request_id_make_one_run(gateways: Gatew
     accepted = await asyncio.gather(
         *(gateways.first.accept(new_run(request_id="same")) for _ in range(8))
     )
-    assert len({each.run.id for each in accepted}) == 1
-    assert sum(each.dispatch is not None for each in accepted) == 1
+    assert len({result.run.id for result in accepted}) == 1
+    assert sum(result.dispatch is not None for result in accepted) == 1
 
 
 async def test_reject_names_the_active_run_and_stores_nothing(gateways: Gateways) -> None:
@@ -290,7 +290,7 @@ async def test_a_renewed_lease_is_not_taken_over(gateways: Gateways) -> None:
     kept = await taken(gateways.short, "gateway-3")
     dropped = await taken(gateways.short, "gateway-3", "conversation-2")
     long = PostgresRunStore(gateways.database, gateways.worker, LeaseTerms("gateway-3"))
-    assert [each.run_id for each in await long.renew([kept.run_id])] == [kept.run_id]
+    assert [lease.run_id for lease in await long.renew([kept.run_id])] == [kept.run_id]
     await asyncio.sleep(0.1)
     assert await gateways.second.claim(10) == [(PROJECT, dropped.run_id)]
 
@@ -371,12 +371,12 @@ async def test_cancelling_a_running_run_marks_it_and_keeps_its_events(gateways: 
 async def test_runs_are_listed_newest_first_by_filter_and_page(gateways: Gateways) -> None:
     made = [await gateways.first.accept(new_run()) for _ in range(4)]
     await gateways.first.accept(new_run("conversation-2"))
-    ids = [each.run.id for each in made][::-1]
+    ids = [accepted.run.id for accepted in made][::-1]
     which = RunFilter("agent-1", "conversation-1")
-    found = await gateways.second.list(PROJECT, which, before=None, limit=3)
-    assert [run.id for run in found] == ids[:3]
-    found = await gateways.second.list(PROJECT, which, before=ids[2], limit=3)
-    assert [run.id for run in found] == ids[3:]
+    runs = await gateways.second.list(PROJECT, which, before=None, limit=3)
+    assert [run.id for run in runs] == ids[:3]
+    runs = await gateways.second.list(PROJECT, which, before=ids[2], limit=3)
+    assert [run.id for run in runs] == ids[3:]
     queued = RunFilter(states=frozenset({RunState.QUEUED}))
     assert len(await gateways.second.list(PROJECT, queued, before=None, limit=50)) == 3
     assert await gateways.second.list("project-2", RunFilter(), before=None, limit=50) == []

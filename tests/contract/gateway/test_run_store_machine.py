@@ -61,8 +61,8 @@ class Machine(RuleBasedStateMachine):
         self.project = new_id("project")
         self.newest: dict[str, Fence] = {}
         self.over: dict[str, RunState] = {}
-        self.order: dict[str, list[str]] = {each: [] for each in CONVERSATIONS}
-        self.begun: dict[str, list[str]] = {each: [] for each in CONVERSATIONS}
+        self.order: dict[str, list[str]] = {name: [] for name in CONVERSATIONS}
+        self.begun: dict[str, list[str]] = {name: [] for name in CONVERSATIONS}
         self.conversation: dict[str, str] = {}
 
     @initialize()
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
     def do(self, work: Any) -> Any:
         return self.runner.run(work)
 
-    def given(self, dispatch: Dispatch, owner: str) -> Fence:
+    def hold(self, dispatch: Dispatch, owner: str) -> Fence:
         """Notes that a gateway was told to carry a run out."""
         fence = fence_of(dispatch, owner)
         run = dispatch.run
@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
         assert (accepted.dispatch is None) == busy
         if accepted.dispatch is None:
             return multiple()
-        return self.given(accepted.dispatch, self.owner(number))
+        return self.hold(accepted.dispatch, self.owner(number))
 
     @rule(target=fences, fence=fences)
     def redispatch(self, fence: Fence) -> Any:
@@ -163,18 +163,18 @@ class Machine(RuleBasedStateMachine):
         if following is None:
             return multiple()
         assert take_next
-        return self.given(following, fence.owner)
+        return self.hold(following, fence.owner)
 
     @rule(target=fences, number=st.integers(0, 1))
     def lose_and_claim(self, number: int) -> Any:
         """One gateway gives everything back, the other takes what may run."""
         self.do(self.gateways[1 - number].release())
-        found = []
+        claims = []
         for project, run_id in self.do(self.gateways[number].claim(50)):
             assert project == self.project
             dispatch = self.do(self.gateways[number].load(project, run_id))
-            found.append(self.given(dispatch, self.owner(number)))
-        return multiple(*found)
+            claims.append(self.hold(dispatch, self.owner(number)))
+        return multiple(*claims)
 
     @rule(conversation=st.sampled_from(CONVERSATIONS), index=st.integers(0, 5))
     def cancel(self, conversation: str, index: int) -> None:
@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
             mine = [stored[run_id] for run_id in self.order[conversation]]
             assert sum(run.state.active for run in mine) <= 1
             begun = self.begun[conversation]
-            assert begun == [each for each in self.order[conversation] if each in begun]
+            assert begun == [run_id for run_id in self.order[conversation] if run_id in begun]
         for run_id, state in self.over.items():
             assert stored[run_id].state is state
         for run_id, fence in self.newest.items():

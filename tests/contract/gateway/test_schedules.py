@@ -269,8 +269,8 @@ async def test_a_deleted_agent_disables_its_schedules_and_no_others(gateways: Ga
     other = replace(other, plan=replace(other.plan, agent_id="agent-2"))
     await store.create(PROJECT, other)
     await store.disable_of_agent(PROJECT, "agent-1", "AGENT_NOT_FOUND")
-    found = await store.list(PROJECT, agent_id="", name="", before=None, limit=10)
-    assert {each.name: (each.state, each.state_reason) for each in found} == {
+    schedules = await store.list(PROJECT, agent_id="", name="", before=None, limit=10)
+    assert {schedule.name: (schedule.state, schedule.state_reason) for schedule in schedules} == {
         "morning": (ScheduleState.DISABLED, "AGENT_NOT_FOUND"),
         "other": (ScheduleState.ACTIVE, ""),
     }
@@ -328,9 +328,9 @@ async def test_a_schedule_for_one_time_is_finished_after_it(gateways: Gateways) 
         await store.resume(PROJECT, schedule.id, schedule.plan.principal)
     assert raised.value.reason is Reason.SCHEDULE_FINISHED
     # With another time it is active again.
-    found = await store.get(PROJECT, schedule.id)
+    finished = await store.get(PROJECT, schedule.id)
     again = await store.update(
-        PROJECT, schedule.id, name="again", plan=found.plan, timing=Timing("0 9 * * *")
+        PROJECT, schedule.id, name="again", plan=finished.plan, timing=Timing("0 9 * * *")
     )
     assert (again.state, again.name) == (ScheduleState.ACTIVE, "again")
 

@@ -31,10 +31,10 @@ def new_webhook() -> NewWebhook:
 
 
 async def deliveries(store: PostgresWebhookStore, project_id: str = PROJECT) -> list[str]:
-    found = await store.deliveries(
+    listed = await store.deliveries(
         project_id, webhook_id="", run_id="", state=None, before=None, limit=10
     )
-    return [each.run_id for each in found]
+    return [delivery.run_id for delivery in listed]
 
 
 async def test_the_end_of_a_run_is_one_statement_with_webhooks_and_without(
@@ -96,10 +96,10 @@ async def test_a_late_answer_changes_nothing_of_a_later_attempt(gateways: Gatewa
     seen = []
     for attempt, outcome in ((slow, AttemptResult(500, "broken")), (quick, AttemptResult(200))):
         await store.note(PROJECT, attempt, outcome)
-        [found] = await store.deliveries(
+        [delivery] = await store.deliveries(
             PROJECT, webhook_id="", run_id="", state=None, before=None, limit=10
         )
-        seen.append((found.state, found.attempts, found.last_status))
+        seen.append((delivery.state, delivery.attempts, delivery.last_status))
     assert seen == [("PENDING", 2, 0), ("DELIVERED", 2, 200)]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import strata
 from unit.cli.terminal import Terminal
 
-ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 COLUMNS, ROWS = 100, 40
 _PATIENCE_S = 60.0
 _AGAIN_S = 1.0

@@ -167,8 +167,8 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         raise NotFoundError("There is no such agent.", reason=Reason.AGENT_NOT_FOUND)
 
     async def ListAgents(self, request: Any, context: Any) -> Any:
-        found = [agent for agent in self.agents if request.name_contains in agent.name]
-        return agent_service_pb2.ListAgentsResponse(agents=found)
+        matches = [agent for agent in self.agents if request.name_contains in agent.name]
+        return agent_service_pb2.ListAgentsResponse(agents=matches)
 
     async def CreateAgent(self, request: Any, context: Any) -> Any:
         if self.failure is not None:
@@ -288,10 +288,12 @@ class Passages(passage_service_pb2_grpc.PassageServiceServicer):
 
     async def SearchPassages(self, request: Any, context: Any) -> Any:
         self.searched.append(request)
-        told = passage_service_pb2.PassageRelevance(
+        relevance = passage_service_pb2.PassageRelevance(
             explanation="Found by its words at rank 1." if request.explain else ""
         )
-        hits = [passage_service_pb2.PassageHit(passage=p, relevance=told) for p in self.passages]
+        hits = [
+            passage_service_pb2.PassageHit(passage=p, relevance=relevance) for p in self.passages
+        ]
         response = passage_service_pb2.SearchPassagesResponse(hits=hits)
         if request.explain:
             response.exclusions.add(condition="tags", count=2, best_passage_id="passage-other")
@@ -520,7 +522,7 @@ def tool_finished(
     operation: str = "insert",
     sequence: int = 4,
 ) -> run_event_pb2.RunEvent:
-    told = message_pb2.ToolReturnPart(
+    tool_return = message_pb2.ToolReturnPart(
         tool_call_id="call-1",
         name="memory_insert",
         status=status,
@@ -529,7 +531,8 @@ def tool_finished(
     edit = run_event_pb2.MemoryEdit(label="human", revision=4, diff=diff, operation=operation)
     edits = [edit] if diff or operation != "insert" else []
     return event(
-        sequence, tool_finished=run_event_pb2.ToolFinished(tool_return=told, memory_edits=edits)
+        sequence,
+        tool_finished=run_event_pb2.ToolFinished(tool_return=tool_return, memory_edits=edits),
     )
 
 

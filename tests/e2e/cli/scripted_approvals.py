@@ -23,12 +23,12 @@ class Approvals:
             yield pb.RespondToApprovalResponse(event=event)
 
     async def ListApprovals(self, request: Any, context: Any) -> Any:
-        found = [
+        matches = [
             approval
             for approval in self.approvals
             if request.include_decided or not approval.decided
         ]
-        return pb.ListApprovalsResponse(approvals=found)
+        return pb.ListApprovalsResponse(approvals=matches)
 
     async def GetApproval(self, request: Any, context: Any) -> Any:
         for approval in self.approvals:

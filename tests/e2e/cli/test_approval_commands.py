@@ -43,7 +43,7 @@ async def test_what_waits_is_listed_and_shown(strata: Run, gateway: ScriptedGate
     ]
     assert [row[1] for row in rows] == ["open", "answered", "expired"]
     listed = json.loads((await strata("approvals", "list", "--json")).out)
-    assert [each["request"]["approvalId"] for each in listed["approvals"]] == ["approval-1"]
+    assert [approval["request"]["approvalId"] for approval in listed["approvals"]] == ["approval-1"]
     shown = (await strata("approvals", "show", "approval-1")).out
     assert "pay  c1" in shown
     assert '"amount": 3' in shown
@@ -84,8 +84,8 @@ async def test_all_some_or_none_of_the_calls_are_approved(
     await strata("approvals", "approve", "approval-1", "--call", "c2", "--reason", "Too dear.")
     await strata("approvals", "deny", "approval-1", "--reason", "No.")
     assert [
-        [(d.tool_call_id, d.approve, d.reason, d.arguments_hash) for d in each.decisions]
-        for each in gateway.runs.answered
+        [(d.tool_call_id, d.approve, d.reason, d.arguments_hash) for d in answer.decisions]
+        for answer in gateway.runs.answered
     ] == [
         [("c1", True, "", "h-0"), ("c2", True, "", "h-1")],
         [("c1", False, "Too dear.", "h-0"), ("c2", True, "", "h-1")],

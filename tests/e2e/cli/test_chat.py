@@ -60,9 +60,9 @@ async def test_a_message_gets_its_reply(strata: Run, gateway: ScriptedGateway, a
 async def test_each_line_of_the_input_is_a_message(strata: Run, gateway: ScriptedGateway) -> None:
     done = await strata("chat", "ann", typed="one\n\ntwo\n")
     assert (done.code, done.out) == (0, "Hello!\nHello!\n")
-    texts = [each.messages[0].parts[0].text.text for each in gateway.runs.sent]
+    texts = [request.messages[0].parts[0].text.text for request in gateway.runs.sent]
     assert texts == ["one", "two"]
-    assert len({each.request_id for each in gateway.runs.sent}) == 2
+    assert len({request.request_id for request in gateway.runs.sent}) == 2
 
 
 async def test_tools_memory_edits_and_thoughts_are_told(
@@ -93,7 +93,7 @@ async def test_tools_memory_edits_and_thoughts_are_told(
 
 
 @pytest.mark.parametrize(
-    ("operation", "said"),
+    ("operation", "sentence"),
     [
         ("create", "  new memory block human, revision 4"),
         ("rename", "  memory block human has a new label or description, revision 4"),
@@ -105,7 +105,7 @@ async def test_tools_memory_edits_and_thoughts_are_told(
     ],
 )
 async def test_edits_that_change_no_text_are_told_in_words(
-    strata: Run, gateway: ScriptedGateway, operation: str, said: str
+    strata: Run, gateway: ScriptedGateway, operation: str, sentence: str
 ) -> None:
     gateway.runs.on_send = play(
         started(),
@@ -116,7 +116,7 @@ async def test_edits_that_change_no_text_are_told_in_words(
         finished(),
     )
     done = await strata("chat", "ann", "-m", "x", "--no-usage")
-    assert done.err.splitlines()[1:] == [said]
+    assert done.err.splitlines()[1:] == [sentence]
 
 
 async def test_a_long_edit_is_shortened(strata: Run, gateway: ScriptedGateway) -> None:
@@ -263,8 +263,8 @@ async def test_a_run_is_followed_across_a_restart_of_the_gateway(
             lost.set()
 
     async def first_half(_: Any) -> AsyncIterator[Any]:
-        for each in (started(), step(), delta("It goes ")):
-            yield each
+        for run_event in (started(), step(), delta("It goes ")):
+            yield run_event
         await asyncio.Event().wait()
 
     monkeypatch.setattr(TurnView, "show", watched)
@@ -296,20 +296,20 @@ async def test_a_message_that_may_be_lost_is_sent_again_under_its_id(
             raise UnavailableError("Going down.", reason=Reason.SHUTTING_DOWN)
         if len(gateway.runs.sent) == 2:
             raise ResourceExhaustedError("Too much at once.", retry_after=0.1)
-        async for each in reply("Hello!")(request):
-            yield each
+        async for run_event in reply("Hello!")(request):
+            yield run_event
 
     gateway.runs.on_send = fail_once
     done = await strata("chat", "ann", "-m", "Hi")
     assert (done.code, done.out) == (0, "Hello!\n")
     assert len(gateway.runs.sent) == 3
-    assert len({each.request_id for each in gateway.runs.sent}) == 1
+    assert len({request.request_id for request in gateway.runs.sent}) == 1
 
 
 async def test_events_that_come_twice_are_shown_once(strata: Run, gateway: ScriptedGateway) -> None:
     async def cut(_: Any) -> AsyncIterator[Any]:
-        for each in (started(), step(), tool_started('{"a": 1}'), tool_finished("fine")):
-            yield each
+        for run_event in (started(), step(), tool_started('{"a": 1}'), tool_finished("fine")):
+            yield run_event
         raise UnavailableError("Going down.", reason=Reason.SHUTTING_DOWN)
 
     gateway.runs.on_send = cut

@@ -74,7 +74,7 @@ async def test_agents_are_listed_for_people_and_programs(
     assert header.split("\t")[:2] == ["NAME", "ID"]
     assert [row.split("\t")[:2] for row in rows] == [["ann", ann.id], ["bert[31m", bert.id]]
     document = json.loads((await strata("agents", "list", "--json")).out)
-    assert [each["id"] for each in document["agents"]] == [ann.id, bert.id]
+    assert [listed_agent["id"] for listed_agent in document["agents"]] == [ann.id, bert.id]
 
 
 async def test_an_empty_list_is_an_empty_list_in_json(strata: Run) -> None:
@@ -250,7 +250,7 @@ async def test_a_concurrent_edit_is_not_overwritten(
     both = done.err.index("Changed by others:\n"), done.err.index("Changed by you:\n- City: Rome")
     assert both == tuple(sorted(both))
     assert "+ the agent's\n" in done.err
-    kept = [each.read_text() for each in tmp_path.glob("strata-memory-*")]  # noqa: ASYNC240
+    kept = [file.read_text() for file in tmp_path.glob("strata-memory-*")]  # noqa: ASYNC240
     assert kept == ["Name: Ann\nmine"]
     assert gateway.blocks.block.value == "the agent's"
 
@@ -276,10 +276,10 @@ async def test_passages_are_stored_listed_and_searched(
     assert list(passage.tags) == ["food", "a"]
     listed = await strata("archival", "list", "ann")
     assert listed.out.splitlines()[1].split("\t")[:2] == ["Olives keep.", "food, a"]
-    found = await strata(
+    done = await strata(
         "archival", "search", "ann", "olives", "--tag", "food", "--all-tags", "-n", "3", "--json"
     )
-    assert json.loads(found.out)["hits"][0]["passage"]["id"] == passage.id
+    assert json.loads(done.out)["hits"][0]["passage"]["id"] == passage.id
     [request] = gateway.passages.searched
     assert (list(request.tags), request.tag_match_mode, request.top_k) == (["food"], 2, 3)
     explained = await strata("archival", "search", "ann", "olives last March", "--explain")
@@ -372,7 +372,7 @@ async def test_doctor_names_the_service_that_is_silent(
 
 
 @pytest.mark.parametrize(
-    ("isolation", "status", "verdict", "said"),
+    ("isolation", "status", "verdict", "text"),
     [
         ("namespaces", message_pb2.TOOL_STATUS_OK, "ok", "in the isolation namespaces"),
         ("landlock", message_pb2.TOOL_STATUS_OK, "warn", "in the isolation landlock"),
@@ -389,7 +389,7 @@ async def test_doctor_tells_what_tools_run_in(
     isolation: Any,
     status: message_pb2.ToolStatus.ValueType,
     verdict: str,
-    said: str,
+    text: str,
 ) -> None:
     gateway.tools.ran = isolation
     if isinstance(isolation, str):
@@ -398,10 +398,10 @@ async def test_doctor_tells_what_tools_run_in(
         gateway.tools.ran = tool_pb.RunToolResponse(tool_return=returned, isolation=isolation)
     data = str(open_folder / "data")
     done = await strata("doctor", "--data", data, "--address", gateway.address, "--json")
-    [found] = [finding for finding in json.loads(done.out) if finding["check"] == "sandbox"]
-    assert found["verdict"] == verdict
-    assert said in found["text"]
-    assert bool(found["remedy"]) is (verdict != "ok" and "looked" not in said)
+    [sandbox] = [finding for finding in json.loads(done.out) if finding["check"] == "sandbox"]
+    assert sandbox["verdict"] == verdict
+    assert text in sandbox["text"]
+    assert bool(sandbox["remedy"]) is (verdict != "ok" and "looked" not in text)
     assert done.code == (verdict == "fail")
 
 

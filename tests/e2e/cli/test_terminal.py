@@ -56,7 +56,7 @@ async def test_a_conversation(gateway: ScriptedGateway, place: Mapping[str, str]
         await program.shows("you>", times=3)
         program.type(CTRL_D)
         assert await program.ends() == 0
-    texts = [each.messages[0].parts[0].text.text for each in gateway.runs.sent]
+    texts = [request.messages[0].parts[0].text.text for request in gateway.runs.sent]
     assert texts == ["Hi", "And again"]
 
 
@@ -82,7 +82,7 @@ async def test_a_call_that_needs_approval_is_asked_about(
         await program.shows("you>", times=2)
         program.type(CTRL_D)
         assert await program.ends() == 0
-    first, second = (each.decisions[0] for each in gateway.runs.answered)
+    first, second = (request.decisions[0] for request in gateway.runs.answered)
     assert (first.approve, first.arguments_hash) == (True, "h")
     assert (second.approve, second.reason) == (False, "Too dear")
 
@@ -99,8 +99,8 @@ async def test_an_approval_that_was_left_open_is_asked_about_before_the_next_mes
                 reason=Reason.APPROVAL_PENDING,
                 metadata={"approval_id": request.approval_id},
             )
-        async for each in reply("Hello!")(None):
-            yield each
+        async for event in reply("Hello!")(None):
+            yield event
 
     gateway.runs.on_send = refuse_once
     gateway.runs.approvals = [run_service_pb2.Approval(request=request)]
@@ -172,8 +172,8 @@ async def test_ctrl_c_cancels_the_run_and_not_the_program(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
     async def until_cancelled(_: Any) -> AsyncIterator[Any]:
-        for each in (started(), step(), delta("On and on")):
-            yield each
+        for event in (started(), step(), delta("On and on")):
+            yield event
         await gateway.runs.cancel_asked.wait()
         yield finished(stop=run_event_pb2.STOP_REASON_CANCELLED)
 
@@ -222,15 +222,15 @@ async def test_a_break_in_mid_reply_leaves_no_trace(
     go_on = asyncio.Event()
 
     async def first_half(_: Any) -> AsyncIterator[Any]:
-        for each in (started(), step(), delta("It goes ")):
-            yield each
+        for event in (started(), step(), delta("It goes ")):
+            yield event
         await asyncio.Event().wait()
 
     async def second_half(_: Any) -> AsyncIterator[Any]:
         yield snapshot("It goes on ")
         await go_on.wait()
-        for each in (delta("and ends."), stored("It goes on and ends."), finished()):
-            yield each
+        for event in (delta("and ends."), stored("It goes on and ends."), finished()):
+            yield event
 
     gateway.runs.on_send = first_half
     gateway.runs.on_stream = second_half
@@ -275,5 +275,5 @@ async def test_an_edit_that_comes_too_late_is_not_lost(
     async with on_terminal("memory", "edit", "ann", "human", environment=environment) as program:
         await program.shows("[EDIT_CONFLICT]")
         assert await program.ends() == 1
-    assert [each.read_text() for each in kept_in(tmp_path)] == ["mine"]
+    assert [file.read_text() for file in kept_in(tmp_path)] == ["mine"]
     assert gateway.blocks.block.value == "the agent's"

@@ -51,8 +51,8 @@ async def strata(*arguments: str, **environment: str) -> Outcome:
 
 async def agent_names(address: str, ca: Path | None = None) -> list[str]:
     async with connect(address, api_key=KEY, ca_file=ca, timeout_s=5) as client:
-        found = await client.agents.ListAgents(pb.ListAgentsRequest())
-    return [agent.name for agent in found.agents]
+        response = await client.agents.ListAgents(pb.ListAgentsRequest())
+    return [agent.name for agent in response.agents]
 
 
 async def test_the_command_line_speaks_tls(pair: tuple[Path, Path]) -> None:

@@ -63,9 +63,9 @@ class Road:
         self._open |= {writer, back}
         with suppress(OSError):
             await asyncio.gather(_carry(reader, back), _carry(there, writer))
-        for each in (writer, back):
-            self._open.discard(each)
-            each.close()
+        for agent in (writer, back):
+            self._open.discard(agent)
+            agent.close()
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,9 +108,9 @@ async def test_a_function_is_tried_stored_and_used_by_an_agent(
     assert (
         await client.upsert_tool(bill, effect="read-only", tags=["shop"], parallel=True)
     ).version == tool.version
-    told = await client.upsert_tool(bill, description="Adds.", requires_approval=True)
-    assert (told.id, told.description) == (tool.id, "Adds.")
-    assert told.default_requires_approval
+    stored = await client.upsert_tool(bill, description="Adds.", requires_approval=True)
+    assert (stored.id, stored.description) == (tool.id, "Adds.")
+    assert stored.default_requires_approval
     await client.upsert_tool(bill, effect="read-only")
 
     request = agent_pb.CreateAgentRequest(name="a waiter", tools=["bill"])

@@ -92,10 +92,10 @@ async def test_functions_of_the_program_are_called_until_the_agent_is_done(
     tools = (read_clipboard, fly_to)
     events = [event async for event in client.send(agent.id, "Fly!", tools=tools)]
     clipboard, flown = returned_in(events)
-    told = json.loads(json.loads(clipboard.content)["message"])
-    assert told["text"] == "Rome, I think"
+    output = json.loads(json.loads(clipboard.content)["message"])
+    assert output["text"] == "Rome, I think"
     # It may block there.
-    assert told["thread"] != threading.main_thread().name
+    assert output["thread"] != threading.main_thread().name
     assert json.loads(flown.content)["message"] == "Rome since 2020"
     ends = [event.run_finished.stop_reason for event in events if event.HasField("run_finished")]
     assert ends == [

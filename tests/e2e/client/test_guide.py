@@ -25,7 +25,7 @@ from world import World
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
-ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 
 
 async def test_the_program_of_the_guide_runs_twice(world: World, tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ async def test_the_program_of_the_agent_that_writes_tools_runs(
         names = [tool.name for tool in (await client.tools.ListTools(ListToolsRequest())).tools]
         assert ("word_count" in names) is stored
     finally:
-        found = await client.agents.GetAgent(GetAgentRequest(name="toolsmith"))
-        await client.agents.DeleteAgent(DeleteAgentRequest(agent_id=found.agent.id))
+        response = await client.agents.GetAgent(GetAgentRequest(name="toolsmith"))
+        await client.agents.DeleteAgent(DeleteAgentRequest(agent_id=response.agent.id))
         if stored:
             tool = (await client.tools.GetTool(GetToolRequest(name="word_count"))).tool
             await client.tools.DeleteTool(DeleteToolRequest(tool_id=tool.id))

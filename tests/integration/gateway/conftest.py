@@ -13,11 +13,11 @@ from integration.gateway.world import World, open_world
 
 @pytest_asyncio.fixture(params=["inprocess", "socket"])
 async def world(request: pytest.FixtureRequest, databases: Any) -> AsyncIterator[World]:
-    async for each in open_world(databases, request.param):
-        yield each
+    async for opened in open_world(databases, request.param):
+        yield opened
 
 
 @pytest_asyncio.fixture
 async def network_world(databases: Any) -> AsyncIterator[World]:
-    async for each in open_world(databases, "socket"):
-        yield each
+    async for opened in open_world(databases, "socket"):
+        yield opened

@@ -43,7 +43,7 @@ class Members:
         says: What an agent says in place of that, by its name.
         gateway: The gateway that the tools of the agents call.
         asks: What an agent asks the members of its group, one question after the other, by name.
-        told: What came of these calls.
+        answers: Results of these calls.
         hands: Turns, by name and number, that hand the conversation over: the member, the message.
     """
 
@@ -57,7 +57,7 @@ class Members:
     turns: dict[str, int] = field(default_factory=dict)
     gateway: Gateway | None = None
     asks: dict[str, list[str]] = field(default_factory=dict)
-    told: list[Any] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
     hands: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,9 +117,9 @@ class Members:
         if key in self.held:
             await self.held[key].wait()
         yield delta(text[2:], f"message-{request.run_id}")
-        said = stored(text, f"message-{request.run_id}")
-        said.message_stored.message.provenance.append(message_pb2.PROVENANCE_MCP)
-        yield said
+        message = stored(text, f"message-{request.run_id}")
+        message.message_stored.message.provenance.append(message_pb2.PROVENANCE_MCP)
+        yield message
         if key in self.hands:
             for happened in self._hand_over(request, key):
                 yield happened
@@ -152,7 +152,7 @@ class Members:
             output = await tools.run(call, {"message": question}, on_behalf)
         except ToolError as error:
             output = Output(error.value)
-        self.told.append(output.value)
+        self.answers.append(output.value)
         returned = message_pb2.ToolReturnPart(
             tool_call_id=call_id, name=ASK_MEMBERS, status=message_pb2.TOOL_STATUS_OK
         )
@@ -196,7 +196,7 @@ def send(gateway: Gateway, group: group_pb.Group, text: str = "Hi", **fields: An
     )
 
 
-def said(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str, int]]:
+def spoken_texts(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str, int]]:
     """Name, text and turn of the messages in a stream."""
     return [
         (

@@ -403,8 +403,8 @@ async def test_another_organisation_is_out_of_reach(world: World) -> None:
 async def test_use_is_summed(world: World) -> None:
     gateway = await world.gateway()
     agent, other = world.new_agent(), world.new_agent()
-    for each in (agent, agent, other):
-        await collect(gateway.send(each))
+    for runner in (agent, agent, other):
+        await collect(gateway.send(runner))
     admin, metadata = gateway.admin, gateway.metadata
     total = await admin.GetUsage(pb.GetUsageRequest(), metadata=metadata)
     assert (total.run_count, total.step_count, total.prompt_tokens) == (3, 3, 21)
@@ -417,8 +417,8 @@ async def test_the_usage_of_all_projects_is_that_of_the_organisation(world: Worl
     assert world.local is not None
     other = await project(gateway, "other")
     us = await project_key(gateway, other.id, *Scope)
-    for each in (gateway, us, us):
-        await collect(each.send(world.new_agent()))
+    for caller in (gateway, us, us):
+        await collect(caller.send(world.new_agent()))
     them = await organization(world, gateway, "theirs")
     await collect(them.send(world.new_agent()))
     metadata = gateway.as_organization

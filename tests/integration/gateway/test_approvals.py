@@ -148,7 +148,7 @@ async def test_a_message_can_take_the_place_of_an_answer(world: World) -> None:
     )
 
 
-async def found(gateway: Gateway, approval_id: str) -> pb.Approval:
+async def read_approval(gateway: Gateway, approval_id: str) -> pb.Approval:
     request = pb.GetApprovalRequest(approval_id=approval_id)
     approval: pb.Approval = (
         await gateway.runs.GetApproval(request, metadata=gateway.metadata)
@@ -165,10 +165,10 @@ async def test_a_deadline_that_approves_goes_on_by_itself(world: World) -> None:
     world.turns.script = reply("Done.")
 
     async def decided() -> bool:
-        return bool((await found(other, approval_id)).answer_run_id)
+        return bool((await read_approval(other, approval_id)).answer_run_id)
 
     await eventually(decided)
-    run_id = (await found(gateway, approval_id)).answer_run_id
+    run_id = (await read_approval(gateway, approval_id)).answer_run_id
     assert kinds(await collect(gateway.stream(run_id)))[-1] == "run_finished"
     answers = [request for request in world.turns.requests if request.HasField("approval")]
     [mine] = [answer for answer in answers if answer.approval.approval_id == approval_id]
@@ -193,14 +193,14 @@ async def test_an_answer_in_vain_can_be_given_again(world: World) -> None:
 
     world.turns.script = no_model
     await collect(respond(gateway, approval_id, approve=True))
-    assert not (await found(gateway, approval_id)).decided
+    assert not (await read_approval(gateway, approval_id)).decided
     assert await refusal(gateway.send(agent)) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "APPROVAL_PENDING",
     )
     world.turns.script = in_a_call
     await collect(respond(gateway, approval_id, approve=True))
-    assert (await found(gateway, approval_id)).decided
+    assert (await read_approval(gateway, approval_id)).decided
     assert await refusal(respond(gateway, approval_id, approve=True)) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "APPROVAL_DECIDED",
@@ -213,7 +213,7 @@ async def test_a_key_may_decide_and_do_nothing_else(world: World) -> None:
     request = admin_pb.CreateApiKeyRequest(name="approver", scopes=["approve"])
     made = await gateway.admin.CreateApiKey(request, metadata=gateway.metadata)
     approver = replace(gateway, api_key=made.secret)
-    assert (await found(approver, approval_id)).agent_id == agent
+    assert (await read_approval(approver, approval_id)).agent_id == agent
     listing = pb.ListApprovalsRequest(agent_id=agent)
     listed = await approver.runs.ListApprovals(listing, metadata=approver.metadata)
     assert [approval.request.approval_id for approval in listed.approvals] == [approval_id]
@@ -223,7 +223,7 @@ async def test_a_key_may_decide_and_do_nothing_else(world: World) -> None:
     events = await collect(respond(approver, approval_id, reason="No."))
     assert kinds(events)[-1] == "run_finished"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await found(approver, new_id("approval"))
+        await read_approval(approver, new_id("approval"))
     assert reason(raised.value) == "APPROVAL_NOT_FOUND"
 
 
@@ -249,7 +249,7 @@ async def test_only_a_key_that_may_write_returns_something_in_place_of_a_tool_of
             "SCOPE_MISSING",
         )
     assert len(world.turns.requests) == asked
-    assert not (await found(gateway, approval_id)).decided
+    assert not (await read_approval(gateway, approval_id)).decided
     writer, key_id = await key_with(gateway, *scopes, "write")
     events = await collect(respond(writer, approval_id, client_return="paid"))
     assert kinds(events)[-1] == "run_finished"

@@ -121,8 +121,8 @@ async def test_only_the_token_of_a_run_lets_an_agent_in(world: World) -> None:
             await stub.GetAgent(request, metadata=(bearer(token),), timeout=20)
         assert caught.value.code() is UNAUTHENTICATED
         assert reason(caught.value) == "CREDENTIALS_INVALID"
-    found = await stub.GetAgent(request, metadata=(bearer(caller.token),), timeout=20)
-    assert found.agent.id == agent_id
+    response = await stub.GetAgent(request, metadata=(bearer(caller.token),), timeout=20)
+    assert response.agent.id == agent_id
 
 
 async def test_what_agents_call_counts_for_the_key(world: World) -> None:

@@ -61,7 +61,7 @@ async def test_a_project_with_many_runs_leaves_slots_to_another(world: World) ->
     # The polls are far apart: what a slot is freed for starts at once.
     gateway = await world.gateway(runs_at_once=4, poll_s=60)
     made = [await project(gateway, name) for name in ("noisy", "quiet")]
-    noisy, quiet = [await project_key(gateway, each.id, "run", "read") for each in made]
+    noisy, quiet = [await project_key(gateway, project.id, "run", "read") for project in made]
     runs = [await noisy.start_run(world.new_agent()) for _ in range(8)]
     await eventually(lambda: held.running[made[0].id] == 3)
     states = Counter([(await noisy.run(run.id)).state for run in runs])
@@ -70,8 +70,8 @@ async def test_a_project_with_many_runs_leaves_slots_to_another(world: World) ->
     await eventually(lambda: held.running[made[1].id] == 1)
     held.end(made[1].id)
     held.end(made[0].id, 8)
-    for each in runs:
-        assert kinds(await collect(noisy.stream(each.id)))[-1] == "run_finished"
+    for noisy_run in runs:
+        assert kinds(await collect(noisy.stream(noisy_run.id)))[-1] == "run_finished"
     assert kinds(await collect(quiet.stream(run.id)))[-1] == "run_finished"
 
 
@@ -81,7 +81,7 @@ async def test_a_long_conversation_does_not_keep_its_slot_when_another_project_w
     held = Held(world)
     gateway = await world.gateway(runs_at_once=1, poll_s=60)
     made = [await project(gateway, name) for name in ("noisy", "quiet")]
-    noisy, quiet = [await project_key(gateway, each.id, "run", "read") for each in made]
+    noisy, quiet = [await project_key(gateway, project.id, "run", "read") for project in made]
     agent = world.new_agent()
     for _ in range(4):
         await noisy.start_run(agent)

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.members import Members, check_log, said, send
+from integration.gateway.members import Members, check_log, send, spoken_texts
 from integration.gateway.world import (
     Gateway,
     World,
@@ -32,7 +32,7 @@ async def test_each_member_speaks_in_turn_and_is_shown_what_the_others_said(worl
     group = members.group("Ada", "Bo", "Cy", max_turns=4)
     events = await collect(send(gateway, group, "Plan a trip."))
     check_log(events, 4)
-    assert said(events) == [
+    assert spoken_texts(events) == [
         ("Ada", "Ada 1", 1),
         ("Bo", "Bo 1", 2),
         ("Cy", "Cy 1", 3),
@@ -82,7 +82,7 @@ async def test_a_run_of_a_group_is_a_run_like_any_other(world: World) -> None:
     assert [step.step for step in steps.steps] == [1, 2]
     request = run_pb.ListRunsRequest(group_id=group.id)
     listed = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs
-    assert [each.id for each in listed] == [run.id]
+    assert [listed_run.id for listed_run in listed] == [run.id]
     request = run_pb.ListRunsRequest(agent_id=group.members[0].agent_id)
     [member_run] = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs[-1:]
     assert member_run.parent_run_id == run.id
@@ -107,7 +107,13 @@ async def test_a_gateway_that_is_lost_at_any_turn_lets_no_member_speak_twice(
     members.held[held].set()
     events = await collect(second.stream(run_id))
     check_log(events, 5)
-    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2", "Bo 2"]
+    assert [text for _, text, _ in spoken_texts(events)] == [
+        "Ada 1",
+        "Bo 1",
+        "Cy 1",
+        "Ada 2",
+        "Bo 2",
+    ]
     assert events[-1].run_finished.usage.total_tokens == 50
     assert sorted(set(members.turns.items())) == [("Ada", 2), ("Bo", 2), ("Cy", 1)]
 
@@ -132,7 +138,7 @@ async def test_a_gateway_that_hangs_and_is_taken_for_lost_lets_no_member_speak_t
     members.held["Bo 1"].set()
     events = await collect(other.stream(run_id))
     check_log(events, 4)
-    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2"]
+    assert [text for _, text, _ in spoken_texts(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2"]
     assert members.turns == {"Ada": 2, "Bo": 1, "Cy": 1}
 
 
@@ -152,7 +158,7 @@ async def test_an_agent_loop_that_breaks_off_is_asked_again_for_the_same_turn(
 
     world.turns.script = breaks_once
     events = await collect(send(gateway, group))
-    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1"]
+    assert [text for _, text, _ in spoken_texts(events)] == ["Ada 1", "Bo 1"]
     assert members.turns == {"Ada": 1, "Bo": 1}
 
 
@@ -271,7 +277,11 @@ async def test_the_manager_agent_picks_the_speakers_and_ends_the_run(
     members.says["Max"] = choose
     events = await collect(send(gateway, group, "Go."))
     check_log(events, 8)
-    assert [text for name, text, _ in said(events) if name != "Max"] == ["Bo 1", "Ada 1", "Bo 2"]
+    assert [text for name, text, _ in spoken_texts(events) if name != "Max"] == [
+        "Bo 1",
+        "Ada 1",
+        "Bo 2",
+    ]
     begun = [event for event in events if event.HasField("turn_started")]
     assert [event.turn_started.manager for event in begun] == [True, False] * 2 + [
         True,
@@ -303,12 +313,12 @@ async def test_a_member_ends_a_dynamic_run_with_the_token_and_turns_are_bounded(
     # A manager that names no member twice: the members speak in their order.
     members.says["Max"] = lambda: "I do not know."
     events = await collect(send(gateway, group))
-    spoken = [text for name, text, _ in said(events) if name != "Max"]
+    spoken = [text for name, text, _ in spoken_texts(events) if name != "Max"]
     assert spoken == ["Ada 1", "Bo 1", "Ada 2"]
     group = members.group("Eve", "Flo", **config)
     members.says["Flo"] = lambda: "That is all. DONE!"
     events = await collect(send(gateway, group))
-    assert [name for name, _, _ in said(events) if name != "Max"] == ["Eve", "Flo"]
+    assert [name for name, _, _ in spoken_texts(events) if name != "Max"] == ["Eve", "Flo"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +331,7 @@ async def test_the_agent_of_a_pair_answers_alone_and_its_memory_agent_is_shown_n
     group = members.group("Max-sleeptime", manager="Max", type=kind)
     events = await collect(send(gateway, group, "Go."))
     check_log(events, 1)
-    assert said(events) == [("Max", "Max 1", 1)]
+    assert spoken_texts(events) == [("Max", "Max 1", 1)]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     assert len(world.turns.requests) == 1
     assert not world.turns.requests[0].HasField("group_tool")
@@ -458,6 +468,6 @@ async def test_a_run_whose_time_is_over_while_a_busy_member_has_yet_to_be_shown_
     _, members, reading, busy = await _with_a_busy_member(world, run_timeout_s=4.0)
     events = await reading
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
-    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1", "Cy 1"]
+    assert [text for _, text, _ in spoken_texts(events)] == ["Ada 1", "Bo 1", "Cy 1"]
     members.held["Bo 2"].set()
     await busy

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.gateway.members import Members, said, send
+from integration.gateway.members import Members, send, spoken_texts
 from integration.gateway.world import Gateway, World, collect, eventually, finished, message
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
@@ -54,7 +54,7 @@ def check_turns(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
 
 
 def words(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str]]:
-    return [(name, text) for name, text, _ in said(events) if text]
+    return [(name, text) for name, text, _ in spoken_texts(events) if text]
 
 
 async def _runs_of(gateway: Gateway, agent_id: str) -> list[run_pb.Run]:
@@ -87,10 +87,12 @@ async def test_the_manager_agent_asks_all_members_and_answers_with_what_they_sai
     # The words of members come as they are written, under their names.
     deltas = {event.member.agent_name for event in events if event.HasField("text_delta")}
     assert {"Ada", "Max"} <= deltas
-    numbers = {name: turn for name, text, turn in said(events) if text.endswith("1")}
+    numbers = {name: turn for name, text, turn in spoken_texts(events) if text.endswith("1")}
     assert numbers == {"Max": 1, "Ada": 2, "Bo": 3}
-    assert [[each["agent_name"] for each in told] for told in members.told] == [["Ada", "Bo"]] * 2
-    assert [each["reply"] for each in members.told[0]] == ["Ada 1", "Bo 1"]
+    assert [[answer["agent_name"] for answer in answers] for answers in members.answers] == [
+        ["Ada", "Bo"]
+    ] * 2
+    assert [answer["reply"] for answer in members.answers[0]] == ["Ada 1", "Bo 1"]
     # A member sees what it is asked, and nothing else of the conversation.
     assert members.shown("Max") == [[("", "Plan a trip.")]]
     [[(sender, question)], _] = members.shown("Ada")
@@ -99,8 +101,8 @@ async def test_the_manager_agent_asks_all_members_and_answers_with_what_they_sai
     asked = [
         request for request in world.turns.requests if members.names[request.agent_id] == "Ada"
     ]
-    assert {each.group_id for each in asked} == {group.id}
-    assert {each.sender_agent_id for each in asked} == {group.manager_agent.agent_id}
+    assert {request.group_id for request in asked} == {group.id}
+    assert {request.sender_agent_id for request in asked} == {group.manager_agent.agent_id}
     # The tokens of all count once: in the run of the group, and in the sums of the project.
     end = events[-1].run_finished
     assert (end.usage.total_tokens, end.stop_reason) == (50, run_event_pb2.STOP_REASON_END_TURN)
@@ -128,7 +130,7 @@ async def test_the_tool_of_a_group_is_offered_in_its_runs_only(world: World) -> 
     asked = [
         request for request in world.turns.requests if members.names[request.agent_id] == "Ada"
     ]
-    assert not any(each.HasField("group_tool") for each in asked)
+    assert not any(request.HasField("group_tool") for request in asked)
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Max 1"])
@@ -143,7 +145,7 @@ async def test_a_gateway_that_is_lost_lets_no_asked_member_speak_twice(
     run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
     await eventually(lambda: held in members.begun and "Bo 1" in members.spoken)
     if held == "Max 1":
-        await eventually(lambda: "Ada 1" in members.spoken and members.told)
+        await eventually(lambda: "Ada 1" in members.spoken and members.answers)
     members.gateway = await world.gateway()
     await first.stop()
     members.held[held].set()
@@ -151,7 +153,7 @@ async def test_a_gateway_that_is_lost_lets_no_asked_member_speak_twice(
     check_turns(events, 3)
     assert sorted(words(events)) == [("Ada", "Ada 1"), ("Bo", "Bo 1"), ("Max", "Max 1")]
     assert members.turns == {"Max": 1, "Ada": 1, "Bo": 1}
-    assert [each["reply"] for each in members.told[-1]] == ["Ada 1", "Bo 1"]
+    assert [answer["reply"] for answer in members.answers[-1]] == ["Ada 1", "Bo 1"]
     assert events[-1].run_finished.usage.total_tokens == 30
 
 
@@ -175,8 +177,8 @@ async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
     events = await reading
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     for member in (group.manager_agent, group.members[0]):
-        [each] = await _runs_of(gateway, member.agent_id)
-        assert each.state == run_pb.RUN_STATE_CANCELLED
+        [member_run] = await _runs_of(gateway, member.agent_id)
+        assert member_run.state == run_pb.RUN_STATE_CANCELLED
 
 
 async def test_groups_that_wait_for_members_asked_leave_slots_and_quota_to_them(
@@ -188,7 +190,9 @@ async def test_groups_that_wait_for_members_asked_leave_slots_and_quota_to_them(
     for events in await asyncio.gather(*(collect(send(gateway, group)) for group in groups)):
         check_turns(events, 3)
         assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    assert [[each["status"] for each in told] for told in members.told] == [["answered"] * 2] * 3
+    assert [[answer["status"] for answer in answers] for answers in members.answers] == [
+        ["answered"] * 2
+    ] * 3
 
 
 async def test_only_the_manager_agent_of_a_run_of_the_group_asks_in_its_name(
@@ -248,8 +252,8 @@ async def test_the_last_turn_of_a_swarm_cannot_hand_over(world: World) -> None:
     assert words(events) == [("Ada", "Ada 1"), ("Bo", "Bo 1"), ("Ada", "Ada 2")]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     asked = [request for request in world.turns.requests if not request.record_only]
-    assert [each.group_tool.name for each in asked] == [HAND_OVER, HAND_OVER, ""]
-    assert [[member.name for member in each.group_tool.members] for each in asked] == [
+    assert [request.group_tool.name for request in asked] == [HAND_OVER, HAND_OVER, ""]
+    assert [[member.name for member in request.group_tool.members] for request in asked] == [
         ["Bo"],
         ["Ada"],
         [],

@@ -23,7 +23,7 @@ async def test_idle_uploads_of_one_key_leave_streams_for_another(network_world: 
     gateway = await network_world.gateway(call_burst=1000, calls_per_second=1000)
     made = [await project(gateway, name) for name in ("idle", "busy")]
     scopes = ("run", "read", "write")
-    idle, busy = [await project_key(gateway, each.id, *scopes) for each in made]
+    idle, busy = [await project_key(gateway, project.id, *scopes) for project in made]
     calls = [upload(idle) for _ in range(256)]
     for call in calls:
         await call.write(passages.InsertPassagesRequest(archive_id="archive-1"))
@@ -34,7 +34,7 @@ async def test_idle_uploads_of_one_key_leave_streams_for_another(network_world: 
             [asyncio.ensure_future(call.code()) for call in calls if not call.done()],
             return_when=asyncio.FIRST_COMPLETED,
         )
-        assert {each.result() for each in done} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert {call.result() for call in done} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
         refused = sum(call.done() for call in calls)
     assert refused == 64
     theirs = upload(busy)

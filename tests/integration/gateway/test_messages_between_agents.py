@@ -106,9 +106,9 @@ async def test_who_waits_too_long_is_told_so_and_gets_the_answer_later(talk: Tal
     talk.answers = slow
     unfinished = await talk.ask(wait_s=1.0)
     assert unfinished.taint == ("web",)
-    told = unfinished.value
-    assert (told["status"], told["reply"]) == ("working", "Let me see.")
-    assert "need not be sent again" in told["note"]
+    error_return = unfinished.value
+    assert (error_return["status"], error_return["reply"]) == ("working", "Let me see.")
+    assert "need not be sent again" in error_return["note"]
     go_on.set()
     again = (await talk.ask()).value
     assert (again["status"], again["reply"]) == ("answered", "Let me see.\n\nWell.")
@@ -143,8 +143,8 @@ class _TornStream:
 
 
 async def test_a_gateway_that_dies_is_asked_again_for_the_same_run(talk: Talk) -> None:
-    told = (await talk.ask(runs=Torn(talk.runs, 2))).value
-    assert (told["status"], told["reply"]) == ("answered", "Well.")
+    reply = (await talk.ask(runs=Torn(talk.runs, 2))).value
+    assert (reply["status"], reply["reply"]) == ("answered", "Well.")
     assert len(talk.asked()) == 1
 
 

@@ -324,12 +324,12 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(front)
         hosts = [reflection_pb2.ServerReflectionRequest(host=f"{n}") for n in range(100)]
         call = stub.ServerReflectionInfo(aiter_of(*hosts))
-        assert [each.valid_host async for each in call] == [f"{n}" for n in range(100)]
+        assert [response.valid_host async for response in call] == [f"{n}" for n in range(100)]
         refused = stub.ServerReflectionInfo(
             aiter_of(hosts[0], reflection_pb2.ServerReflectionRequest(host="refuse"), *hosts)
         )
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            [each async for each in refused]
+            [response async for response in refused]
         assert raised.value.code() is grpc.StatusCode.ABORTED
         assert raised.value.details() == "enough"
 

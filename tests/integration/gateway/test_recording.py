@@ -28,9 +28,9 @@ def sent(system: bytes, removed: str = "") -> turn_pb.ExecuteRunResponse:
 def turn_of(*requests: turn_pb.ExecuteRunResponse) -> Any:
     async def turn(request: Any) -> AsyncIterator[Any]:
         yield started()
-        for each in requests:
+        for piece in requests:
             yield event(step_started=run_event_pb2.StepStarted(step=1, message_id="message-1"))
-            yield each
+            yield piece
             yield turn_pb.ExecuteRunResponse(reply=turn_pb.ReplyReceived(message_id="message-1"))
         yield stored("Done.", "message-1")
         yield finished(steps=1)
@@ -41,7 +41,7 @@ def turn_of(*requests: turn_pb.ExecuteRunResponse) -> Any:
 async def record(gateway: Gateway, run_id: str) -> bytes:
     request = pb.RecordRunRequest(run_id=run_id)
     call = gateway.runs.RecordRun(request, metadata=gateway.metadata)
-    return b"".join([each.piece async for each in call])
+    return b"".join([response.piece async for response in call])
 
 
 async def refusal(gateway: Gateway, run_id: str) -> str:
@@ -64,13 +64,13 @@ async def test_agent_loop_is_given_the_log_and_what_changed_later(world: World) 
     first, *others = world.turns.recorded
     assert first.turn.run_id == events[0].run_id
     assert (first.turn.agent_id, first.turn.max_steps, first.turn.attempts) == (agent, 7, 1)
-    log = [each.event for each in others if each.HasField("event")]
+    log = [request.event for request in others if request.HasField("event")]
     assert [event.sequence for event in log] == [
         event.sequence for event in events if event.sequence
     ]
-    assert [call.request.system for each in log for call in each.model_calls] == [b"one"]
-    later = [each.later for each in others if each.HasField("later")]
-    assert [(each.after, each.change.removed) for each in later] == [
+    assert [call.request.system for event in log for call in event.model_calls] == [b"one"]
+    later = [request.later for request in others if request.HasField("later")]
+    assert [(change.after, change.change.removed) for change in later] == [
         (b"3", "text 3"),
         (b"2", "text 2"),
     ]

@@ -98,8 +98,8 @@ async def test_tokens_come_through_a_gateway_that_does_not_hold_the_run(
                 gate.open.set()
         seen += [response.event async for response in held]
     assert kinds(followed)[3:] == ["message_stored", "run_finished"]
-    durable = [each for each in seen if each.sequence]
-    assert [each for each in followed if each.sequence] == durable
+    durable = [event for event in seen if event.sequence]
+    assert [event for event in followed if event.sequence] == durable
 
 
 async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_sent_to(
@@ -112,18 +112,18 @@ async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_se
         agent = world.new_agent()
         active = await holder.start_run(agent)
         await eventually(lambda: world.turns.requests)
-        told = asyncio.Event()
+        has_text = asyncio.Event()
 
         async def second(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
             yield started()
             yield step()
             yield delta("now", "message-2")
-            await told.wait()
+            await has_text.wait()
             yield stored("now", "message-2")
             yield finished()
 
         world.turns.script = second
-        waiting = asyncio.create_task(first_text(other.send(agent), told))
+        waiting = asyncio.create_task(first_text(other.send(agent), has_text))
         await eventually(lambda: _count(holder, agent, 2))
         gate.open.set()
         assert await waiting == "now"
@@ -132,17 +132,17 @@ async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_se
 
 async def _count(gateway: Gateway, agent: str, count: int) -> bool:
     request = pb.ListRunsRequest(agent_id=agent)
-    found = await gateway.runs.ListRuns(request, metadata=gateway.metadata, timeout=30)
-    return len(found.runs) == count
+    response = await gateway.runs.ListRuns(request, metadata=gateway.metadata, timeout=30)
+    return len(response.runs) == count
 
 
-async def first_text(call: Any, told: asyncio.Event) -> str:
+async def first_text(call: Any, has_text: asyncio.Event) -> str:
     """Reads a stream to its end; sets the event at the first text, and returns that."""
     text = ""
     async for response in call:
         text = text or response.event.text_delta.text or response.event.text_snapshot.text
         if text:
-            told.set()
+            has_text.set()
     return text
 
 
@@ -302,10 +302,10 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
             await process.wait()
         events = await collect(survivor.stream(active.id))
         # What was seen with a sequence is in the log, byte by byte, and nothing is missing there.
-        durable = [each for each in seen if each.sequence]
+        durable = [event for event in seen if event.sequence]
         assert len(durable) == 2
         assert [event.SerializeToString() for event in events[:2]] == [
-            each.SerializeToString() for each in durable
+            event.SerializeToString() for event in durable
         ]
         assert [event.sequence for event in events] == list(range(1, len(events) + 1))
         assert kinds(events)[3:5] == ["step_restarted", "step_started"]
@@ -399,7 +399,7 @@ async def test_only_events_after_the_sequence_come_wherever_a_run_is_followed(
             for gateway in (holder, other)
             for after in (0, 1, 2, 3, 4, 5, 2**40)
         }
-        await asyncio.gather(*(each.wait() for each in reached.values()))
+        await asyncio.gather(*(reached_event.wait() for reached_event in reached.values()))
         gate.open.set()
         for (_, after), following in followers.items():
             assert await following == list(range(after + 1, 5))

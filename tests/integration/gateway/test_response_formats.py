@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from integration.gateway.members import Members
-from integration.gateway.test_approvals import asks, found, respond
+from integration.gateway.test_approvals import asks, read_approval, respond
 from integration.gateway.test_schedules import Schedules
 from integration.gateway.world import World, collect, eventually, kinds, message, reply
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -50,16 +50,16 @@ async def test_run_that_goes_on_after_an_approval_keeps_the_format(
     agent, approval_id = world.new_agent(), new_id("approval")
     world.turns.script = asks(approval_id, approved_in=1 if by_default else 0)
     await collect(gateway.send(agent, response_format=WEATHER))
-    assert (await found(gateway, approval_id)).request.response_format == WEATHER
+    assert (await read_approval(gateway, approval_id)).request.response_format == WEATHER
     again = new_id("approval")
     world.turns.script = asks(again)
     if by_default:
 
         async def decided() -> bool:
-            return bool((await found(gateway, approval_id)).answer_run_id)
+            return bool((await read_approval(gateway, approval_id)).answer_run_id)
 
         await eventually(decided)
-        run_id = (await found(gateway, approval_id)).answer_run_id
+        run_id = (await read_approval(gateway, approval_id)).answer_run_id
         assert kinds(await collect(gateway.stream(run_id)))[-1] == "run_finished"
     else:
         await collect(respond(gateway, approval_id, approve=True))

@@ -140,17 +140,17 @@ async def test_runs_are_listed_by_page(world: World) -> None:
         await collect(gateway.stream(run.id))
         made.append(run.id)
     await collect(gateway.send(world.new_agent()))
-    found: list[str] = []
+    ids: list[str] = []
     token = ""
     while True:
         request = pb.ListRunsRequest(agent_id=agent, page_size=2, page_token=token)
         page = await gateway.runs.ListRuns(request, metadata=gateway.metadata)
-        found += [run.id for run in page.runs]
+        ids += [run.id for run in page.runs]
         assert all(run.kind == pb.RUN_KIND_BACKGROUND for run in page.runs)
         token = page.next_page_token
         if not token:
             break
-    assert found == made[::-1]
+    assert ids == made[::-1]
     assert len(await listed(gateway, states=[pb.RUN_STATE_COMPLETED])) == 4
     assert await listed(gateway, states=[pb.RUN_STATE_QUEUED]) == []
     foreign = await gateway.runs.ListRuns(

@@ -153,10 +153,10 @@ async def test_a_deleted_agent_disables_its_schedules(network_world: World) -> N
     agents = agent_grpc.AgentServiceStub(gateway.channel)
     request = agent_pb.DeleteAgentRequest(agent_id=agent_id)
     await agents.DeleteAgent(request, metadata=gateway.metadata)
-    found = await schedules.get(schedule.id)
-    assert found.state == pb.SCHEDULE_STATE_DISABLED
-    assert found.state_reason == "AGENT_NOT_FOUND"
-    assert not found.HasField("next_time")
+    response = await schedules.get(schedule.id)
+    assert response.state == pb.SCHEDULE_STATE_DISABLED
+    assert response.state_reason == "AGENT_NOT_FOUND"
+    assert not response.HasField("next_time")
     stub = pb_grpc.ScheduleServiceStub(gateway.channel)
     resume = stub.ResumeSchedule(
         pb.ResumeScheduleRequest(schedule_id=schedule.id), metadata=gateway.metadata
@@ -206,7 +206,7 @@ async def test_schedules_are_listed_in_pages_and_changed_field_by_field(
     first = await schedules.list(page_size=2)
     rest = await schedules.list(page_size=2, page_token=first.next_page_token)
     listed = [schedule.id for page in (first, rest) for schedule in page.schedules]
-    assert listed == [each.id for each in reversed(made)]
+    assert listed == [schedule.id for schedule in reversed(made)]
     [named] = (await schedules.list(name=made[1].name)).schedules
     assert named == made[1]
     assert [schedule.id for schedule in (await schedules.list(agent_id=agents[2])).schedules] == [

@@ -73,7 +73,7 @@ async def test_a_turn_is_relayed_and_stored(world: World) -> None:
     assert run.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     assert list(run.taint) == [message_pb2.PROVENANCE_WEB]
     again = await collect(gateway.stream(request.run_id))
-    assert [each.sequence for each in again] == DURABLE
+    assert [event.sequence for event in again] == DURABLE
     assert again[-1] == events[-1]
 
 
@@ -214,7 +214,7 @@ async def test_a_repeated_request_id_replays_and_never_runs_twice(world: World) 
     agent = world.new_agent()
     first = await collect(gateway.send(agent, request_id="r-1"))
     again = await collect(gateway.send(agent, request_id="r-1"))
-    assert [each for each in first if each.WhichOneof("event") != "text_delta"] == again
+    assert [event for event in first if event.WhichOneof("event") != "text_delta"] == again
     assert len(world.turns.requests) == 1
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await collect(gateway.send(agent, "something else", request_id="r-1"))
@@ -314,7 +314,9 @@ async def test_a_running_turn_is_cancelled(world: World) -> None:
     run_id = world.turns.requests[0].run_id
     assert (await gateway.cancel(run_id)).state == pb.RUN_STATE_CANCELLING
     rest = await collect(call)
-    assert [each.run_finished.stop_reason for each in rest] == [run_event_pb2.STOP_REASON_CANCELLED]
+    assert [event.run_finished.stop_reason for event in rest] == [
+        run_event_pb2.STOP_REASON_CANCELLED
+    ]
     await eventually(lambda: world.turns.cancelled == [run_id])
     assert (await gateway.cancel(run_id)).state == pb.RUN_STATE_CANCELLED
 
@@ -522,8 +524,8 @@ async def test_step_of_a_run_that_was_taken_over_is_progress_once(world: World) 
 
     async def count() -> int:
         async with store._worker.system_transaction() as connection:
-            found = await connection.execute(text("SELECT lost_holders FROM gateway.runs"))
-            return int(found.scalar_one())
+            result = await connection.execute(text("SELECT lost_holders FROM gateway.runs"))
+            return int(result.scalar_one())
 
     await eventually(lambda: _stored_events(lost, run.id, 2))
     async with store._worker.system_transaction() as connection:
@@ -827,7 +829,7 @@ async def test_a_slow_follower_loses_nothing_durable(world: World) -> None:
     first = (await anext(reader)).event
     await eventually(lambda: _ended(gateway, first.run_id))
     rest = [response.event async for response in reader]
-    durable = [each for each in rest if not each.HasField("text_delta")]
+    durable = [event for event in rest if not event.HasField("text_delta")]
     assert kinds(durable)[-2:] == ["message_stored", "run_finished"]
     assert kinds(rest).count("run_finished") == 1
 

@@ -156,7 +156,7 @@ async def test_a_webhook_gets_the_events_the_agent_and_the_run_that_it_names(
     world.turns.script = failing
     await collect(gateway.send(other))
     done = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED, 4)
-    assert sorted((each.webhook_id, each.event) for each in done) == sorted(
+    assert sorted((delivery.webhook_id, delivery.event) for delivery in done) == sorted(
         [
             (of_agent.webhook.id, "run.completed"),
             (of_failures.webhook.id, "run.failed"),
@@ -231,14 +231,14 @@ async def test_a_receiver_that_is_gone_disables_its_webhook(
     await webhooks.create(receiver.url("/hook"))
     await collect(gateway.send(network_world.new_agent()))
     [failed] = await webhooks.reach(pb.DELIVERY_STATE_FAILED)
-    assert [each.enabled for each in await webhooks.all()] == [False]
+    assert [webhook.enabled for webhook in await webhooks.all()] == [False]
     await collect(gateway.send(network_world.new_agent()))
     assert len(await webhooks.deliveries()) == 1
     # Asking for the delivery again enables it.
     receiver.answers["/hook"] = ok(b"")
     await webhooks.redeliver(failed.id)
     await webhooks.reach(pb.DELIVERY_STATE_DELIVERED)
-    assert [each.enabled for each in await webhooks.all()] == [True]
+    assert [webhook.enabled for webhook in await webhooks.all()] == [True]
 
 
 @pytest.mark.parametrize(

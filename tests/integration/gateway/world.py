@@ -133,10 +133,10 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def _play(self, script: AsyncIterator[Any], responses: asyncio.Queue[Any]) -> None:
         try:
-            async for said in script:
-                if isinstance(said, run_event_pb2.RunEvent):
-                    said = turn_service_pb2.ExecuteRunResponse(event=said)
-                await responses.put(said)
+            async for response in script:
+                if isinstance(response, run_event_pb2.RunEvent):
+                    response = turn_service_pb2.ExecuteRunResponse(event=response)
+                await responses.put(response)
         finally:
             responses.put_nowait(None)
 
@@ -516,8 +516,8 @@ class World:
         else:
             network = InProcessNetwork(TokenVerifier(public_key_of(self.private_key)))
             stack.push_async_callback(network.close)
-            for each in self.services():
-                network.register(each)
+            for grpc_service in self.services():
+                network.register(grpc_service)
             inner = await stack.enter_async_context(AsyncExitStack())
             service = await build(settings, network, inner)
             await stack.enter_async_context(BackgroundTasks(service))

@@ -38,9 +38,9 @@ class Terminal:
             if _BEGUN.match(written, at):
                 self._begun = written[at:]
                 return
-            if found := _SEQUENCE.match(written, at):
-                self._control(found[1], found[2], found[3])
-                at = found.end()
+            if sequence := _SEQUENCE.match(written, at):
+                self._control(sequence[1], sequence[2], sequence[3])
+                at = sequence.end()
                 continue
             self._put(written[at])
             at += 1

@@ -35,7 +35,7 @@ def find(folder: DataFolder, *, address: str = "", api_key: str = "") -> Target:
     return find_target(Choice(address, api_key), CliSettings(data=folder.path))
 
 
-def found(choice: Choice, settings: CliSettings) -> tuple[str, str]:
+def address_and_key(choice: Choice, settings: CliSettings) -> tuple[str, str]:
     target = find_target(choice, settings)
     return target.address, target.api_key
 
@@ -49,16 +49,16 @@ def test_options_come_before_the_environment_and_that_before_the_folder(
     running: DataFolder,
 ) -> None:
     settings = CliSettings(address="10.0.0.1:1", api_key="environment", data=running.path)
-    assert found(Choice(), settings) == ("10.0.0.1:1", "environment")
-    assert found(Choice("10.0.0.2:2"), settings) == ("10.0.0.2:2", "environment")
-    assert found(Choice("10.0.0.2:2", "mine"), settings) == ("10.0.0.2:2", "mine")
+    assert address_and_key(Choice(), settings) == ("10.0.0.1:1", "environment")
+    assert address_and_key(Choice("10.0.0.2:2"), settings) == ("10.0.0.2:2", "environment")
+    assert address_and_key(Choice("10.0.0.2:2", "mine"), settings) == ("10.0.0.2:2", "mine")
 
 
 def test_a_folder_that_is_named_comes_before_the_environment(running: DataFolder) -> None:
     settings = CliSettings(address="10.0.0.1:1", api_key="environment")
-    assert found(Choice(data=running.path), settings) == ("127.0.0.1:7600", "folder-key")
-    given = Choice("10.0.0.2:2", data=running.path)
-    assert found(given, settings) == ("10.0.0.2:2", "environment")
+    assert address_and_key(Choice(data=running.path), settings) == ("127.0.0.1:7600", "folder-key")
+    choice = Choice("10.0.0.2:2", data=running.path)
+    assert address_and_key(choice, settings) == ("10.0.0.2:2", "environment")
 
 
 def test_the_key_of_the_folder_goes_nowhere_else(running: DataFolder) -> None:
@@ -146,8 +146,8 @@ def test_a_password_in_an_address_is_not_shown(running: DataFolder) -> None:
 def test_schemes_have_no_case_and_blanks_around_an_address_do_not_count(
     running: DataFolder, address: str, target: str, tls: bool
 ) -> None:
-    found = find(running, address=address, api_key="k")
-    assert (found.address, found.tls is not None) == (target, tls)
+    target_ = find(running, address=address, api_key="k")
+    assert (target_.address, target_.tls is not None) == (target, tls)
 
 
 def test_an_http_address_contradicts_the_option_tls(running: DataFolder) -> None:
@@ -167,7 +167,7 @@ def test_a_key_that_no_header_can_carry_is_wrong_usage(running: DataFolder, key:
     with pytest.raises(UsageError, match="API key has blanks"):
         find(running, address="127.0.0.1:7600", api_key=key)
     settings = CliSettings(address="127.0.0.1:7600", organization_key=key)
-    with pytest.raises(UsageError, match="organisation key holds"):
+    with pytest.raises(UsageError, match="organisation key has blanks"):
         find_organization_target(Choice(), settings)
 
 
@@ -186,8 +186,8 @@ def test_the_organisation_key_is_found_as_the_api_key_is(running: DataFolder) ->
         address="10.0.0.1:1", api_key="project", organization_key="environment", data=running.path
     )
 
-    def key(choice: Choice, settings: CliSettings, given: str = "") -> tuple[str, str]:
-        target = find_organization_target(choice, settings, given)
+    def key(choice: Choice, settings: CliSettings, organization_key: str = "") -> tuple[str, str]:
+        target = find_organization_target(choice, settings, organization_key)
         return target.address, target.api_key
 
     assert key(Choice(), folder) == ("127.0.0.1:7600", "folder-organization-key")

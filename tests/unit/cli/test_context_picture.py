@@ -16,8 +16,8 @@ def window(tokens: list[int], size: int, limit: int = 0) -> pb.GetContextWindowR
         context_window=size,
         used_tokens=sum(tokens),
         parts=[
-            pb.ContextWindowPart(name=name, tokens=each, count=2)
-            for name, each in zip(NAMES, tokens, strict=True)
+            pb.ContextWindowPart(name=name, tokens=count, count=2)
+            for name, count in zip(NAMES, tokens, strict=True)
         ],
         estimated=True,
         compaction_tokens=limit,
@@ -31,13 +31,13 @@ def test_what_the_next_turn_does_is_named() -> None:
     _, _, closes, compacts, blank, *_ = (line.plain for line in picture(shown, 42))
     assert closes.startswith(" the next turn closes docs/a.txt, docs/b")
     assert "\x1b" not in closes
-    assert compacts == " the next turn puts a summary in the place of older messages"
+    assert compacts == " the next turn replaces older messages with a summary"
     assert blank == ""
 
 
 def test_each_part_has_its_share_and_the_limit_is_marked() -> None:
-    told = window([250, 125, 0, 0, 0, 125, 0, 250], 1000, 900)
-    bar, total, blank, *legend = (line.plain for line in picture(told, 42))
+    lines_shown = window([250, 125, 0, 0, 0, 125, 0, 250], 1000, 900)
+    bar, total, blank, *legend = (line.plain for line in picture(lines_shown, 42))
 
     assert bar == " " + "█" * 30 + "░" * 6 + "┊" + "░" * 3
     assert total == " about 750 of 1,000 tokens (75%), compacted from 900 on"
@@ -65,5 +65,5 @@ def test_whatever_fills_it_the_bar_is_as_long_as_the_screen_lets_it(
     assert len(rest) == 2 + sum(token > 0 for token in tokens)
     coloured = {str(span.style) for span in bar.spans if span.end > span.start}
     assert len(coloured - {"bright_black"}) >= sum(
-        each > 0 for name, each in zip(NAMES, tokens, strict=True) if name != "metadata"
+        count > 0 for name, count in zip(NAMES, tokens, strict=True) if name != "metadata"
     )

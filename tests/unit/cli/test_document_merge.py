@@ -46,6 +46,6 @@ def test_one_side_alone_always_wins(base: Document, theirs: Document, mine: Docu
     assert merge(base, mine, mine).document == mine
     merged = merge(base, theirs, mine)
     for name in FIELDS:
-        values = {getattr(each, name) for each in (base, theirs, mine)}
+        values = {getattr(document, name) for document in (base, theirs, mine)}
         if name != "value":
             assert getattr(merged.document, name) in values

@@ -151,7 +151,7 @@ def test_the_state_survives_and_tells_whether_a_file_was_touched(tmp_path: Path)
     again.write("human.md", dataclasses.replace(document, value="other"))
     [file] = again.read()
     assert not again.unchanged(file, entry)
-    assert {each.name for each in (tmp_path / "new").iterdir()} == {"human.md", STATE_FILE}
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"human.md", STATE_FILE}
 
 
 def test_a_damaged_state_is_told_and_not_overwritten(tmp_path: Path) -> None:

@@ -74,16 +74,16 @@ def test_the_chat_command_names_the_data_folder_unless_it_is_the_usual_one(
 def test_an_open_address_without_tls_is_warned_of(folder: DataFolder, tmp_path: Path) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         assert "Warning" not in shown(folder, host=host)
-    told = shown(folder, host="0.0.0.0")
-    assert "ready at 0.0.0.0:7600" in told
-    assert "Warning: other machines can reach this address" in told
+    output = shown(folder, host="0.0.0.0")
+    assert "ready at 0.0.0.0:7600" in output
+    assert "Warning: other machines can reach this address" in output
     running = folder.running()
     assert running is not None
     assert running.address == "127.0.0.1:7600"
     certificate, key = self_signed(tmp_path, ["localhost"])
-    told = shown(folder, host="0.0.0.0", tls_certificate_file=certificate, tls_key_file=key)
-    assert "ready at https://0.0.0.0:7600" in told
-    assert "Warning" not in told
+    output = shown(folder, host="0.0.0.0", tls_certificate_file=certificate, tls_key_file=key)
+    assert "ready at https://0.0.0.0:7600" in output
+    assert "Warning" not in output
 
 
 def test_this_machine_reaches_every_gateway_without_tls(

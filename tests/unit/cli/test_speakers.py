@@ -33,7 +33,7 @@ def turn_of(turn: int) -> list[pb.RunEvent]:
 def shown(events: Sequence[pb.RunEvent]) -> list[pb.RunEvent]:
     speakers = SpeakersInTurn()
     end = pb.RunEvent(run_finished=pb.RunFinished())
-    return [each for event in [*events, end] for each in speakers.take(event)]
+    return [shown_event for event in [*events, end] for shown_event in speakers.take(event)]
 
 
 def texts(events: Sequence[pb.RunEvent]) -> list[str]:
@@ -62,7 +62,7 @@ def test_answers_that_come_at_the_same_time_are_not_mixed(
     assert out[-1].HasField("run_finished")
     # Each text stands behind the name of the agent that says it.
     named = 0
-    for each in out:
-        named = each.member.turn if each.HasField("turn_started") else named
-        if each.HasField("text_delta"):
-            assert each.member.turn == named
+    for event in out:
+        named = event.member.turn if event.HasField("turn_started") else named
+        if event.HasField("text_delta"):
+            assert event.member.turn == named

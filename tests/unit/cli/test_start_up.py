@@ -14,7 +14,7 @@ import strata
 from strata.cli.main import ENTRIES, _load, app
 from strata.embedded.data_folder import DataFolder
 
-ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 HEAVY = ("grpc", "sqlalchemy", "pydantic", "google.protobuf", "asyncpg", "numpy")
 
 

@@ -157,16 +157,16 @@ def test_a_model_cannot_steer_the_terminal(watched: Watched) -> None:
 
 
 @given(st.text(alphabet="ab \n漢", max_size=120), st.integers(3, 20))
-def test_taking_back_leaves_nothing_behind(said: str, width: int) -> None:
+def test_taking_back_leaves_nothing_behind(reply: str, width: int) -> None:
     watched = Watched(width=width + len(CONTEXT), height=200)
-    assert watched.show(STEP, text(said), RESTARTED, STEP, text("x")) == "x"
+    assert watched.show(STEP, text(reply), RESTARTED, STEP, text("x")) == "x"
 
 
 @given(st.text(alphabet="ab \n漢", max_size=80), st.integers(2, 12))
-def test_rows_are_counted_as_a_terminal_counts_them(said: str, width: int) -> None:
+def test_rows_are_counted_as_a_terminal_counts_them(text: str, width: int) -> None:
     terminal = Terminal(width, 1000)
-    terminal.feed(said.replace("\n", "\r\n"))
-    assert rows_of(said, width) == terminal._row
+    terminal.feed(text.replace("\n", "\r\n"))
+    assert rows_of(text, width) == terminal._row
 
 
 @given(
@@ -209,8 +209,8 @@ def test_markdown_in_a_reply_is_rendered_in_its_place(watched: Watched) -> None:
 
 
 def test_plain_text_stays_as_it_was_streamed(watched: Watched) -> None:
-    said = "2 * 3 * 4 is 24,   with   blanks,\nin snake_case_words"
-    assert watched.show(text(said)) == said
+    reply = "2 * 3 * 4 is 24,   with   blanks,\nin snake_case_words"
+    assert watched.show(text(reply)) == reply
 
 
 def test_a_rendered_reply_can_be_taken_back(watched: Watched) -> None:

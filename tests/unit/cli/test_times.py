@@ -37,7 +37,7 @@ def test_a_zone_is_kept_and_the_persons_own_assumed() -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "", "25:00", "2026-13-01", "999999w", "-1h"])
 def test_anything_else_is_wrong_usage(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         parse_time(text, NOW)
 
 

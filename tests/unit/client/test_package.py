@@ -13,11 +13,11 @@ import strata
 import strata.client
 from strata.client import InvalidArgumentError, UnauthenticatedError, UnreachableError, connect
 
-ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 HEAVY = ("sqlalchemy", "asyncpg", "onnxruntime", "qdrant_client", "typer", "numpy", "httpx")
 SERVICES = tuple(
-    f"strata.{each}"
-    for each in (
+    f"strata.{line}"
+    for line in (
         *("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"),
         *("embedded", "cli"),
     )

@@ -284,7 +284,7 @@ tool = outer(2.5, {"a": (1, None, b"x"), "b": [{True}]})
         ),
         (
             "def tool():\n    from . import friend\n",
-            ["line 2: from . import friend is of your own"],
+            ["line 2: from . import friend imports your own package"],
         ),
         ("def tool(): ...\nx = 1\ndef tool(): ...\n", ["line 3: the module binds tool again"]),
         ("tool = lambda x: x\n", ["is a lambda"]),
@@ -328,10 +328,10 @@ tool = outer(1)
 def test_what_cannot_stand_alone_is_refused_by_name_and_line(
     load: Load, text: str, expected: list[str]
 ) -> None:
-    told = refused(load(text).tool, packages=False)
-    assert len(told) == len(expected), told
-    for each, beginning in zip(told, expected, strict=True):
-        assert each.startswith(beginning)
+    problems = refused(load(text).tool, packages=False)
+    assert len(problems) == len(expected), problems
+    for problem, beginning in zip(problems, expected, strict=True):
+        assert problem.startswith(beginning)
 
 
 def test_packages_may_be_imported_if_they_will_be_there(load: Load) -> None:
@@ -348,12 +348,12 @@ def test_a_file_that_was_changed_is_not_taken_for_the_function(load: Load) -> No
     module = load("def tool(x: int) -> int:\n    return x\n")
     path = Path(str(module.__file__))
     path.write_text("# New.\n\n" + path.read_text())
-    [told] = refused(module.tool)
-    assert "as it was loaded; load it again" in told
+    [problem] = refused(module.tool)
+    assert "as it was loaded; load it again" in problem
     path.write_text("def tool(y: int) -> int:\n    return y\n\n\n")
     assert len(refused(module.tool)) == 1
     path.write_text("def tool(x\n")
-    assert "is no Python" in refused(module.tool)[0]
+    assert "is not valid Python" in refused(module.tool)[0]
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_head_needs_nothing_that_only_the_body_uses(load: Load) -> None:
 
 
 def test_lines_are_told_as_they_are_in_the_file(load: Load) -> None:
-    found = load(
+    module = load(
         "from __future__ import annotations\n\n\n"
         "def f(x: Held) -> int:\n"
         '    """Does."""\n'
@@ -401,4 +401,4 @@ def test_lines_are_told_as_they_are_in_the_file(load: Load) -> None:
         "class Held:\n    size: int = len(locals()) or nothing\n"
     ).f
     with pytest.raises(ToolSourceError, match="line 12: uses nothing"):
-        tool_source(found, body=False)
+        tool_source(module, body=False)

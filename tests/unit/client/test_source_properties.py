@@ -82,14 +82,14 @@ def text_of(parts: list[Part], used: tuple[int, ...]) -> str:
 
 
 def reached(parts: list[Part], used: tuple[int, ...]) -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     waiting = list(used)
     while waiting:
         number = waiting.pop()
-        if number not in found:
-            found.add(number)
+        if number not in numbers:
+            numbers.add(number)
             waiting.extend(parts[number].uses if parts[number].kind != "module" else ())
-    return found
+    return numbers
 
 
 def original(text: str) -> tuple[str, Any]:
@@ -131,11 +131,11 @@ def test_only_what_the_function_reaches_is_taken(
     parts, used = module
     source, _ = original(text_of(parts, used))
     tree = ast.parse(source)
-    defined = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert "tool" in defined
     assert "unused" not in defined
     assert "nobody_knows" not in source
-    named = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)} | defined
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | defined
     for number, part in enumerate(parts):
         own = KINDS[part.kind][1].format(i=number).strip("(").partition("(")[0]
         own = own.partition("[")[0].partition(".")[0].partition(" ")[0]

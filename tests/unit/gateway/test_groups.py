@@ -47,15 +47,15 @@ def play(group: pb.Group, replies: list[str]) -> tuple[list[GroupTurn], GroupMan
     """Plays a run; the replies are used in turn, and again from the first."""
     manager = manager_of(group, Exchange([message("Go.")]))
     turns: list[GroupTurn] = []
-    said: list[str] = []
+    texts: list[str] = []
     while (turn := manager.next_turn()) is not None:
         text = replies[len(turns) % len(replies)]
         # Each reply can be told from the others.
         text = text if turn.manager or not text.strip() else f"{text} #{len(turns)}"
         turns.append(turn)
-        said.append(text)
+        texts.append(text)
         manager.note_reply(turn, TurnReply(text))
-    return turns, manager, said
+    return turns, manager, texts
 
 
 KINDS = st.sampled_from([pb.MANAGER_TYPE_ROUND_ROBIN, pb.MANAGER_TYPE_DYNAMIC])
@@ -71,7 +71,7 @@ def test_a_run_ends_is_the_same_when_played_again_and_shows_each_member_all_once
     kind: pb.ManagerType.ValueType, size: int, max_turns: int, replies: list[str]
 ) -> None:
     group = group_of(size, kind, max_turns)
-    turns, manager, said = play(group, replies)
+    turns, manager, texts = play(group, replies)
     again, _, _ = play(group, replies)
     assert turns == again
     spoken = [turn for turn in turns if not turn.manager]
@@ -91,7 +91,7 @@ def test_a_run_ends_is_the_same_when_played_again_and_shows_each_member_all_once
         ]
     lines = [("", "Go.")] + [
         (turn.agent.agent_id, text)
-        for turn, text in zip(turns, said, strict=True)
+        for turn, text in zip(turns, texts, strict=True)
         if not turn.manager and text.strip()
     ]
     for member in group.members:
@@ -178,9 +178,9 @@ async def test_a_stopped_run_does_not_wait_for_a_member_that_cannot_be_shown_the
                 cancel.set()
             # The member is busy for ever.
             await asyncio.Event().wait()
-        said = message_pb2.Message(role=message_pb2.ROLE_ASSISTANT)
-        said.parts.add().text.text = f"I am {run_id}."
-        stored = run_event_pb2.MessageStored(message=said)
+        message = message_pb2.Message(role=message_pb2.ROLE_ASSISTANT)
+        message.parts.add().text.text = f"I am {run_id}."
+        stored = run_event_pb2.MessageStored(message=message)
         yield run_event_pb2.RunEvent(sequence=2, run_id=run_id, message_stored=stored)
         end = run_event_pb2.RunFinished(stop_reason=run_event_pb2.STOP_REASON_END_TURN)
         yield run_event_pb2.RunEvent(sequence=3, run_id=run_id, run_finished=end)

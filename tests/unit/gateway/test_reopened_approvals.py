@@ -53,8 +53,8 @@ def payload(*decisions: dict[str, Any]) -> bytes:
 def test_what_was_approved_and_not_begun_is_open_again(
     ending: RunEnding, decisions: list[dict[str, Any]], reopens: bool
 ) -> None:
-    found = reopened_if_no_call_ran(payload(*decisions), ending)
-    assert found.reopens == ("approval-1" if reopens else "")
+    run_end = reopened_if_no_call_ran(payload(*decisions), ending)
+    assert run_end.reopens == ("approval-1" if reopens else "")
 
 
 @given(st.sampled_from(StopReason))

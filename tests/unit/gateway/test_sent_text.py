@@ -134,7 +134,7 @@ def test_streamed_text_is_the_stored_text_also_for_a_client_that_resumes(
 
 def stored_events() -> list[RunEvent]:
     """The stored events of a run that sends a text, beside another call, and fails to."""
-    _, said = reply("", "Hm.", [("send_message", "Hello", True), ("grep_files", "", True)], [])
+    _, events = reply("", "Hm.", [("send_message", "Hello", True), ("grep_files", "", True)], [])
     _, broken = reply("", "", [], [])
     bad = pb.ToolCallPart(tool_call_id="c2", name="send_message", arguments="{")
     broken.parts.add().tool_call.CopyFrom(bad)
@@ -152,7 +152,7 @@ def stored_events() -> list[RunEvent]:
     kinds: list[dict[str, object]] = [
         {"run_started": ev.RunStarted()},
         {"step_started": ev.StepStarted(step=1, message_id="m")},
-        {"message_stored": ev.MessageStored(message=said)},
+        {"message_stored": ev.MessageStored(message=events)},
         {"tool_started": started},
         {"tool_finished": ev.ToolFinished(tool_return=ok)},
         {"tool_started": ev.ToolStarted(tool_call_id="c1", name="grep_files", arguments="{}")},
