@@ -168,7 +168,7 @@ def question_of_a_group() -> str:
     group.manager.termination_token = "TOKEN"
     turn = Dynamic(group, Exchange([])).next_turn()
     assert turn is not None
-    text: str = turn.lines[0].message.parts[0].text.text
+    text: str = turn.messages[0].message.parts[0].text.text
     return text.partition("\n")[0]
 
 
