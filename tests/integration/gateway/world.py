@@ -44,6 +44,15 @@ from strata.shared.server import serving
 from strata.shared.service import BackgroundTasks, GrpcService, Service, Wiring
 from strata.shared.settings import ServiceSettings
 
+# Kinds of the events of a run of the script `reply`.
+REPLY_EVENTS = [
+    "run_started",
+    "step_started",
+    "text_delta",
+    "text_delta",
+    "message_stored",
+    "run_finished",
+]
 ABSENT_SERVICES = ("core_memory", "recall")
 Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]]
 

@@ -272,7 +272,7 @@ tool = outer(2.5, {"a": (1, None, b"x"), "b": [{True}]})
             "def same(f): return f\n@same\ndef tool(): ...\n",
             ["line 2: has the decorator @same"],
         ),
-        ("from os.path import *\ndef tool(): return join\n", ["line 2: uses join, which may be"]),
+        ("from os.path import *\ndef tool(): return join\n", ["line 2: uses join, which may come"]),
         (
             "def tool(): return late\nif __name__ == '__mai' + 'n__':\n    late = 1\n",
             ['line 1: uses late, which is defined only where __name__ == "__main__"'],

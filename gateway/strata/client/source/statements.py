@@ -167,7 +167,10 @@ def _in_quotes(annotation: ast.expr) -> Iterator[str]:
 def bound_inside(function: Function) -> set[str]:
     """Returns the names that a function binds in its own scope."""
     arguments = function.args
-    names = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    names = {
+        argument.arg
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    }
     names.update(
         argument.arg for argument in (arguments.vararg, arguments.kwarg) if argument is not None
     )

@@ -1,7 +1,7 @@
-"""The SQL of runs. Each statement is one decision, taken by the database at one moment.
+"""SQL statements of runs; each one checks a condition and changes rows atomically.
 
-The guards (``state IN …``) are made from the transitions in `domain`, so that the
-database allows exactly what the domain does.
+The conditions on states (``state IN …``) are generated from the transitions in `states`, so that
+the database allows exactly the transitions that `states` defines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RUN = """project_id, id, agent_id, conversation_id, kind, state, stop_reason, e
     prompt_tokens, completion_tokens, total_tokens, cached_input_tokens, cache_write_tokens,
     reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint,
     parent_run_id, run_at, takes_slot"""
-# Time left and age are computed here: the clock of a gateway may differ from the database's.
+# The database computes the remaining time and the age: the clock of a gateway may differ.
 _DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, lost_holders,
     extract(epoch FROM deadline_time - now()) AS remaining_s,
     extract(epoch FROM now() - create_time) AS age_s"""
@@ -35,16 +35,17 @@ _TAKEN = """state = 'RUNNING', owner = :owner, owner_address = :address, attempt
     lease_until = now() + make_interval(secs => :lease_s),
     start_time = coalesce(start_time, now()),
     deadline_time = coalesce(deadline_time, now() + make_interval(secs => :run_s))"""
-# Events travel as two arrays, so that a batch of any size is one and the same statement.
+# Events are passed as two arrays, so that batches of any size share one prepared statement.
 _EVENTS = """INSERT INTO gateway.run_events (project_id, run_id, sequence, payload)
     SELECT :project_id, :run_id, batch.sequence, batch.payload
       FROM unnest(CAST(:sequences AS bigint[]), CAST(:payloads AS bytea[]))
            AS batch(sequence, payload)"""
-# The answer to the same statement may have been lost: the holder of the fence is the only writer.
+# A repeated statement whose first result was lost changes nothing: only the holder of the fence
+# writes events of a run.
 _STORED = "ON CONFLICT (project_id, run_id, sequence) DO NOTHING"
 
-# Until then its conversation waits; afterwards its calls count as denied, or wait for the gateway
-# that approves them.
+# A pending approval blocks its conversation. After its deadline its calls count as denied, unless
+# they are approved by default: then it is pending until a gateway approves them.
 _PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
 
 _LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
@@ -79,7 +80,7 @@ WITH known AS (
      WHERE project_id = :project_id AND conversation_id = :conversation_id
        AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM known)
 ), active AS (
-    -- Locked, so that it either ends before this statement looks, or after it is done.
+    -- Locked, so that the run ends either before this query reads it or after this statement.
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id
        AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM known)
@@ -87,11 +88,11 @@ WITH known AS (
 ), waiting AS (
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id AND state = 'QUEUED'
-       -- What may not start yet holds up nobody.
+       -- A run with a later start does not block other runs.
        AND run_at <= now()
-       -- Runs of a memory agent let everybody pass who talks to it.
+       -- A queued run of a memory agent does not block messages to that agent.
        AND kind <> 'SLEEPTIME'
-       -- What waits behind a request for approval waits for its answer.
+       -- A run that answers an approval starts before the runs that wait for the answer.
        AND :on_approval <> 'ANSWER'
      ORDER BY id LIMIT 1
 ), pending AS (
@@ -111,10 +112,10 @@ WITH known AS (
        AND CASE :on_approval
            WHEN 'ANSWER' THEN EXISTS (SELECT FROM pending WHERE id = :approval_id)
            WHEN 'DENY' THEN true
-           -- What starts later waits then for the answer.
+           -- A run with a later start waits for the answer when it is due.
            ELSE {_LATER} OR NOT EXISTS (SELECT FROM pending) END
-       -- A run that ended while this statement waited for its row may have ended with a request
-       -- for approval, which only the next statement sees.
+       -- A run that ended while this statement waited for its row may have ended with an approval
+       -- request, which only the next statement can read.
        AND (EXISTS (SELECT FROM active) OR NOT EXISTS (SELECT FROM seen))
 ), interrupted AS (
     UPDATE gateway.runs SET state = 'CANCELLING'
@@ -173,13 +174,13 @@ GET = text(f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND 
 
 
 def list_statement(filters: Iterable[str]) -> TextClause:
-    """Returns the listing with just these conditions.
+    """Returns the statement that lists runs with the given filters.
 
-    Composed per set of filters, so that each has the plan of its own index instead of
-    one plan for all that reads the whole history of a project.
+    Each set of filters has its own statement, so that PostgreSQL plans it with the matching index
+    instead of reading all runs of the project.
 
     Args:
-        filters: Names out of agent_id, conversation_id, states, before.
+        filters: Names of filters: agent_id, conversation_id, states, before.
     """
     conditions = "".join(f" AND {_FILTERS[name]}" for name in filters)
     return text(
@@ -195,7 +196,7 @@ _FILTERS = {
     "before": "id < :before",
 }
 
-# The sum does not read the payloads; the first event of a page comes however large it is.
+# The sum of the sizes does not read the payloads. A page has at least one event, of any size.
 EVENTS = text("""
 SELECT run.state, run.last_sequence, run.owner_address, event.sequence, event.payload
   FROM gateway.runs run
@@ -245,7 +246,7 @@ def webhook_deliveries_sql(ended: str, *, only: str = "true") -> str:
     """Returns the INSERT that queues a delivery of each webhook for runs that have ended.
 
     It is part of the statement that ends a run, so that there is one delivery if and only if the
-    run has ended. A project without webhooks costs one look into their index.
+    run has ended. A project without webhooks costs one index lookup.
 
     Args:
         ended: Table expression with ``run_id``, ``agent_id`` and ``state`` of the runs; the
@@ -296,7 +297,7 @@ WITH ended AS (
       FROM ended WHERE CAST(:approval_id AS text) IS NOT NULL
         ON CONFLICT DO NOTHING
 ), reopened AS (
-    -- A deadline approves once.
+    -- Approval by default at the deadline happens only once.
     UPDATE gateway.approvals
        SET decide_time = NULL, answer_run_id = NULL,
            default_approve = default_approve AND expire_time > now()
@@ -321,8 +322,8 @@ SELECT (SELECT count(*) FROM ended) AS held,
     f"held, ended_agent_id, ended_conversation_id, {_DISPATCH}",
 )
 
-# Two steps in one statement: a queued run ends here and now; a running one is marked,
-# and whoever holds it does the rest.
+# A queued run ends with this statement; a running run gets the state CANCELLING, and the gateway
+# that holds its lease ends it.
 CANCEL = text(f"""
 WITH target AS (
     SELECT id, state FROM gateway.runs
@@ -349,7 +350,7 @@ WITH target AS (
 SELECT count(*) FROM target
 """)
 
-# Nobody can answer for an agent that is gone, and no deadline decides.
+# Approvals of a deleted agent cannot be answered, and are not approved at their deadline.
 CLOSE_APPROVALS = text("""
 UPDATE gateway.approvals SET decide_time = now()
  WHERE project_id = :project_id AND agent_id = :agent_id AND decide_time IS NULL
@@ -364,10 +365,10 @@ APPROVAL = text(
 
 
 def approvals_statement(filters: Iterable[str]) -> TextClause:
-    """Returns the listing of approvals with just these conditions.
+    """Returns the statement that lists approvals with the given filters.
 
     Args:
-        filters: Names out of agent_id, pending, after.
+        filters: Names of filters: agent_id, pending, after.
     """
     conditions = "".join(f" AND {_APPROVAL_FILTERS[name]}" for name in filters)
     return text(
@@ -398,7 +399,7 @@ _SUMS = """
        coalesce(bool_or(usage_estimated), false) AS usage_estimated
 """
 
-# The run of a group costs what the runs of its members cost, which are counted.
+# Usage of a group run is the usage of the runs of its members, which are counted themselves.
 _COUNTED = "conversation_id NOT LIKE 'group-%'"
 USAGE = text(f"""
 SELECT {_SUMS}
@@ -407,7 +408,7 @@ SELECT {_SUMS}
    AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id) AND {_COUNTED}
 """)
 
-# From here on: the worker's statements, over all tenants and few columns.
+# Statements of the worker role: rows of all tenants, a limited set of columns.
 
 USAGE_OF_PROJECTS = text(f"""
 SELECT project_id, {_SUMS}
@@ -423,11 +424,11 @@ UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
 RETURNING id, attempt, state
 """)
 
-# Runs whose lease ran out come first: there are as many as gateways can hold, at most. Then
-# those that wait: the first of each project, then the second of each, and so on. What is locked
-# is passed over after the choice, so that no more than the chosen rows are locked. The answer
-# says for each chosen run whether it was taken, and how far the turn of the projects went.
-# Runs of memory agents have a queue of their own, which is looked at after this one.
+# Runs with an expired lease come first; gateways hold a limited number of them. Queued runs
+# follow: the first of each project, then the second of each, and so on. Locked rows are skipped
+# after the choice, so that only chosen rows are locked. The result has for each chosen run whether
+# it was taken, and the last project that was searched. Runs of memory agents have a separate
+# queue, which is claimed afterwards.
 CLAIM = text(f"""
 WITH RECURSIVE {projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind <> 'SLEEPTIME'")},
 held AS (
@@ -490,9 +491,9 @@ SELECT seen.projects, seen.last_project, chosen.project_id, chosen.id, chosen.ro
  ORDER BY chosen.queued, chosen.round, chosen.turn, chosen.since
 """)
 
-# The first run of each project, then the second, and so on, like other runs. A project whose
-# memory agents have used their tokens of the hour waits, and all wait when those of the server
-# are used. Their runs wait for every other run of their conversation.
+# In the same order as other runs: the first of each project, then the second, and so on. Projects
+# whose memory agents used their tokens per hour wait; if the tokens per hour of the server are
+# used, all projects wait. A run of a memory agent waits for all other runs of its conversation.
 CLAIM_MEMORY_RUNS = text(f"""
 WITH RECURSIVE {
     projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
@@ -552,14 +553,14 @@ UPDATE gateway.runs run
 RETURNING run.project_id, run.id
 """)
 
-# The key of the table leads with the project, so each run is one look into its index.
+# The primary key begins with the project, so each run is one index lookup.
 MARKS = text("""
 SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
   FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS wanted(project_id, id)
   JOIN gateway.runs run ON run.project_id = wanted.project_id AND run.id = wanted.id
 """)
 
-# Whoever takes such a run counts a lost holder; this one is none.
+# The gateway that claims a released run adds 1 to lost_holders, but this holder was not lost.
 RELEASE = text(f"""
 UPDATE gateway.runs
    SET lease_until = now() - interval '1 second', lost_holders = lost_holders - 1

@@ -1,4 +1,4 @@
-"""Runs in PostgreSQL; the contract is `domain.RunStore`."""
+"""Stores runs in PostgreSQL; implements `domain.RunStore`."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ from strata.shared.errors import (
 )
 
 _ACCEPT_ATTEMPTS = 10
-# Projects with queued runs that one statement looks at, and such statements of one claim.
+# Projects with queued runs that one claim statement searches, and claim statements of one call.
 _CLAIM_PROJECTS = 64
-_CLAIM_LOOKS = 8
+_CLAIM_STATEMENTS = 8
 _ANY_NUMBER = 2**31 - 1
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """How this gateway holds runs; times in seconds.
+    """Terms of the leases that this gateway holds on runs; times in seconds.
 
     Attributes:
-        owner: Names this gateway process; never used twice.
-        lease_s: How long a run stays held without a heartbeat.
-        run_s: How long a run may take from its first dispatch.
-        quotas: Runs that a project may have.
-        address: Where other gateways reach this one; empty if they do not.
+        owner: ID of this gateway process; unique for each start.
+        lease_s: Time after which a lease that is not renewed expires.
+        run_s: Time limit of a run, counted from its first dispatch.
+        quotas: Limits of the runs of one project.
+        address: Address of this gateway for other gateways; empty if they cannot reach it.
     """
 
     owner: str
@@ -84,12 +84,12 @@ class LeaseTerms:
 
 
 class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
-    """Runs of all projects.
+    """Stores the runs of all projects.
 
     Args:
-        database: As the service role; every transaction names its project.
-        worker: As the worker role; for leases, over all projects.
-        terms: How this gateway holds runs.
+        database: Connections with the service role; each transaction is limited to one project.
+        worker: Connections with the worker role, for leases of the runs of all projects.
+        terms: Terms of the leases of this gateway.
     """
 
     def __init__(self, database: Database, worker: Database, terms: LeaseTerms) -> None:
@@ -103,7 +103,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         PostgresMemoryRuns.__init__(self, database, worker, holder)
         self._worker = worker
         self._terms = terms
-        # The project after which the next one has its turn.
+        # The next claim begins with the project after this one.
         self._after = ""
 
     async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
@@ -117,8 +117,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
                 return accepted
             if new.on_approval is OnApproval.ANSWER and row["pending_id"] != new.approval_id:
                 raise not_open(await self.approval(principal.project_id, new.approval_id))
-            # Another run of the conversation, or of the request_id, was committed in the
-            # same moment: now it can be seen.
+            # Another run of the conversation or with the request_id was committed at the same
+            # time: the next statement reads it.
         raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
 
     async def accept_within(
@@ -127,7 +127,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         """Stores a run within the transaction of the caller, who commits it; see `accept`.
 
         Returns:
-            None if another run of the conversation was committed in the same moment: try again in
+            None if another run of the conversation was committed at the same time: try again in
             another transaction.
         """
         return self._accepted(new, await self._offer(connection, new, may_start=may_start))
@@ -206,25 +206,25 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         """See `RunStore.find_request`."""
         values = {"project_id": project_id, "request_id": request_id}
         async with self._transaction(project_id, read_only=True) as connection:
-            found = await connection.execute(sql.FIND_REQUEST, values)
-            row = found.mappings().one_or_none()
+            result = await connection.execute(sql.FIND_REQUEST, values)
+            row = result.mappings().one_or_none()
         return None if row is None else _run(row)
 
     async def list(
         self, project_id: str, which: RunFilter, *, before: str | None, limit: int
     ) -> Sequence[Run]:
         """See `RunStore.list`."""
-        given: dict[str, object] = {
+        conditions: dict[str, object] = {
             "agent_id": which.agent_id,
             "conversation_id": which.conversation_id,
             "states": sorted(which.states),
             "before": before,
         }
-        filters = {name: value for name, value in given.items() if value}
+        filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
         async with self._transaction(project_id, read_only=True) as connection:
-            found = await connection.execute(sql.list_statement(filters), values)
-            return [_run(row) for row in found.mappings()]
+            result = await connection.execute(sql.list_statement(filters), values)
+            return [_run(row) for row in result.mappings()]
 
     async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
         """See `RunStore.events`."""
@@ -250,8 +250,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         """See `RunStore.marks`."""
         values = {"project_ids": [run[0] for run in runs], "run_ids": [run[1] for run in runs]}
         async with self._worker.system_transaction(read_only=True) as connection:
-            found = await connection.execute(sql.MARKS, values)
-            return [(row["project_id"], _mark(row["id"], row)) for row in found.mappings()]
+            result = await connection.execute(sql.MARKS, values)
+            return [(row["project_id"], _mark(row["id"], row)) for row in result.mappings()]
 
     async def load(self, project_id: str, run_id: str) -> Dispatch:
         """See `RunStore.load`."""
@@ -357,25 +357,25 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
     ) -> Sequence[Approval]:
         """See `RunStore.approvals`."""
-        given: dict[str, object] = {
+        conditions: dict[str, object] = {
             "agent_id": which.agent_id,
             "pending": not which.include_decided,
             "after": after,
         }
-        filters = {name: value for name, value in given.items() if value}
+        filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
         values.pop("pending", None)
         async with self._transaction(project_id, read_only=True) as connection:
-            found = await connection.execute(sql.approvals_statement(filters), values)
-            return [_approval(row) for row in found.mappings()]
+            result = await connection.execute(sql.approvals_statement(filters), values)
+            return [_approval(row) for row in result.mappings()]
 
     async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
         """See `RunStore.asked_by`."""
         async with self._transaction(project_id, read_only=True) as connection:
-            found = await connection.execute(
+            result = await connection.execute(
                 sql.ASKED_BY, {"project_id": project_id, "run_id": run_id}
             )
-            row = found.mappings().one_or_none()
+            row = result.mappings().one_or_none()
         if row is None:
             raise run_not_found(run_id)
         return _principal(row), row["max_steps"]
@@ -388,8 +388,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             "limit": limit,
         }
         async with self._worker.system_transaction() as connection:
-            found = await connection.execute(sql.DUE, values)
-            return [DueApproval(row.project_id, row.id, row.expire_time) for row in found]
+            result = await connection.execute(sql.DUE, values)
+            return [DueApproval(row.project_id, row.id, row.expire_time) for row in result]
 
     async def usage(
         self, project_id: str, start: datetime, end: datetime, agent_id: str
@@ -406,8 +406,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         """See `RunStore.usage_of_projects`."""
         values = {"project_ids": list(project_ids), "start": start, "end": end}
         async with self._worker.system_transaction(read_only=True) as connection:
-            found = await connection.execute(sql.USAGE_OF_PROJECTS, values)
-            return {row["project_id"]: _usage_sum(row) for row in found.mappings()}
+            result = await connection.execute(sql.USAGE_OF_PROJECTS, values)
+            return {row["project_id"]: _usage_sum(row) for row in result.mappings()}
 
     async def renew(self, run_ids: Sequence[str]) -> Sequence[RenewedLease]:
         """See `RunStore.renew`."""
@@ -418,10 +418,10 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             "run_ids": list(run_ids),
         }
         async with self._worker.system_transaction() as connection:
-            found = await connection.execute(sql.RENEW, values)
+            result = await connection.execute(sql.RENEW, values)
             return [
                 RenewedLease(row["id"], row["attempt"], row["state"] == RunState.CANCELLING)
-                for row in found.mappings()
+                for row in result.mappings()
             ]
 
     async def claim(
@@ -431,8 +431,9 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         terms = self._terms
         counts = Counter(held or {})
         claimed: list[tuple[str, str]] = []
-        # Runs of many projects can all wait for something: then the next look goes on from there.
-        for _ in range(_CLAIM_LOOKS):
+        # If no run of the searched projects can start, the next statement searches the projects
+        # after them.
+        for _ in range(_CLAIM_STATEMENTS):
             before = self._after
             values = {
                 "owner": terms.owner,
@@ -450,7 +451,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
                 async with self._worker.system_transaction() as connection:
                     rows = (await connection.execute(sql.CLAIM, values)).mappings().all()
             except IntegrityError:
-                # A conversation was taken by a new run in the same moment; the next poll sees it.
+                # A new run of a conversation started at the same time; the next poll reads it.
                 return claimed
             taken = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
             claimed += taken
@@ -463,14 +464,14 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
     async def release(self) -> int:
         """See `RunStore.release`."""
         async with self._worker.system_transaction() as connection:
-            found = await connection.execute(sql.RELEASE, {"owner": self._terms.owner})
-            return len(found.all())
+            result = await connection.execute(sql.RELEASE, {"owner": self._terms.owner})
+            return len(result.all())
 
     async def release_others(self) -> int:
         """See `RunStore.release_others`."""
         async with self._worker.system_transaction() as connection:
-            found = await connection.execute(sql.RELEASE_OTHERS, {"owner": self._terms.owner})
-            return len(found.all())
+            result = await connection.execute(sql.RELEASE_OTHERS, {"owner": self._terms.owner})
+            return len(result.all())
 
     def _transaction(
         self, project_id: str, *, read_only: bool = False
@@ -479,7 +480,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
 
 
 def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object) -> str:
-    """Returns the project after which the next claim begins; empty for the first one."""
+    """Returns the project after which the next claim begins; empty to begin with the first."""
     chosen = [row for row in rows if row["id"] is not None]
     if len(chosen) == limit:
         queued = [row for row in chosen if row["queued"]]
@@ -487,9 +488,9 @@ def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object)
             return before
         if queued[-1]["round"] == 1:
             return str(queued[-1]["project_id"])
-    # Each of these projects that has a run which may start had its turn.
-    seen = rows[0]
-    return str(seen["last_project"]) if seen["projects"] == _CLAIM_PROJECTS else ""
+    # A run was taken from each searched project that has one which may start.
+    first = rows[0]
+    return str(first["last_project"]) if first["projects"] == _CLAIM_PROJECTS else ""
 
 
 def _mark(run_id: str, row: Mapping[Any, Any]) -> RunMark:
@@ -498,8 +499,8 @@ def _mark(run_id: str, row: Mapping[Any, Any]) -> RunMark:
 
 
 async def _get(connection: AsyncConnection, project_id: str, run_id: str) -> Run:
-    found = await connection.execute(sql.GET, {"project_id": project_id, "run_id": run_id})
-    row = found.mappings().one_or_none()
+    result = await connection.execute(sql.GET, {"project_id": project_id, "run_id": run_id})
+    row = result.mappings().one_or_none()
     if row is None:
         raise run_not_found(run_id)
     return _run(row)
