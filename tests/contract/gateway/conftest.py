@@ -1,4 +1,4 @@
-"""The run store on a fresh database, as several gateways see it."""
+"""Fixtures with several gateways on one fresh database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run store as several gateways on one database see it."""
+"""Run stores of several gateways on one database."""
 
 from __future__ import annotations
 

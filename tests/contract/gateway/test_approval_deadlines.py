@@ -1,4 +1,4 @@
-"""Deadlines that approve, and answers whose runs come to nothing, on the real store."""
+"""Approvals by default at a deadline, and answers whose runs fail; on the real PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for approval on the real store: who may go on with a conversation, and when."""
+"""Pending approvals and the messages that a conversation accepts; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_after_the_deadline_messages_go_on_and_answers_do_not(gateways: Ga
     assert await gateways.second.claim(10) == [(PROJECT, queued.run.id)]
 
 
-async def test_a_message_may_deny_what_is_asked_for(gateways: Gateways) -> None:
+async def test_message_may_deny_a_pending_approval(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     approval_id, ending = asking()
     await gateways.first.finish(fence, ending, events(1), take_next=True)

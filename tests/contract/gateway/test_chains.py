@@ -1,4 +1,4 @@
-"""What every implementation of `ChainStore` has to do; run on the real PostgreSQL."""
+"""Contract of `ChainStore`; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_chain_is_of_one_project(gateways: Gateways) -> None:
     assert caught.value.reason is Reason.RUN_NOT_FOUND
 
 
-async def test_a_run_waits_for_what_it_has_asked_and_what_is_not_over(gateways: Gateways) -> None:
+async def test_run_waits_for_its_unfinished_child_runs(gateways: Gateways) -> None:
     parent = new_run("conversation-0")
     await gateways.first.accept(parent)
     running = new_run("conversation-1", parent_run_id=parent.id)
@@ -92,7 +92,7 @@ async def test_who_waits_for_whom_is_followed_from_a_conversation(gateways: Gate
     assert await gateways.second.waits("project-2", "conversation-b") == []
 
 
-async def test_who_waits_in_a_circle_is_told_once(gateways: Gateways) -> None:
+async def test_conversations_that_wait_for_each_other_are_listed_once(gateways: Gateways) -> None:
     store = gateways.first
     ada, bob = new_run("conversation-a"), new_run("conversation-b")
     for run in (ada, bob):
@@ -105,7 +105,7 @@ async def test_who_waits_in_a_circle_is_told_once(gateways: Gateways) -> None:
     }
 
 
-async def test_nobody_waits_for_what_is_over(gateways: Gateways) -> None:
+async def test_run_does_not_wait_for_finished_child_runs(gateways: Gateways) -> None:
     store = gateways.first
     ada = new_run("conversation-a")
     await store.accept(ada)

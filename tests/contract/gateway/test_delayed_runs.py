@@ -1,4 +1,4 @@
-"""Runs that may not start before a time, on the real store."""
+"""Runs with a start time; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_run_that_may_not_start_yet_holds_up_no_other_run_of_its_convers
 
 
 @pytest.mark.parametrize("take_next", [True, False])
-async def test_the_end_of_a_run_does_not_start_what_may_not_start_yet(
+async def test_end_of_a_run_does_not_start_runs_that_are_not_due(
     gateways: Gateways, take_next: bool
 ) -> None:
     fence = await taken(gateways.first, "gateway-1")

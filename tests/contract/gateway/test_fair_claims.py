@@ -54,7 +54,7 @@ async def test_the_oldest_run_of_a_project_is_claimed_first(gateways: Gateways) 
     assert [(await gateways.second.claim(1))[0][1] for _ in runs] == runs
 
 
-async def test_a_project_is_claimed_for_up_to_its_share_with_what_it_holds(
+async def test_share_of_a_project_includes_the_runs_that_it_holds(
     gateways: Gateways,
 ) -> None:
     for project in ("project-a", "project-b"):

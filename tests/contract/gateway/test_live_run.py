@@ -1,4 +1,4 @@
-"""The log of a run under way, on the real store."""
+"""Events of a running run: stored, shown and withdrawn; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SlowToTell(PostgresRunStore):
         return following
 
 
-async def test_what_is_stored_while_a_run_is_dispatched_again_is_not_taken_for_another_gateways(
+async def test_flush_during_a_redispatch_uses_the_new_attempt(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SlowToTell(gateways)
@@ -121,7 +121,7 @@ def stored_message(message_id: str, tokens: int = 0) -> RunEvent:
     return RunEvent(message_stored=MessageStored(message=message))
 
 
-async def test_nothing_is_shown_before_it_is_stored_and_deltas_wait_behind_it(
+async def test_events_are_shown_once_stored_and_deltas_keep_their_order(
     gateways: Gateways,
 ) -> None:
     store = FailingStore(gateways)
@@ -197,7 +197,9 @@ async def test_step_made_again_withdraws_its_message_before_new_text_comes(
     assert shown[2].step_restarted.message_id == "message-1"
 
 
-async def test_step_gone_on_with_its_reply_is_not_withdrawn(gateways: Gateways) -> None:
+async def test_text_of_a_step_that_is_continued_with_its_reply_is_not_withdrawn(
+    gateways: Gateways,
+) -> None:
     run = await live_run(FailingStore(gateways))
     with run.subscribe(0, tokens=True) as (_, subscription):
         await run.append(step_event(1, "message-1"))
@@ -244,7 +246,7 @@ async def finished_usage(run: LiveRun, reported: Usage) -> Usage:
     return finished.usage
 
 
-async def test_reply_under_way_when_its_process_dies_is_counted_by_estimate(
+async def test_tokens_of_a_reply_cut_off_by_a_crash_are_estimated(
     gateways: Gateways,
 ) -> None:
     run = await live_run(FailingStore(gateways))
@@ -336,7 +338,7 @@ async def test_text_that_is_not_stored_when_the_run_ends_is_withdrawn_in_the_sto
     ],
     ids=["no text was streamed", "the text is stored", "agent_loop withdrew it"],
 )
-async def test_nothing_is_withdrawn_at_the_end_where_no_text_is_left_over(
+async def test_run_without_unstored_text_ends_without_withdrawing_text(
     gateways: Gateways, events: list[RunEvent]
 ) -> None:
     run = await live_run(FailingStore(gateways))

@@ -201,7 +201,7 @@ async def test_a_very_long_range_is_read_in_parts(gateways: Gateways) -> None:
     assert (await mark(gateways)).processed_message_id == f"message-{newest}"
 
 
-async def test_what_did_not_fit_into_a_run_is_read_by_the_next_one_at_once(
+async def test_turns_beyond_the_size_of_a_run_are_read_by_the_next_run_immediately(
     gateways: Gateways,
 ) -> None:
     await turn(gateways, 9, frequency=5)
@@ -246,7 +246,7 @@ async def test_a_run_that_dies_with_its_gateway_is_taken_over_with_its_range(
     assert range_of(await claimed(gateways.second)) == (2, 4)
 
 
-async def test_nobody_else_waits_for_queued_runs_of_memory_agents(gateways: Gateways) -> None:
+async def test_other_runs_do_not_wait_for_queued_runs_of_memory_agents(gateways: Gateways) -> None:
     await turn(gateways, 2)
     assert await gateways.second.claim(10) == []
     conversation = default_conversation_id(MEMORY_AGENT)

@@ -1,4 +1,4 @@
-"""Old events, deliveries and webhooks are deleted in batches, on the real store."""
+"""Old events, deliveries and webhooks are deleted in batches; on the real PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every implementation of `RunStore` has to do; run on the real PostgreSQL."""
+"""Contract of `RunStore`; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
     assert run.finish_time is not None
 
 
-async def test_what_the_client_sent_is_deleted_when_the_run_ends(gateways: Gateways) -> None:
+async def test_payload_is_deleted_when_the_run_ends(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     queued = await gateways.first.accept(new_run())
     await gateways.first.cancel(PROJECT, queued.run.id, b"finished")
@@ -310,7 +310,7 @@ async def test_released_runs_are_free_at_once(gateways: Gateways) -> None:
     assert await gateways.second.claim(10) == [(PROJECT, fence.run_id)]
 
 
-async def test_the_only_gateway_frees_what_dead_ones_held_and_keeps_its_own(
+async def test_single_gateway_releases_runs_of_dead_gateways_and_keeps_its_own(
     gateways: Gateways,
 ) -> None:
     dead = await taken(gateways.first, "gateway-1", "conversation-dead")

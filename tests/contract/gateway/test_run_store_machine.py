@@ -1,4 +1,4 @@
-"""Random lives of runs in the real store: what must hold holds after every step."""
+"""Invariants of the run store after random operations; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Machine(RuleBasedStateMachine):
             assert stored[run_id].state.active != (run_id in self.over)
 
 
-async def test_random_lives_of_runs(databases: Services) -> None:
+async def test_random_sequences_of_operations_keep_the_invariants(databases: Services) -> None:
     urls = await databases.of(MIGRATIONS)
     machine = type(
         "BoundMachine",

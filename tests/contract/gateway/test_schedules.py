@@ -1,4 +1,4 @@
-"""Schedules on the real store, as several gateways on one database see them."""
+"""Schedules of several gateways on one database; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_a_run_that_is_not_over_has_the_tick_skipped_or_the_next_run_queue
 
 
 @pytest.mark.parametrize("reason", [Reason.AGENT_NOT_FOUND, Reason.CONVERSATION_NOT_FOUND])
-async def test_a_run_that_fails_because_its_agent_is_gone_disables_the_schedule(
+async def test_run_that_fails_because_its_agent_was_deleted_disables_the_schedule(
     gateways: Gateways, reason: Reason
 ) -> None:
     store = store_of(gateways)
@@ -350,7 +350,7 @@ async def test_a_single_time_that_passes_during_a_pause_runs_at_the_resumption(
     assert await store.fire(PROJECT, schedule.id) is not None
 
 
-async def test_a_paused_schedule_makes_up_for_nothing(gateways: Gateways) -> None:
+async def test_paused_schedule_does_not_catch_up(gateways: Gateways) -> None:
     store = store_of(gateways)
     schedule = await store.create(PROJECT, new_schedule())
     await set_back(gateways, schedule, 30)

@@ -1,4 +1,4 @@
-"""The statement that ends a run queues its deliveries, on the real store."""
+"""The statement that ends a run queues its deliveries; on the real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_the_end_of_a_run_is_one_statement_with_webhooks_and_without(
     assert await deliveries(store) == [fence.run_id]
 
 
-async def test_who_lost_the_run_queues_nothing(gateways: Gateways) -> None:
+async def test_gateway_that_lost_the_lease_queues_no_delivery(gateways: Gateways) -> None:
     store = store_of(gateways)
     await store.create(PROJECT, new_webhook())
     fence = await taken(gateways.first, "gateway-1")
@@ -81,7 +81,7 @@ async def test_webhooks_of_another_project_get_nothing(gateways: Gateways) -> No
     assert await deliveries(store, "project-2") == []
 
 
-async def test_a_late_answer_changes_nothing_of_a_later_attempt(gateways: Gateways) -> None:
+async def test_late_answer_does_not_change_a_later_attempt(gateways: Gateways) -> None:
     store = store_of(gateways)
     await store.create(PROJECT, new_webhook())
     fence = await taken(gateways.first, "gateway-1")

@@ -1,4 +1,4 @@
-"""A scripted gateway, and the command line in front of it."""
+"""Fixtures: a scripted gateway, and the command line connected to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line on a pseudo-terminal, with somebody who types and looks."""
+"""The command line on a pseudo-terminal; tests type and read the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that does what a test says: real gRPC on a real socket, with the real interceptors."""
+"""A gateway with scripted answers: real gRPC on a real socket, with the real interceptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for approval of the scripted gateway."""
+"""Approvals of the scripted gateway."""
 
 from __future__ import annotations
 

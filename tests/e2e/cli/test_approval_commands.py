@@ -1,4 +1,4 @@
-"""``strata approvals``: what is shown of requests, and what is answered."""
+"""Commands of ``strata approvals``: what they print and send."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def waiting(approval_id: str = "approval-1", **fields: object) -> pb.Approval:
     return pb.Approval(request=request, agent_id="agent-1", **fields)  # type: ignore[arg-type]
 
 
-async def test_what_waits_is_listed_and_shown(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_pending_approvals_are_listed_and_shown(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
     assert len((await strata("approvals", "list")).out.splitlines()) == 1
     gateway.runs.approvals = [
         waiting(),
@@ -53,7 +55,7 @@ async def test_what_waits_is_listed_and_shown(strata: Run, gateway: ScriptedGate
     assert (gone.code, "APPROVAL_NOT_FOUND" in gone.err) == (1, True)
 
 
-async def test_calls_of_the_client_are_told_and_answered_with_what_they_returned(
+async def test_client_calls_are_marked_and_answered_with_their_return_values(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     asked = waiting()

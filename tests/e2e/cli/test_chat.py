@@ -1,4 +1,4 @@
-"""``strata chat`` without a terminal: replies on standard output, all else on standard error."""
+"""``strata chat`` without a terminal: replies on standard output, the rest on standard error."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_each_line_of_the_input_is_a_message(strata: Run, gateway: Scripte
     assert len({request.request_id for request in gateway.runs.sent}) == 2
 
 
-async def test_tools_memory_edits_and_thoughts_are_told(
+async def test_tool_calls_memory_edits_and_reasoning_are_printed(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     gateway.runs.on_send = play(
@@ -104,7 +104,7 @@ async def test_tools_memory_edits_and_thoughts_are_told(
         ("", "  memory block human, revision 4"),
     ],
 )
-async def test_edits_that_change_no_text_are_told_in_words(
+async def test_edits_that_do_not_change_text_are_described(
     strata: Run, gateway: ScriptedGateway, operation: str, sentence: str
 ) -> None:
     gateway.runs.on_send = play(
@@ -136,7 +136,7 @@ async def test_a_long_edit_is_shortened(strata: Run, gateway: ScriptedGateway) -
     assert all(len(line) < 210 for line in lines)
 
 
-async def test_a_failed_tool_says_why(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_failure_of_a_tool_is_printed(strata: Run, gateway: ScriptedGateway) -> None:
     gateway.runs.on_send = play(
         started(),
         step(),
@@ -235,7 +235,7 @@ async def test_an_unknown_agent_is_not_created_unasked(
     assert [agent.name for agent in gateway.agents.agents] == ["ann"]
 
 
-async def test_what_the_gateway_refuses_is_not_tried_again(
+async def test_requests_that_the_gateway_refuses_are_not_repeated(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     async def refuse(_: Any) -> AsyncIterator[Any]:

@@ -1,4 +1,4 @@
-"""Commands against a gateway: what they print for people and for programs, and exit codes."""
+"""Commands with a gateway: text and JSON output, and exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ann(gateway: ScriptedGateway) -> Any:
     return gateway.agents.add("ann")
 
 
-async def test_status_tells_version_agents_and_services(strata: Run, ann: Any) -> None:
+async def test_status_prints_version_agents_and_services(strata: Run, ann: Any) -> None:
     done = await strata("status")
     assert done.code == 0, done
     assert "version: 9.9.9" in done.out
@@ -50,7 +50,9 @@ async def test_status_fails_when_a_service_is_silent(
     assert report["services"]["tool_execution"].startswith("does not answer")
 
 
-async def test_nothing_there_is_exit_code_three(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_unreachable_gateway_is_exit_code_three(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
     await gateway.stop()
     done = await strata("agents", "list")
     assert done.code == 3
@@ -59,7 +61,7 @@ async def test_nothing_there_is_exit_code_three(strata: Run, gateway: ScriptedGa
     assert done.out == ""
 
 
-async def test_a_wrong_key_is_said_so(strata: Run) -> None:
+async def test_wrong_key_is_reported(strata: Run) -> None:
     done = await strata("agents", "list", "--api-key", "wrong")
     assert done.code == 1
     assert "The API key is not valid. [CREDENTIALS_INVALID]" in done.err
@@ -177,13 +179,11 @@ async def test_a_change_of_a_list_that_cannot_be_is_wrong_usage(
     assert list(ann.tools) == ["a", "b"]
 
 
-async def test_an_update_of_nothing_is_wrong_usage(strata: Run, ann: Any) -> None:
+async def test_update_without_changes_is_wrong_usage(strata: Run, ann: Any) -> None:
     assert (await strata("agents", "update", "ann")).code == 2
 
 
-async def test_nothing_is_deleted_without_consent(
-    strata: Run, gateway: ScriptedGateway, ann: Any
-) -> None:
+async def test_delete_needs_confirmation(strata: Run, gateway: ScriptedGateway, ann: Any) -> None:
     refused = await strata("agents", "delete", "ann")
     assert refused.code == 2
     assert gateway.agents.deleted == []
@@ -222,7 +222,7 @@ async def test_an_edit_shows_its_diff(strata: Run, gateway: ScriptedGateway, ann
     assert gateway.blocks.block.value == "Name: Ann\nCity: Oslo"
 
 
-async def test_an_edit_without_a_change_writes_nothing(
+async def test_edit_without_changes_does_not_write(
     strata: Run, gateway: ScriptedGateway, ann: Any
 ) -> None:
     value = gateway.blocks.block.value
@@ -382,7 +382,7 @@ async def test_doctor_names_the_service_that_is_silent(
         (UnavailableError("Gone."), 0, "fail", "Gone."),
     ],
 )
-async def test_doctor_tells_what_tools_run_in(
+async def test_doctor_prints_the_sandbox_of_tools(
     strata: Run,
     gateway: ScriptedGateway,
     open_folder: Path,
@@ -405,7 +405,7 @@ async def test_doctor_tells_what_tools_run_in(
     assert done.code == (verdict == "fail")
 
 
-async def test_doctor_works_while_nothing_runs(strata: Run, open_folder: Path) -> None:
+async def test_doctor_works_without_a_running_gateway(strata: Run, open_folder: Path) -> None:
     data = open_folder / "data"
     (data / "secrets").mkdir(parents=True)
     (data / "secrets").chmod(0o700)

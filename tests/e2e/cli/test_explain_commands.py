@@ -1,4 +1,4 @@
-"""``strata runs explain`` and ``strata runs steps``: what they print."""
+"""Output of ``strata runs explain`` and ``strata runs steps``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata mcp``: what is asked of the gateway, and what is shown."""
+"""Commands of ``strata mcp``: what they send and print."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_program_and_a_url_are_added_shown_and_removed(
     assert "MCP_SERVER_NOT_FOUND" in gone.err
 
 
-async def test_what_an_update_does_not_name_stays(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_update_keeps_fields_without_an_option(strata: Run, gateway: ScriptedGateway) -> None:
     url = ("--url", "https://wiki.example.org/mcp")
     options = ("--bearer", "TOKEN", "--header-secret", "X-Key=KEY", "--calls", "2")
     await strata("mcp", "servers", "add", "wiki", *url, *options)
@@ -167,7 +167,7 @@ async def test_without_a_browser_its_address_is_pasted(
     assert (completed.code, completed.state, completed.issuer) == ("c+1", "st4te", "")
 
 
-async def test_adding_a_server_that_does_not_answer_fails_and_says_so(strata: Run) -> None:
+async def test_adding_an_unreachable_server_fails_with_a_message(strata: Run) -> None:
     done = await strata("mcp", "servers", "add", "wiki", "--url", UNREACHABLE)
     assert done.code == 1
     assert "nobody answers there" in done.err

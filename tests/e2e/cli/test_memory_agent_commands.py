@@ -29,7 +29,7 @@ async def test_agent_is_created_with_a_memory_agent(gateway: ScriptedGateway, st
     assert (request.enable_sleeptime, request.sleeptime_agent_frequency) == (True, 3)
 
 
-async def test_sleep_runs_the_memory_agent_and_says_how_to_undo_it(
+async def test_sleep_runs_the_memory_agent_and_prints_how_to_undo_it(
     gateway: ScriptedGateway, strata: Run
 ) -> None:
     agent = gateway.agents.add("bo")
@@ -46,7 +46,7 @@ async def test_sleep_runs_the_memory_agent_and_says_how_to_undo_it(
     assert f"strata memory revert {agent.memory_agent_id} --run {RUN}" in done.err
 
 
-async def test_sleep_says_when_there_is_nothing_to_read(
+async def test_sleep_reports_that_there_are_no_new_turns(
     gateway: ScriptedGateway, strata: Run
 ) -> None:
     gateway.agents.add("bo").enable_sleeptime = True
@@ -54,7 +54,7 @@ async def test_sleep_says_when_there_is_nothing_to_read(
     assert (done.code, done.out.strip()) == (0, "Its memory agent has read all messages.")
 
 
-async def test_sleep_of_an_agent_without_memory_agent_says_how_to_give_it_one(
+async def test_sleep_of_an_agent_without_memory_agent_prints_how_to_add_one(
     gateway: ScriptedGateway, strata: Run
 ) -> None:
     gateway.agents.add("bo")
@@ -63,9 +63,7 @@ async def test_sleep_of_an_agent_without_memory_agent_says_how_to_give_it_one(
     assert "strata agents update bo --sleeptime" in done.err
 
 
-async def test_show_says_what_is_not_read_and_what_failed(
-    gateway: ScriptedGateway, strata: Run
-) -> None:
+async def test_show_lists_unread_turns_and_failures(gateway: ScriptedGateway, strata: Run) -> None:
     agent = gateway.agents.add("bo")
     agent.enable_sleeptime, agent.memory_agent_id = True, new_id("agent")
     agent.sleeptime_agent_frequency = 5
@@ -85,7 +83,7 @@ async def test_show_says_what_is_not_read_and_what_failed(
         assert text in done.out
 
 
-async def test_ingest_says_what_has_begun_and_show_how_far_it_is(
+async def test_ingest_prints_its_start_and_show_prints_its_progress(
     gateway: ScriptedGateway, strata: Run
 ) -> None:
     agent = gateway.agents.add("bo")

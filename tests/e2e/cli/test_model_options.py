@@ -1,4 +1,4 @@
-"""Which models there are and what is known of them, and which an agent has."""
+"""Commands that list models and their properties, and options that choose one for an agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_change_of_the_fallback_models_keeps_the_rest_of_the_configuration
     assert (agent.model.handle, list(agent.model.fallback_models)) == ("a/one", [])
 
 
-async def test_window_that_nobody_names_is_listed_as_unknown(
+async def test_model_without_a_known_context_window_is_listed_as_unknown(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     gateway.models.models = [
@@ -55,7 +55,7 @@ async def test_window_that_nobody_names_is_listed_as_unknown(
     assert "strata models probe HANDLE" in done.err
 
 
-async def test_probe_shows_what_was_found_and_what_could_not_be_asked(
+async def test_probe_shows_results_and_failed_requests(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     gateway.models.findings = pb.ProbeModelResponse(

@@ -48,7 +48,9 @@ async def test_update_changes_one_setting_and_keeps_the_other(
         assert agent.packaging == expected
 
 
-async def test_show_says_that_messages_are_packed(gateway: ScriptedGateway, strata: Run) -> None:
+async def test_show_prints_that_messages_are_packaged(
+    gateway: ScriptedGateway, strata: Run
+) -> None:
     agent = gateway.agents.add("bo")
     assert "packed" not in (await strata("agents", "show", "bo")).out
     agent.packaging.pack_user_messages = True

@@ -1,4 +1,4 @@
-"""``strata runs record``: where the recording goes, and what is said of it."""
+"""``strata runs record``: where it writes the recording, and what it prints."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def test_file_can_have_the_form_of_openai(
 
 
 @pytest.mark.parametrize("content", [None, "{", "\0"])
-async def test_value_that_is_no_format_is_wrong_usage(
+async def test_invalid_response_format_is_wrong_usage(
     gateway: ScriptedGateway, strata: Run, tmp_path: Path, content: str | None
 ) -> None:
     file = tmp_path / "format.json"

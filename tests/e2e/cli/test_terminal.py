@@ -118,7 +118,7 @@ async def test_an_approval_that_was_left_open_is_asked_about_before_the_next_mes
         assert await program.ends() == 0
 
 
-async def test_an_agent_is_made_if_the_person_wants_it(
+async def test_agent_is_created_after_confirmation(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
     async with on_terminal("chat", "newcomer", environment=place) as program:
@@ -136,7 +136,7 @@ async def test_an_agent_is_made_if_the_person_wants_it(
     assert [agent.name for agent in gateway.agents.agents] == ["ann", "newcomer"]
 
 
-async def test_a_line_that_ends_in_a_backslash_goes_on_in_the_next(
+async def test_line_that_ends_in_a_backslash_continues_on_the_next_line(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
     async with on_terminal("chat", "ann", environment=place) as program:

@@ -87,7 +87,7 @@ async def test_an_authority_that_is_not_known_is_not_trusted(pair: tuple[Path, P
         assert "STRATA_TLS_CA_FILE" in done.err
 
 
-async def test_without_tls_nothing_is_answered(pair: tuple[Path, Path]) -> None:
+async def test_connections_without_tls_are_refused(pair: tuple[Path, Path]) -> None:
     async with gateway(pair) as world:
         with pytest.raises(UnavailableError):
             await agent_names(world.address)

@@ -1,4 +1,4 @@
-"""A whole running Strata, and clients of it."""
+"""Fixtures: a complete running Strata, and clients of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python client in front of a whole Strata."""
+"""The Python client with a complete Strata."""
 
 from __future__ import annotations
 
@@ -190,7 +190,9 @@ async def test_two_connections_have_two_keys(world: World, client: Client) -> No
     await client.admin.WhoAmI(admin_pb.WhoAmIRequest())
 
 
-async def test_a_run_goes_on_where_the_connection_broke(world: World) -> None:
+async def test_stream_resumes_after_the_last_event_before_the_connection_broke(
+    world: World,
+) -> None:
     text = "The road is long, and it is broken in the middle, and it goes on to its end."
     held = asyncio.Event()
     agent = await world.make_agent()

@@ -1,4 +1,4 @@
-"""Functions of a Python program that agents call, in front of a whole Strata."""
+"""Python functions that agents call, with a complete Strata."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_only_the_head_of_a_function_is_sent(client: Client) -> None:
     assert held["properties"]["name"]["type"] == "string"
 
 
-async def test_what_fails_and_what_strangers_wrote_is_told(world: World, client: Client) -> None:
+async def test_failed_calls_and_untrusted_content_are_marked(world: World, client: Client) -> None:
     agent = await make(client, "a reader", forever, read_page)
     calls = (Call("forever"), Call("read_page", {"url": "a.com"}))
     world.model.script(Reply(calls=calls), say("Hm."))
@@ -132,7 +132,7 @@ async def test_what_fails_and_what_strangers_wrote_is_told(world: World, client:
     assert list(read.taint) == [message_pb2.PROVENANCE_WEB]
 
 
-async def test_what_was_left_waiting_is_answered_later(world: World, client: Client) -> None:
+async def test_pending_client_calls_are_answered_later(world: World, client: Client) -> None:
     agent = await make(client, "a sleeper", read_clipboard, forever)
     world.model.script(call("read_clipboard"), say("Rome."))
     asked = [event async for event in client.send(agent.id, "What have I copied?")]
@@ -148,7 +148,7 @@ async def test_what_was_left_waiting_is_answered_later(world: World, client: Cli
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
 
-async def test_what_a_person_has_to_decide_is_left_to_the_caller(
+async def test_calls_that_need_approval_are_left_to_the_caller(
     world: World, client: Client
 ) -> None:
     rule = tool_pb2.ToolRule(

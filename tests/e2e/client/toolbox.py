@@ -1,4 +1,4 @@
-"""Functions that become tools."""
+"""Functions that the tests turn into tools."""
 
 from __future__ import annotations
 

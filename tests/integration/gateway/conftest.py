@@ -1,4 +1,4 @@
-"""The world of `world.py` as fixtures: over both transports, or over sockets only."""
+"""Fixtures: the world of `world.py` over both transports, or over sockets only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripted agents of groups, and what the tests of groups read in a stream."""
+"""Scripted agents of groups, and checks of the events of group runs."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ async def test_bootstrap_prints_an_organisation_key_and_nothing_else(
     assert not projects.projects
 
 
-async def test_a_revoked_organisation_key_opens_nothing_any_more(world: World) -> None:
+async def test_revoked_organisation_key_is_refused(world: World) -> None:
     gateway = await world.gateway()
     made = await gateway.admin.CreateOrganizationKey(
         pb.CreateOrganizationKeyRequest(name="k"), metadata=gateway.as_organization
@@ -479,7 +479,7 @@ async def test_wrong_requests_are_refused(
         )
 
 
-async def test_an_unknown_key_is_not_found_and_what_is_not_built_says_so(world: World) -> None:
+async def test_unknown_key_is_not_found_and_unbuilt_methods_are_unimplemented(world: World) -> None:
     gateway = await world.gateway()
     admin, metadata = gateway.admin, gateway.metadata
     assert await refused(

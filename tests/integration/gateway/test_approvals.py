@@ -1,4 +1,4 @@
-"""Approvals through the gateway, in front of a scripted agent loop."""
+"""Approvals through the gateway, with a scripted agent loop."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
     return raised.value.code(), reason(raised.value)
 
 
-async def test_an_answer_goes_on_with_the_conversation(world: World) -> None:
+async def test_answer_continues_the_conversation(world: World) -> None:
     gateway = await world.gateway()
     world.tools.versions["pay"] = "v1"
     agent, approval_id = await open_approval(world, gateway)
@@ -112,7 +112,7 @@ async def test_an_answer_goes_on_with_the_conversation(world: World) -> None:
     assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
 
 
-async def test_a_changed_tool_can_only_be_denied_and_what_is_refused_loses_nothing(
+async def test_call_of_a_changed_tool_can_only_be_denied_and_refused_answers_keep_it_pending(
     world: World,
 ) -> None:
     gateway = await world.gateway()
@@ -156,7 +156,7 @@ async def read_approval(gateway: Gateway, approval_id: str) -> pb.Approval:
     return approval
 
 
-async def test_a_deadline_that_approves_goes_on_by_itself(world: World) -> None:
+async def test_approval_by_default_continues_at_its_deadline(world: World) -> None:
     gateway = await world.gateway()
     other = await world.gateway()
     agent, approval_id = world.new_agent(), new_id("approval")
@@ -207,7 +207,7 @@ async def test_an_answer_in_vain_can_be_given_again(world: World) -> None:
     )
 
 
-async def test_a_key_may_decide_and_do_nothing_else(world: World) -> None:
+async def test_key_with_the_approve_scope_can_only_decide(world: World) -> None:
     gateway = await world.gateway()
     agent, approval_id = await open_approval(world, gateway)
     request = admin_pb.CreateApiKeyRequest(name="approver", scopes=["approve"])
@@ -257,7 +257,7 @@ async def test_only_a_key_that_may_write_returns_something_in_place_of_a_tool_of
     assert (answer.decisions[0].client_return, answer.answered_by) == ("paid", key_id)
 
 
-async def test_a_key_that_may_approve_returns_what_a_tool_of_the_client_did(world: World) -> None:
+async def test_key_with_the_approve_scope_returns_results_of_client_tools(world: World) -> None:
     gateway = await world.gateway()
     _, approval_id = await open_approval(world, gateway, by_client=True)
     approver, key_id = await key_with(gateway, "approve")

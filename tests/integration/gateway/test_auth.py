@@ -1,4 +1,4 @@
-"""Keys and scopes, for every public method there is."""
+"""API keys and scopes of every public method."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_no_public_method_answers_without_a_valid_key(world: World) -> Non
     assert world.agents.calls == []
 
 
-async def test_an_internal_token_is_no_key(world: World) -> None:
+async def test_internal_token_is_not_accepted_as_a_key(world: World) -> None:
     gateway = await world.gateway()
     await anext(aiter(gateway.send(world.new_agent())))
     [caller] = world.turns.callers
@@ -125,7 +125,7 @@ async def test_only_the_token_of_a_run_lets_an_agent_in(world: World) -> None:
     assert response.agent.id == agent_id
 
 
-async def test_what_agents_call_counts_for_the_key(world: World) -> None:
+async def test_calls_of_agents_count_towards_the_limit_of_the_key(world: World) -> None:
     gateway = await world.gateway(calls_per_second=0.001, call_burst=3)
     agent_id = world.new_agent()
     await anext(aiter(gateway.send(agent_id)))
@@ -210,7 +210,7 @@ async def test_a_key_may_come_in_either_header(world: World) -> None:
         assert response.project.name == "default"
 
 
-async def test_a_revoked_key_opens_nothing_any_more(world: World) -> None:
+async def test_revoked_key_is_refused(world: World) -> None:
     gateway = await world.gateway(key_cache_s=0.2)
     other = await world.gateway(key_cache_s=0.2)
     secret, made = await key(gateway, "read")
@@ -263,7 +263,7 @@ async def refused(gateway: Gateway, secret: str) -> bool:
     return False
 
 
-async def test_a_key_that_calls_too_often_is_told_when_to_come_back(world: World) -> None:
+async def test_key_over_its_rate_limit_gets_a_retry_delay(world: World) -> None:
     gateway = await world.gateway(calls_per_second=0.001, call_burst=3)
     errors = [await status(gateway, METHODS[0], bearer(gateway.api_key)) for _ in range(4)]
     assert [error.code() for error in errors[:3]] == [grpc.StatusCode.INVALID_ARGUMENT] * 3

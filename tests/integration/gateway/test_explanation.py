@@ -1,4 +1,4 @@
-"""ExplainRun and ListSteps, from what the gateway itself stored."""
+"""ExplainRun and ListSteps, computed from the events that the gateway stored."""
 
 from __future__ import annotations
 

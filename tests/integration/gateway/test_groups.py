@@ -1,4 +1,4 @@
-"""Messages to groups: one run whose turns are runs of the members, whatever dies meanwhile."""
+"""Messages to groups: one run whose turns are runs of its members; with kills."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 
 
-async def test_each_member_speaks_in_turn_and_is_shown_what_the_others_said(world: World) -> None:
+async def test_each_member_speaks_in_turn_and_reads_the_messages_of_the_others(
+    world: World,
+) -> None:
     gateway, members = await world.gateway(), Members(world)
     group = members.group("Ada", "Bo", "Cy", max_turns=4)
     events = await collect(send(gateway, group, "Plan a trip."))
@@ -226,7 +228,7 @@ async def test_a_member_that_waits_for_an_approval_ends_the_run_and_the_group_st
     check_log(await collect(send(gateway, group)), 2)
 
 
-async def test_a_second_message_waits_for_the_first_and_goes_on_where_it_ended(
+async def test_second_message_waits_for_the_first_and_continues_after_its_last_speaker(
     world: World,
 ) -> None:
     gateway, members = await world.gateway(), Members(world)
@@ -324,7 +326,7 @@ async def test_a_member_ends_a_dynamic_run_with_the_token_and_turns_are_bounded(
 @pytest.mark.parametrize(
     "kind", [group_pb.MANAGER_TYPE_SLEEPTIME, group_pb.MANAGER_TYPE_VOICE_SLEEPTIME]
 )
-async def test_the_agent_of_a_pair_answers_alone_and_its_memory_agent_is_shown_nothing(
+async def test_agent_of_a_pair_answers_and_its_memory_agent_gets_no_message(
     world: World, kind: Any
 ) -> None:
     gateway, members = await world.gateway(), Members(world)
@@ -367,7 +369,7 @@ async def _refused(gateway: Gateway, request: Any, code: str, reason: str) -> No
     assert reason in str(caught.value.trailing_metadata())
 
 
-async def test_groups_that_cannot_answer_say_why(world: World) -> None:
+async def test_groups_that_cannot_answer_return_the_reason(world: World) -> None:
     gateway, members = await world.gateway(), Members(world)
     for group, code, reason in (
         (members.group(), "FAILED_PRECONDITION", "GROUP_INCOMPLETE"),

@@ -62,7 +62,7 @@ async def _runs_of(gateway: Gateway, agent_id: str) -> list[run_pb.Run]:
     return list((await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs)
 
 
-async def test_the_manager_agent_asks_all_members_and_answers_with_what_they_said(
+async def test_supervisor_asks_all_members_and_answers_with_their_replies(
     world: World,
 ) -> None:
     gateway, members = await world.gateway(), Members(world)
@@ -262,7 +262,7 @@ async def test_the_last_turn_of_a_swarm_cannot_hand_over(world: World) -> None:
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1"])
-async def test_a_swarm_whose_gateway_is_lost_goes_on_with_the_same_holders(
+async def test_swarm_whose_gateway_is_lost_continues_with_the_same_holders(
     network_world: World, held: str
 ) -> None:
     world, members = network_world, Members(network_world)

@@ -1,4 +1,4 @@
-"""256 idle uploads of one key leave streams for another key, at every service on the way."""
+"""256 idle uploads of one key leave streams for another key, at each service on the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gateway does for tools that send messages to other agents, and what they make of it."""
+"""Tools that send messages to other agents: their requests to the gateway and their results."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def talk(world: World) -> AsyncIterator[Talk]:
     talk.over.set()
 
 
-async def test_a_call_that_is_made_again_finds_what_it_has_asked(talk: Talk) -> None:
+async def test_repeated_call_returns_the_reply_of_its_first_message(talk: Talk) -> None:
     first = await talk.ask()
     assert first.value == {"agent_id": talk.other, "status": "answered", "reply": "Well."}
     assert first.taint == ("web",)
@@ -91,7 +91,7 @@ async def test_a_call_that_is_made_again_finds_what_it_has_asked(talk: Talk) -> 
     assert len(talk.asked()) == 2
 
 
-async def test_who_waits_too_long_is_told_so_and_gets_the_answer_later(talk: Talk) -> None:
+async def test_call_that_times_out_is_unfinished_and_its_reply_is_sent_later(talk: Talk) -> None:
     go_on = asyncio.Event()
 
     async def slow(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -142,7 +142,7 @@ class _TornStream:
         self._stream.cancel()
 
 
-async def test_a_gateway_that_dies_is_asked_again_for_the_same_run(talk: Talk) -> None:
+async def test_call_is_repeated_for_the_same_run_after_the_connection_breaks(talk: Talk) -> None:
     reply = (await talk.ask(runs=Torn(talk.runs, 2))).value
     assert (reply["status"], reply["reply"]) == ("answered", "Well.")
     assert len(talk.asked()) == 1
@@ -215,7 +215,7 @@ async def test_a_run_that_is_over_sends_nothing(talk: Talk) -> None:
     assert talk.asked() == []
 
 
-async def test_an_interrupted_run_takes_what_it_waits_for_with_it(talk: Talk) -> None:
+async def test_interrupted_run_cancels_the_runs_that_it_waits_for(talk: Talk) -> None:
     async def never(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The transparent proxy, and the border between public and internal."""
+"""The transparent proxy, and the separation of public and internal methods."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def test_a_deadline_reaches_the_service(world: World) -> None:
     assert all(remaining < 1.5 for remaining in seen)
 
 
-async def test_a_service_that_is_not_there_is_told_without_its_address(world: World) -> None:
+async def test_error_for_an_unreachable_service_hides_its_address(world: World) -> None:
     gateway = await world.gateway()
     call = gateway.channel.unary_unary("/strata.api.recall.v1.MessageService/GetMessage")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -228,7 +228,7 @@ async def test_a_service_that_is_not_there_is_told_without_its_address(world: Wo
     assert "127.0.0.1" not in (raised.value.details() or "")
 
 
-async def test_what_the_service_has_not_built_is_unimplemented(world: World) -> None:
+async def test_methods_that_the_service_lacks_are_unimplemented(world: World) -> None:
     gateway = await world.gateway()
     call = gateway.channel.unary_unary("/strata.api.agent_loop.v1.AgentService/UpdateAgent")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -334,7 +334,7 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
         assert raised.value.details() == "enough"
 
 
-async def test_nothing_is_left_of_a_forwarded_call(world: World) -> None:
+async def test_cancelled_forwarded_calls_leave_no_tasks(world: World) -> None:
     gateway = await world.gateway()
     tasks = len(asyncio.all_tasks())
     for _ in range(20):

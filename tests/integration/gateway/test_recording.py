@@ -1,4 +1,4 @@
-"""RecordRun: what the gateway gives to the agent loop, and to whom it gives a recording."""
+"""RecordRun: its request to the agent loop, and the keys that may read a recording."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def refusal(gateway: Gateway, run_id: str) -> str:
     return f"{raised.value.code().name} {reason(raised.value)}"
 
 
-async def test_agent_loop_is_given_the_log_and_what_changed_later(world: World) -> None:
+async def test_agent_loop_gets_the_log_and_later_changes(world: World) -> None:
     gateway, agent = await world.gateway(), world.new_agent()
     world.turns.script = turn_of(sent(b"one"))
     events = await collect(gateway.send(agent, "Hello.", max_steps=7))

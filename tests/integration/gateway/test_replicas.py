@@ -1,4 +1,4 @@
-"""Several gateways on one database: any of them answers for every run."""
+"""Several gateways on one database: each of them serves every run."""
 
 from __future__ import annotations
 

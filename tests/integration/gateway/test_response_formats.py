@@ -1,4 +1,4 @@
-"""The response format of a message on its way to the agent loop, and what keeps it."""
+"""The response format of a message is passed to the agent loop and kept for later turns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_every_attempt_of_a_run_has_the_format_of_its_message(world: World
 
 
 @pytest.mark.parametrize("by_default", [False, True], ids=["answered", "by default"])
-async def test_run_that_goes_on_after_an_approval_keeps_the_format(
+async def test_run_that_continues_after_an_approval_keeps_the_format(
     world: World, by_default: bool
 ) -> None:
     gateway = await world.gateway()

@@ -1,4 +1,4 @@
-"""RunService: what it refuses, lists and says of runs."""
+"""RunService: invalid requests, lists and details of runs."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_runs_are_listed_by_page(world: World) -> None:
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_many_clients_lose_nothing(world: World) -> None:
+async def test_many_concurrent_clients_get_every_event(world: World) -> None:
     gateway = await world.gateway()
     agents = [world.new_agent() for _ in range(10)]
 

@@ -259,7 +259,7 @@ async def test_the_command_line_creates_shows_pauses_and_deletes_schedules(
 
 
 @pytest.mark.parametrize("pause", [False, True])
-async def test_revoking_a_key_says_which_schedules_act_with_it_and_can_pause_them(
+async def test_revoking_a_key_lists_its_schedules_and_can_pause_them(
     world: World, pause: bool
 ) -> None:
     gateway = await world.gateway()

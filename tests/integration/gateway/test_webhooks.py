@@ -1,4 +1,4 @@
-"""Webhooks: real gateways on one database, real receivers, kills in between."""
+"""Webhooks: real gateways on one database, real receivers, with kills."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(
     assert not any("/elsewhere" in head for head in receiver.heads)
 
 
-async def test_a_receiver_that_is_gone_disables_its_webhook(
+async def test_receiver_that_answers_gone_disables_its_webhook(
     network_world: World, receiver: RawServer
 ) -> None:
     receiver.answers["/hook"] = GONE
@@ -302,7 +302,7 @@ async def test_a_wrong_field_is_named(
     assert from_rpc_error(raised.value).violations[0].field == violation
 
 
-async def test_a_webhook_of_what_is_not_there_or_without_a_master_key_is_refused(
+async def test_webhook_of_a_missing_target_or_without_a_master_key_is_refused(
     network_world: World, receiver: RawServer
 ) -> None:
     webhooks = Webhooks(await gateway_of(network_world, receiver))

@@ -1,4 +1,4 @@
-"""A gateway in front of a scripted agent loop: real gRPC, real PostgreSQL, both transports."""
+"""A gateway with a scripted agent loop: real gRPC, real PostgreSQL, both transports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small terminal: what a person sees after a program has written to it."""
+"""A terminal emulator: the screen after a program has written to it."""
 
 from __future__ import annotations
 

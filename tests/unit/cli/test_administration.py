@@ -1,4 +1,4 @@
-"""How commands read when a key expires."""
+"""Expiry times of keys as the commands read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The person is shown all of a call, and decides about each."""
+"""The prompt shows each call completely and asks for a decision on each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_call_is_decided_about(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in shown
 
 
-def test_what_a_tool_of_the_client_returned_is_typed_in_its_place() -> None:
+def test_return_value_of_a_client_tool_is_typed_at_its_call() -> None:
     request = message_pb2.ApprovalRequestPart()
     request.CopyFrom(REQUEST)
     request.bindings[0].by_client = True
@@ -55,5 +55,5 @@ def test_what_a_tool_of_the_client_returned_is_typed_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("lines", [[], ["y"], ["y", "n"]])
-def test_who_leaves_decides_nothing(lines: list[str]) -> None:
+def test_leaving_the_prompt_makes_no_decision(lines: list[str]) -> None:
     assert ask_on_terminal(REQUEST, typing(lines)) is None

@@ -1,4 +1,4 @@
-"""What the command line knows of built-in tools and agent types is what the services know."""
+"""Built-in tools and agent types of the command line agree with those of the services."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_tools_of_the_mcp_server_are_built_in_tools_or_its_own() -> None:
 
 
 @pytest.mark.parametrize("tool", [*READING, *CHANGING], ids=lambda tool: str(tool.name))
-def test_what_only_reads_is_what_the_catalogue_says(tool: object) -> None:
+def test_read_only_hints_agree_with_the_catalogue(tool: object) -> None:
     name, annotations = tool.name, tool.annotations  # type: ignore[attr-defined]
     if name in CATALOGUE:
         read_only = CATALOGUE[name].effect is ToolEffect.READ_ONLY

@@ -1,4 +1,4 @@
-"""What ``strata doctor`` says about clocks."""
+"""Clock differences that ``strata doctor`` reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_difference_that_is_not_tolerated_fails() -> None:
     assert "recall is 300 s behind" in finding.text
 
 
-def test_a_machine_with_another_time_than_the_gateway_hears_of_it() -> None:
+def test_clock_that_differs_from_the_gateway_is_reported() -> None:
     (finding,) = clocks(-40.0, {"recall": -40.0})
     assert finding.verdict is CheckVerdict.OK
     assert "this machine differs from the gateway by 40 s" in finding.text

@@ -1,4 +1,4 @@
-"""Which gateway a command talks to, and with which key."""
+"""The gateway address and key that a command uses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def address_and_key(choice: Choice, settings: CliSettings) -> tuple[str, str]:
     return target.address, target.api_key
 
 
-def test_the_data_folder_tells_address_and_key(running: DataFolder) -> None:
+def test_address_and_key_are_read_from_the_data_folder(running: DataFolder) -> None:
     target = find(running)
     assert (target.address, target.api_key) == ("127.0.0.1:7600", "folder-key")
 
@@ -67,7 +67,7 @@ def test_the_key_of_the_folder_goes_nowhere_else(running: DataFolder) -> None:
         find(running, address="10.0.0.1:7600")
 
 
-def test_nothing_runs(open_folder: Path) -> None:
+def test_stopped_strata_is_unreachable(open_folder: Path) -> None:
     folder = DataFolder(open_folder / "a folder")
     with pytest.raises(UnreachableError) as raised:
         find(folder)
@@ -84,12 +84,12 @@ def test_the_default_folder_needs_no_option(
     assert raised.value.message.endswith("Start it with: strata up")
 
 
-def test_a_start_under_way_is_told(folder: DataFolder) -> None:
+def test_start_in_progress_is_reported(folder: DataFolder) -> None:
     with pytest.raises(UnreachableError, match="is being started"):
         find(folder)
 
 
-def test_a_key_that_is_not_made_yet_is_no_key(folder: DataFolder) -> None:
+def test_missing_key_in_the_data_folder_is_unauthenticated(folder: DataFolder) -> None:
     folder.announce("127.0.0.1:7600", {})
     folder.secret("api-key", lambda: "none")
     with pytest.raises(UnauthenticatedError):

@@ -24,7 +24,7 @@ def window(tokens: list[int], size: int, limit: int = 0) -> pb.GetContextWindowR
     )
 
 
-def test_what_the_next_turn_does_is_named() -> None:
+def test_effects_of_the_next_turn_are_shown() -> None:
     shown = window([250, 125, 500, 0, 0, 125, 0, 250], 1000, 900)
     shown.files_to_close.extend(["docs/a.txt", "docs/b\x1b[31m.txt"])
     shown.compaction_due = True

@@ -21,7 +21,7 @@ DOCUMENTS = st.builds(
 )
 
 
-def test_changes_of_different_things_both_stay() -> None:
+def test_changes_of_different_lines_and_fields_are_both_kept() -> None:
     theirs = replace(BASE, value="ONE\ntwo\nthree\nfour\nfive", limit=200, revision=5)
     mine = replace(BASE, value="one\ntwo\nthree\nfour\nFIVE", description="other")
     merged = merge(BASE, theirs, mine)
@@ -31,7 +31,7 @@ def test_changes_of_different_things_both_stay() -> None:
     )
 
 
-def test_what_both_changed_differently_conflicts_and_theirs_stands() -> None:
+def test_conflicting_changes_keep_the_value_of_the_server() -> None:
     theirs = replace(BASE, value="theirs", limit=200, revision=5)
     mine = replace(BASE, value="mine", limit=300, read_only=True)
     merged = merge(BASE, theirs, mine)

@@ -1,4 +1,4 @@
-"""What a service in a process of its own sees of the environment that strata was started in."""
+"""Environment variables that a service in its own process inherits from ``strata``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every call that a gateway serves is reached by the command line and by the Python client."""
+"""The command line and the Python client call every method that a gateway serves."""
 
 from __future__ import annotations
 

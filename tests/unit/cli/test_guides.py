@@ -1,4 +1,4 @@
-"""Every command line that the README and the guides print can be typed as it stands."""
+"""Every command line in the README and the guides is valid."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from strata.client.images import user_message
         ("/image my\\ cat.png Look", "my cat.png", "Look"),
     ],
 )
-def test_line_of_the_chat_names_a_file_and_says_something(
+def test_chat_line_has_an_image_file_and_a_text(
     line: str, name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def test_home_folder_and_addresses_are_understood(
     assert message.parts[2].image.url == "https://a.example/b.png"
 
 
-def test_file_that_is_no_image_is_named(tmp_path: Path) -> None:
+def test_error_names_the_file_that_is_not_an_image(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Hello.")
     with pytest.raises(InvalidArgumentError, match=r"notes\.txt is not a PNG"):

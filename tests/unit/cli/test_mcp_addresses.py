@@ -19,7 +19,7 @@ def test_the_address_of_a_block_leads_back_to_it_and_to_no_other_agents(label: s
 
 
 @given(text=st.text())
-def test_any_other_text_is_no_address(text: str) -> None:
+def test_other_texts_are_not_addresses(text: str) -> None:
     assert label_of(text, "agent-1") == ""
 
 

@@ -39,7 +39,7 @@ DOCUMENTS = st.builds(
 
 
 @given(DOCUMENTS)
-def test_a_file_says_exactly_what_the_block_is(document: Document) -> None:
+def test_rendered_document_parses_to_the_same_document(document: Document) -> None:
     assert parse(render(document)) == document
 
 
@@ -86,11 +86,11 @@ def test_the_form_is_one_that_people_read_and_write() -> None:
         ("--- \n--- \ntext\n", "text"),
     ],
 )
-def test_the_text_is_what_stands_behind_the_front_matter(text: str, value: str) -> None:
+def test_text_begins_after_the_front_matter(text: str, value: str) -> None:
     assert parse(text.encode()).value == value
 
 
-def test_yaml_makes_nothing_else_of_what_is_written() -> None:
+def test_plain_yaml_values_stay_text() -> None:
     document = parse(b"---\nlabel: no\ndescription: 2026-07-30\nlimit: 0500\n---\n")
     assert document == Document("no", "", "2026-07-30", 500)
 
@@ -111,13 +111,13 @@ def test_yaml_makes_nothing_else_of_what_is_written() -> None:
         (b"---\nlabel: \x01\n---\n", "not YAML"),
     ],
 )
-def test_what_cannot_be_understood_is_explained(text: bytes, complaint: str) -> None:
+def test_invalid_documents_are_explained(text: bytes, complaint: str) -> None:
     with pytest.raises(DocumentError) as caught:
         parse(text)
     assert complaint in str(caught.value)
 
 
-def test_a_file_without_front_matter_is_something_else(tmp_path: Path) -> None:
+def test_file_without_front_matter_is_foreign(tmp_path: Path) -> None:
     with pytest.raises(NoFrontMatterError):
         parse(b"# Read me\n---\n")
     (tmp_path / "README.md").write_text("# Read me\n")
@@ -136,7 +136,7 @@ def test_the_label_follows_from_the_name_and_must_not_contradict_it(tmp_path: Pa
     assert "Name the file d.md, or write label: c." in bad.problem
 
 
-def test_the_state_survives_and_tells_whether_a_file_was_touched(tmp_path: Path) -> None:
+def test_state_is_stored_and_detects_changed_files(tmp_path: Path) -> None:
     document = Document("human", "text", "", 500, False, 3, new_id("block"))
     folder = MemoryFolder(tmp_path / "new")
     folder.belong_to("agent-1")
@@ -154,13 +154,13 @@ def test_the_state_survives_and_tells_whether_a_file_was_touched(tmp_path: Path)
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"human.md", STATE_FILE}
 
 
-def test_a_damaged_state_is_told_and_not_overwritten(tmp_path: Path) -> None:
+def test_damaged_state_is_reported_and_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_text('{"format": 1, "agent_id"')
     with pytest.raises(UsageError, match="is damaged"):
         MemoryFolder(tmp_path)
 
 
-def test_the_file_of_a_block_is_the_one_that_says_so(tmp_path: Path) -> None:
+def test_file_with_the_id_of_a_block_belongs_to_it(tmp_path: Path) -> None:
     block = Document("human", "text", "", 500, False, 3, new_id("block"))
     folder = MemoryFolder(tmp_path)
     folder.write("person.md", dataclasses.replace(block, label="person"))

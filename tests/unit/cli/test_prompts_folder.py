@@ -1,4 +1,4 @@
-"""Where a local Strata looks for system prompts."""
+"""Folders where a local Strata searches for system prompts."""
 
 from __future__ import annotations
 

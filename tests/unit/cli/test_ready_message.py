@@ -1,4 +1,4 @@
-"""What ``strata up`` prints and announces once it serves."""
+"""What ``strata up`` prints and announces when it is ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The option --response-format names the file that it cannot read, in plain words."""
+"""Errors of --response-format name the file that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service that is a process of its own is told in its environment."""
+"""Settings that a service in its own process reads from its environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata.cli.compose.split import environment_of
 from strata.tool_execution.settings import ToolExecutionSettings
 
 
-def test_a_service_reads_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_reads_its_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     values: dict[str, object] = {
         "host": "127.0.0.1",
         "port": 7605,

@@ -1,4 +1,4 @@
-"""``strata --help`` must not wait for what a command may need later."""
+"""``strata --help`` starts without the modules that single commands import."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(*arguments: str, program: str = "from strata.cli.main import main; main(
     return done.stdout
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     program = (
         "import sys\nfrom strata.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"

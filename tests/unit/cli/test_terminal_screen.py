@@ -1,4 +1,4 @@
-"""What a person sees on a terminal while a turn goes on."""
+"""The terminal screen during a turn."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_thoughts_stand_on_lines_of_their_own(watched: Watched) -> None:
     assert shown == "Hmm.\nHello"
 
 
-def test_a_snapshot_after_a_break_replaces_what_was_shown(watched: Watched) -> None:
+def test_snapshot_after_a_lost_connection_replaces_the_shown_text(watched: Watched) -> None:
     shown = watched.show(STEP, text("It goes "), LOST, BACK, snapshot("It goes on"), text(" well"))
     assert shown == "It goes on well"
 
 
-def test_the_break_is_told_while_it_lasts(watched: Watched) -> None:
+def test_lost_connection_is_shown_until_it_is_back(watched: Watched) -> None:
     shown = watched.show(STEP, text("It goes "), LOST)
     assert shown == "It goes\nConnection lost; trying again …"
 
@@ -123,12 +123,12 @@ def test_a_step_that_died_with_its_process_takes_its_text_back(watched: Watched)
     assert shown == "alpha"
 
 
-def test_what_is_stored_stays(watched: Watched) -> None:
+def test_stored_text_stays_on_the_screen(watched: Watched) -> None:
     shown = watched.show(STEP, text("First."), stored("First."), STEP, text("S"), RESTARTED)
     assert shown == "First."
 
 
-def test_a_break_between_steps_leaves_what_is_stored(watched: Watched) -> None:
+def test_lost_connection_between_steps_keeps_stored_text(watched: Watched) -> None:
     first = (STEP, text("First."), stored("First."))
     shown = watched.show(*first, LOST, BACK, STEP, snapshot("Second."))
     assert shown.splitlines()[0] == "First."
@@ -136,7 +136,7 @@ def test_a_break_between_steps_leaves_what_is_stored(watched: Watched) -> None:
     assert shown.count("First.") == 1
 
 
-def test_what_has_scrolled_away_is_declared_void() -> None:
+def test_withdrawn_text_that_scrolled_away_is_declared_void() -> None:
     watched = Watched(height=5)
     lines = "\n".join(f"line {number}" for number in range(8))
     shown = watched.show(STEP, text(lines), RESTARTED, STEP, text("Right"))
@@ -157,7 +157,7 @@ def test_a_model_cannot_steer_the_terminal(watched: Watched) -> None:
 
 
 @given(st.text(alphabet="ab \n漢", max_size=120), st.integers(3, 20))
-def test_taking_back_leaves_nothing_behind(reply: str, width: int) -> None:
+def test_withdrawn_text_is_erased_completely(reply: str, width: int) -> None:
     watched = Watched(width=width + len(CONTEXT), height=200)
     assert watched.show(STEP, text(reply), RESTARTED, STEP, text("x")) == "x"
 

@@ -1,4 +1,4 @@
-"""Texts on one line, diffs, and what is kept from a terminal."""
+"""Texts on one line, diffs, and removal of control characters for terminals."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def test_tool_calls_and_returns_are_readable() -> None:
     assert text_of(message) == 'I look. → look(at="x") ← look: y'
 
 
-def test_errors_of_a_task_group_are_told_as_one() -> None:
+def test_errors_of_a_task_group_are_printed_as_one() -> None:
     inner = NotFoundError("Gone.", reason=Reason.RUN_NOT_FOUND)
     assert reported_error(ExceptionGroup("group", [ExceptionGroup("in it", [inner])])) is inner
     assert reported_error(ExceptionGroup("group", [inner, KeyError("x")])) is None
     assert reported_error(KeyError("x")) is None
 
 
-def test_errors_end_with_their_code_and_say_what_to_look_for() -> None:
+def test_errors_are_printed_with_code_metadata_and_retry_delay() -> None:
     unreachable = UnreachableError("Nothing there.")
     assert (exit_code_of(unreachable), error_lines(unreachable)) == (3, ["Nothing there."])
     defect = InternalError("Something broke.", metadata={"incident_id": "i-1"}, retry_after=2.5)

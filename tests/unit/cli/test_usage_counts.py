@@ -1,4 +1,4 @@
-"""What ``strata usage`` says of the prompt cache."""
+"""Prompt cache figures of ``strata usage``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What importing the client loads, and which gateway it finds."""
+"""Modules that importing the client loads, and the gateway that it connects to by default."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         _ = strata.client.nothing
 
 
-async def test_without_an_address_and_a_running_strata_it_says_how_to_start_one(
+async def test_error_without_an_address_or_a_running_strata_explains_how_to_start_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("STRATA_ADDRESS", "STRATA_API_KEY"):

@@ -1,4 +1,4 @@
-"""A function is taken out of its module with what it uses, or refused by name and line."""
+"""A function is extracted from its module with what it uses, or refused by name and line."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ def weather(place: Place, days: int = SCALE) -> str:
 '''
 
 
-def test_what_is_used_is_taken_along_in_order_and_nothing_else(load: Load) -> None:
+def test_only_used_statements_are_taken_in_their_order(load: Load) -> None:
     assert tool_source(load(MODULE).weather) == EXTRACTED
 
 
-def test_a_thing_comes_with_the_statements_that_make_and_change_it(load: Load) -> None:
+def test_name_is_taken_with_the_statements_that_bind_and_change_it(load: Load) -> None:
     module = load("""
 import sys
 TABLE = {}
@@ -325,7 +325,7 @@ tool = outer(1)
         ),
     ],
 )
-def test_what_cannot_stand_alone_is_refused_by_name_and_line(
+def test_functions_that_are_not_self_contained_are_refused_by_name_and_line(
     load: Load, text: str, expected: list[str]
 ) -> None:
     problems = refused(load(text).tool, packages=False)
@@ -340,7 +340,7 @@ def test_packages_may_be_imported_if_they_will_be_there(load: Load) -> None:
 
 
 @pytest.mark.parametrize("thing", [len, functools.partial(print), 3, print, object()])
-def test_what_is_no_function_is_refused(thing: Any) -> None:
+def test_objects_other_than_functions_are_refused(thing: Any) -> None:
     assert refused(thing) == ["is not a function written with def"]
 
 
@@ -375,7 +375,7 @@ def test_of_any_function_the_head_can_be_taken(load: Load, text: str) -> None:
     assert get_type_hints(head) == {"x": int, "return": int}
 
 
-def test_a_head_needs_nothing_that_only_the_body_uses(load: Load) -> None:
+def test_signature_does_not_need_names_that_only_the_body_uses(load: Load) -> None:
     maker = load(
         "import json\n\nHANDLE = object()\n\n\n"
         "def make(handle):\n"
@@ -392,7 +392,7 @@ def test_a_head_needs_nothing_that_only_the_body_uses(load: Load) -> None:
     assert load(tool_source(maker(object()), body=False)).f.__defaults__ == (1,)
 
 
-def test_lines_are_told_as_they_are_in_the_file(load: Load) -> None:
+def test_line_numbers_are_those_of_the_file(load: Load) -> None:
     module = load(
         "from __future__ import annotations\n\n\n"
         "def f(x: Held) -> int:\n"

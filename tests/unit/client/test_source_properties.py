@@ -1,4 +1,4 @@
-"""Whatever a module is made of: what is taken out of it compiles, and does the same elsewhere."""
+"""Functions extracted from generated modules compile and behave as in their module."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_source_does_the_same_in_a_fresh_interpreter(
 
 @settings(max_examples=60)
 @given(modules())
-def test_only_what_the_function_reaches_is_taken(
+def test_only_statements_that_the_function_uses_are_taken(
     module: tuple[list[Part], tuple[int, ...]],
 ) -> None:
     parts, used = module

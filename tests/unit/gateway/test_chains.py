@@ -1,4 +1,4 @@
-"""Who waits for whom among the runs that agents start."""
+"""Cycles among runs that wait for runs of other agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(check: Callable[[], None]) -> Reason | None:
     return None
 
 
-def test_an_agent_does_not_wait_for_what_waits_for_it() -> None:
+def test_agent_does_not_wait_for_an_agent_that_waits_for_it() -> None:
     [own] = chain("c")
     waits = [
         Wait("run-1", "agent-a", "conversation-b"),
@@ -59,7 +59,7 @@ def test_a_run_that_is_over_sends_nothing(state: RunState) -> None:
     assert refusal(lambda: check_chain(over, limit=8)) is Reason.RUN_FINISHED
 
 
-def test_who_asked_is_told_where_it_asked() -> None:
+def test_conversation_of_the_asking_agent_is_returned() -> None:
     links = chain("c", "b", "a")
     assert conversation_with(links, "agent-a") == "conversation-a"
     assert conversation_with(links, "agent-d") == ""

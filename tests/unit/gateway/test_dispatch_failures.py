@@ -1,4 +1,4 @@
-"""When a run is dispatched again, and when it is given up."""
+"""Failures after which a run is dispatched again, and failures that end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dispatcher that is woken in the moment in which it is cancelled ends."""
+"""A dispatcher that is woken at the moment of its cancellation ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stored events say about where the time and the tokens of a run went."""
+"""Time and tokens of a run, computed from its stored events."""
 
 from __future__ import annotations
 

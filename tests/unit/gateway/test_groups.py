@@ -1,4 +1,4 @@
-"""Who speaks in a group and what each member is shown; how the run of a group ends in time."""
+"""Speakers of a group, the messages that each member reads, and the time limits of group runs."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ async def test_a_stopped_run_does_not_wait_for_a_member_that_cannot_be_shown_the
     assert end.error.reason == ("" if cancelled else "DEADLINE_EXCEEDED")
 
 
-def test_a_webhook_says_that_a_run_is_one_of_a_group() -> None:
+def test_webhook_has_the_group_of_a_run() -> None:
     group_id = new_id("group")
     now = datetime(2026, 11, 25, tzinfo=UTC)
     run = Run(

@@ -1,4 +1,4 @@
-"""API keys: their form, their check, the memory of the authenticator, the token bucket."""
+"""API keys: their format and check, the cache of the authenticator, the token bucket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_other_texts_are_no_keys(text: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [slice(0, -1), slice(1, None)])
-def test_a_part_of_a_key_is_no_key(cut: slice) -> None:
+def test_parts_of_keys_are_not_keys(cut: slice) -> None:
     assert key_id_of(new_secret().text[cut]) is None
 
 

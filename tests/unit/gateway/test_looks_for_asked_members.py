@@ -1,4 +1,4 @@
-"""How often the runs of asked members are looked for while a call is under way."""
+"""Intervals at which the runs of asked members are read during a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of what is public, against the protos."""
+"""The list of public methods agrees with the proto files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ends of a run open the request again that it had the answer to."""
+"""Ends of a run that reopen the approval that it answered."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def payload(*decisions: dict[str, Any]) -> bytes:
         ),
     ],
 )
-def test_what_was_approved_and_not_begun_is_open_again(
+def test_approved_calls_that_did_not_begin_reopen_their_approval(
     ending: RunEnding, decisions: list[dict[str, Any]], reopens: bool
 ) -> None:
     run_end = reopened_if_no_call_ran(payload(*decisions), ending)
@@ -58,7 +58,7 @@ def test_what_was_approved_and_not_begun_is_open_again(
 
 
 @given(st.sampled_from(StopReason))
-def test_a_run_with_a_message_opens_nothing(reason: StopReason) -> None:
+def test_run_of_a_message_reopens_no_approval(reason: StopReason) -> None:
     message = turn_pb.ExecuteRunRequest(agent_id="agent-1").SerializeToString()
     assert reopened_if_no_call_ran(message, ended(reason)).reopens == ""
 

@@ -1,4 +1,4 @@
-"""The life of a run, as rules."""
+"""States and transitions of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wakes a follower of a run that another gateway holds."""
+"""Notifications that wake a follower of a run that another gateway holds."""
 
 from __future__ import annotations
 

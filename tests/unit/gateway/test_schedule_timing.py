@@ -1,4 +1,4 @@
-"""When schedules are due: cron expressions, time zones, changes of the clocks, standstills."""
+"""Due times of schedules: cron expressions, time zones, daylight saving, stopped gateways."""
 
 from __future__ import annotations
 

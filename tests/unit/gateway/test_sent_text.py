@@ -1,4 +1,4 @@
-"""Streams that show what send_message sends as text: deltas, snapshots and stored events agree."""
+"""Streams that show send_message as text: deltas, snapshots and stored events agree."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def stored_events() -> list[RunEvent]:
     return [RunEvent(sequence=n, **kind) for n, kind in enumerate(kinds, 1)]  # type: ignore[arg-type]
 
 
-def test_what_becomes_of_a_stored_event_depends_on_it_alone() -> None:
+def test_conversion_of_a_stored_event_does_not_depend_on_other_events() -> None:
     events = stored_events()
     originals = [event.SerializeToString() for event in events]
     form = SentText()
@@ -182,7 +182,7 @@ def test_what_becomes_of_a_stored_event_depends_on_it_alone() -> None:
         assert rest == [event for event in live if event.sequence > after]
 
 
-def test_text_beside_the_call_of_a_step_that_is_done_again_is_forgotten() -> None:
+def test_text_of_a_restarted_step_is_dropped() -> None:
     form, client = SentText(), Client()
     first, _ = reply("", "Wrong.", [], [])
     again, message = reply("", "", [("send_message", "Right.", True)], [2, 3])
