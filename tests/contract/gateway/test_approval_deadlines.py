@@ -163,7 +163,7 @@ async def test_a_deadline_approves_once(gateways: Gateways) -> None:
     reopens = replace(FAILED, reopens=approval_id)
     await gateways.first.finish(fence, reopens, events(1), take_next=True)
     assert await defaults.answer_due() == 0
-    # Past its deadline it denies now, and holds nobody up.
+    # After its deadline it counts as denied and blocks no messages.
     approval = await gateways.first.approval(PROJECT, approval_id)
     assert (approval.decided, approval.answer_run_id) == (True, "")
     assert (await gateways.first.accept(new_run())).dispatch is not None

@@ -99,7 +99,7 @@ async def test_a_run_that_may_not_start_waits_in_its_free_conversation(gateways:
 
 
 async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> None:
-    """20,000 queued runs of 20 projects that no statistics know of."""
+    """20,000 queued runs of 20 projects, inserted after the last ANALYZE."""
     owner = gateways.database
     for project in range(20):
         async with owner.transaction(project_id=f"project-{project}") as connection:
@@ -136,5 +136,5 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
     assert not [line for line in plan if "Seq Scan on runs" in line], "\n".join(plan)
     reads = [re.search(r"on runs .*actual rows=(\d+).* loops=(\d+)", line) for line in plan]
     rows = sum(int(read[1]) * int(read[2]) for read in reads if read)
-    # 50 of each of 20 projects, the runs before them in their conversations, and what is taken.
+    # 50 runs of each of 20 projects, the runs before them in their conversations, and taken runs.
     assert 0 < rows < 4_000, "\n".join(plan)

@@ -38,8 +38,8 @@ from strata.shared.clock import ManualClock, SystemClock
 from strata.shared.errors import UnavailableError
 
 
-class SlowToTell(PostgresRunStore):
-    """A store whose answer to a redispatch, which is committed, takes its time."""
+class SlowRedispatch(PostgresRunStore):
+    """Store whose `redispatch` commits and returns later."""
 
     def __init__(self, gateways: Gateways) -> None:
         super().__init__(gateways.database, gateways.worker, LeaseTerms("gateway-1"))
@@ -55,7 +55,7 @@ class SlowToTell(PostgresRunStore):
 async def test_flush_during_a_redispatch_uses_the_new_attempt(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SlowToTell(gateways)
+    store = SlowRedispatch(gateways)
     accepted = await store.accept(new_run())
     assert accepted.dispatch is not None
     run = LiveRun(accepted.dispatch, "gateway-1", store, SystemClock())
@@ -101,7 +101,7 @@ class FailingStore(PostgresRunStore):
 async def live_run(store: PostgresRunStore) -> LiveRun:
     accepted = await store.accept(new_run())
     assert accepted.dispatch is not None
-    # The end of a run reads what was sent, if no reply was stored.
+    # If no reply was stored, the end of the run uses the sent text.
     return LiveRun(replace(accepted.dispatch, payload=b""), "gateway-1", store, SystemClock())
 
 
@@ -275,7 +275,7 @@ async def test_reply_that_an_attempt_without_a_caller_stores_is_not_counted_twic
     await run.append(step_event(1, "message-1"))
     run.note_request(ModelRequestSent(message_id="message-1", prompt_tokens=100, bytes_per_token=4))
     await run.append(delta("half", "message-1"))
-    # The stream to agent_loop breaks, which goes on with the step.
+    # The stream to agent_loop breaks; agent_loop continues the step.
     await run.redispatch()
     await run.append(stored_message("message-1", 120))
     assert await finished_usage(run, Usage(total_tokens=120)) == Usage(total_tokens=120)
@@ -471,7 +471,7 @@ async def test_large_events_are_held_in_memory_neither_for_late_followers_nor_fo
             await run.flush()
             for held in (run._recent, slow._events):
                 assert sum(size for size, _ in held) < 8 * 1024 * 1024
-        # It reads what it missed from the database.
+        # It reads the missed events from the database.
         assert [event async for event in slow] == []
     with run.subscribe(0, tokens=True) as (stored_until, late):
         assert stored_until == 20

@@ -181,7 +181,7 @@ async def test_a_memory_agent_that_was_taken_away_is_not_tried_again(gateways: G
     await end(gateways.second, await claimed(gateways.second), replace(BROKEN, failure=gone))
     assert not (await mark(gateways)).run_open
     assert await claimed(gateways.second) is None
-    # Another one goes on where it stopped.
+    # Another run continues after its last turn.
     await turn(gateways, 4)
     assert range_of(await claimed(gateways.second)) == (-1, 4)
 
@@ -330,7 +330,7 @@ async def test_projects_whose_runs_wait_for_their_time_hold_up_no_other(
         await turn(gateways, 2, project=project)
         await end(gateways.second, await claimed(gateways.second, project), BROKEN)
     await turn(gateways, 2, project="project-zzz")
-    # This gateway has claimed nothing yet: it looks from the first project on.
+    # This gateway has not claimed yet: its first claim begins with the first project.
     assert await claimed(gateways.first, "project-zzz") is not None
 
 
@@ -362,7 +362,7 @@ async def test_a_file_has_one_mark_for_its_content_and_is_read_in_portions(
     assert await claimed(gateways.second) is None
     assert (await mark(gateways)).pending == 0
 
-    # The reader may go; what it has read stays read, until the agent itself goes.
+    # After the memory agent is deleted its position is kept until the agent itself is deleted.
     await gateways.first.retire_document(PROJECT, AGENT, document.conversation_id)
     await gateways.first.forget_memory_agent(PROJECT, "agent-reader")
     assert (await mark(gateways)).memory_agent_id == ""

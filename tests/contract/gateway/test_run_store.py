@@ -486,7 +486,7 @@ async def test_dispatch_says_how_long_ago_the_run_was_accepted(gateways: Gateway
     assert accepted.dispatch.age_s == 0.0
     again = await gateways.short.load(PROJECT, accepted.run.id)
     assert again.age_s > 0.0
-    # One clock tells the age and the times of the row.
+    # The clock of the database sets both the age and the times of the row.
     fence = fence_of(again, "gateway-3")
     await gateways.short.finish(fence, WELL, events(1), take_next=False)
     ended = await gateways.short.get(PROJECT, accepted.run.id)

@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         return self.runner.run(work)
 
     def hold(self, dispatch: Dispatch, owner: str) -> Fence:
-        """Notes that a gateway was told to carry a run out."""
+        """Records that a gateway holds a run and has to execute it."""
         fence = fence_of(dispatch, owner)
         run = dispatch.run
         before = self.newest.get(run.id)
@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=fences, number=st.integers(0, 1))
     def lose_and_claim(self, number: int) -> Any:
-        """One gateway gives everything back, the other takes what may run."""
+        """One gateway releases its runs; the other claims runs that may start."""
         self.do(self.gateways[1 - number].release())
         claims = []
         for project, run_id in self.do(self.gateways[number].claim(50)):

@@ -54,7 +54,7 @@ class PtyProgram:
     async def interrupt(self, until: str) -> None:
         """Presses Ctrl-C, again after a while, until the text stands on the terminal.
 
-        CPython's readline overlooks a signal that comes between two looks at the keyboard
+        CPython's readline misses a signal that arrives between two reads of the keyboard
         until the next key is pressed.
         """
         for _ in range(round(_PATIENCE_S / _AGAIN_S)):

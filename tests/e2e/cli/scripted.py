@@ -344,7 +344,7 @@ class Models(model_service_pb2_grpc.ModelServiceServicer):
 
 
 class Admin(admin_service_pb2_grpc.AdminServiceServicer):
-    """Knows the caller."""
+    """AdminService that returns the caller."""
 
     async def WhoAmI(self, request: Any, context: Any) -> Any:
         return admin_service_pb2.WhoAmIResponse(
@@ -353,7 +353,7 @@ class Admin(admin_service_pb2_grpc.AdminServiceServicer):
 
 
 class Tools(tool_service_pb2_grpc.ToolServiceServicer):
-    """Declares nothing, so that every call answers UNIMPLEMENTED, or fails as told."""
+    """Service without methods: each call fails with UNIMPLEMENTED or with the scripted error."""
 
     failure: StrataError | None = None
     ran: tool_service_pb2.RunToolResponse | StrataError = UnimplementedError("Nothing runs here.")
@@ -399,7 +399,7 @@ class ScriptedGateway:
         return f"127.0.0.1:{self.port.number}"
 
     async def start(self) -> None:
-        """Listens; after `stop` on the same port as before, which nobody else gets meanwhile."""
+        """Starts to listen; after `stop` on the same port, which stays reserved."""
         self.server = GrpcServer(
             Service("gateway", self._services()),
             GatewaySettings(

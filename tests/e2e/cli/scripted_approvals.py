@@ -9,7 +9,7 @@ from strata.shared.errors import NotFoundError, Reason
 
 
 class Approvals:
-    """The methods of `RunService` about approvals; what is asked is kept."""
+    """The methods of `RunService` about approvals; records their requests."""
 
     on_answer: Any
 

@@ -138,7 +138,7 @@ async def test_gateway_that_could_not_renew_its_leases_does_not_claim_its_own_ru
         yield finished()
 
     world.turns.script = turn
-    # It neither renews nor looks by itself.
+    # It neither renews its leases nor claims runs by itself.
     gateway = await world.gateway(lease_s=0.2, heartbeat_s=600, poll_s=600)
     run = await gateway.start_run(world.new_agent())
     await eventually(lambda: world.turns.requests)
@@ -165,7 +165,7 @@ async def test_run_whose_holders_are_lost_too_often_fails(world: World, cancelle
         await asyncio.Event().wait()
 
     world.turns.script = turn
-    # They neither renew their leases nor look for other runs: as if they were lost.
+    # The gateway neither renews its leases nor claims runs, as if it were lost.
     lost = await world.gateway(heartbeat_s=600, poll_s=600)
     run = await lost.start_run(world.new_agent())
     await eventually(lambda: _stored_events(lost, run.id, 2))

@@ -58,7 +58,7 @@ class Held:
 
 async def test_a_project_with_many_runs_leaves_slots_to_another(world: World) -> None:
     held = Held(world)
-    # The polls are far apart: what a slot is freed for starts at once.
+    # The polls are far apart: a free slot starts the next run without a poll.
     gateway = await world.gateway(runs_at_once=4, poll_s=60)
     made = [await project(gateway, name) for name in ("noisy", "quiet")]
     noisy, quiet = [await project_key(gateway, project.id, "run", "read") for project in made]

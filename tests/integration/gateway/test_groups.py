@@ -45,7 +45,7 @@ async def test_each_member_speaks_in_turn_and_reads_the_messages_of_the_others(
         [("Bo", "Bo 1"), ("Cy", "Cy 1")],
     ]
     assert members.shown("Bo")[0] == [("", "Plan a trip."), ("Ada", "Ada 1")]
-    # What was said after its last turn is stored in the window of each member, too.
+    # Messages after the last turn of a member are stored in its window, too.
     assert members.shown("Bo")[1:] == [[("Cy", "Cy 1"), ("Ada", "Ada 2")]]
     assert members.shown("Cy")[1:] == [[("Ada", "Ada 2")]]
     assert len(members.shown("Ada")) == 2
@@ -126,7 +126,7 @@ async def test_a_gateway_that_hangs_and_is_taken_for_lost_lets_no_member_speak_t
     world, members = network_world, Members(network_world)
     group = members.group("Ada", "Bo", "Cy", max_turns=4)
     members.held["Bo 1"] = asyncio.Event()
-    # It keeps no lease, and goes on with the runs that it has all the same.
+    # It does not renew its leases but continues its runs.
     hanging = await world.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
     request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
     run_id = (await hanging.runs.StartRun(request, metadata=hanging.metadata)).run.id
@@ -426,7 +426,7 @@ async def test_the_runs_of_members_are_no_open_runs_of_their_own(world: World) -
 
 
 async def _with_a_busy_member(world: World, **settings: Any) -> tuple[Gateway, Members, Any, Any]:
-    """Bo answers somebody else when the rest of a group's run is to be stored in its window."""
+    """Bo has another active run when the rest of the group run is to be stored in its window."""
     gateway, members = await world.gateway(**settings), Members(world)
     group = members.group("Ada", "Bo", "Cy", max_turns=3)
     members.held |= {"Cy 1": asyncio.Event(), "Bo 2": asyncio.Event()}

@@ -93,7 +93,7 @@ async def test_supervisor_asks_all_members_and_answers_with_their_replies(
         ["Ada", "Bo"]
     ] * 2
     assert [answer["reply"] for answer in members.answers[0]] == ["Ada 1", "Bo 1"]
-    # A member sees what it is asked, and nothing else of the conversation.
+    # A member reads only the question, not the rest of the conversation.
     assert members.shown("Max") == [[("", "Plan a trip.")]]
     [[(sender, question)], _] = members.shown("Ada")
     assert sender
@@ -235,7 +235,7 @@ async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to
     assert shown[2][1].endswith("\n\nIt is about tents.")
     asked = [request for request in world.turns.requests if members.names[request.agent_id] == "Bo"]
     assert list(asked[0].senders) == ["", *[group.members[0].agent_id] * 2]
-    # All members have seen what was said.
+    # All members have read all messages.
     assert members.shown("Cy") == [[("", "Help."), ("Ada", "Ada 1"), ("Bo", "Bo 1")]]
     assert world.turns.holders[group.id].agent_id == group.members[1].agent_id
     assert words(await collect(send(gateway, group, "And?"))) == [("Bo", "Bo 2")]

@@ -25,7 +25,7 @@ WAIT = "send_message_to_agent_and_wait_for_reply"
 
 @dataclass
 class Talk:
-    """An agent in the middle of a turn, and another one that does what the test says."""
+    """An agent whose turn is running, and another agent whose answers the test scripts."""
 
     world: World
     gateway: Gateway
@@ -168,7 +168,7 @@ async def test_an_agent_that_fails_is_a_failed_call(
         await talk.ask()
     assert caught.value.value["status"] == "failed"
     assert note in caught.value.value["note"]
-    # Nothing says of a failed call that strangers may have written it.
+    # The result of a failed call is not marked as untrusted content.
     assert "reply" not in caught.value.value
 
 

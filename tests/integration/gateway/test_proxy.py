@@ -186,7 +186,7 @@ async def test_a_slow_reader_holds_the_service_back(world: World) -> None:
     await anext(aiter(call))
     await eventually(lambda: produced > 0)
     await asyncio.sleep(0.5)
-    # Bounded by what the transports buffer, far from all of the 2000.
+    # Limited by the buffers of the transports, far below all 2000.
     assert produced < 1000
     call.cancel()
 

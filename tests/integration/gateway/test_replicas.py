@@ -93,7 +93,7 @@ async def test_tokens_come_through_a_gateway_that_does_not_hold_the_run(
         async for response in other.stream(seen[0].run_id):
             followed.append(response.event)
             if not gate.open.is_set() and len(followed) == 3:
-                # The text came while the turn stands still: nobody read it from the database.
+                # The text arrived while the turn was paused, so it was not read from the database.
                 assert followed[2].text_snapshot.text == "half"
                 gate.open.set()
         seen += [response.event async for response in held]
@@ -244,7 +244,7 @@ async def test_a_gateway_that_stops_hands_its_runs_over(world: World) -> None:
     heard.cancel()
     await first.stop()
     events = await follower
-    # The lease of a minute was given back: nobody had to wait for it to run out.
+    # The lease of a minute was released, so the claim did not wait for its end.
     assert [request.attempt for request in world.turns.requests] == [1, 2]
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
     assert kinds(events).count("run_finished") == 1

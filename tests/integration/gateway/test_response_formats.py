@@ -1,4 +1,4 @@
-"""The response format of a message is passed to the agent loop and kept for later turns."""
+"""The response format of a message: passed to the agent loop, kept by attempts and schedules."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ async def test_a_run_has_a_deadline(world: World, short_settling: None) -> None:
 
 
 async def test_turn_that_ends_at_its_deadline_reports_what_it_stored(world: World) -> None:
-    """The agent loop has the time to say so: the messages of the run are in its log."""
+    """The agent loop has time to report them: the messages of the run are in its log."""
 
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()

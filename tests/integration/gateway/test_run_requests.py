@@ -208,7 +208,7 @@ async def test_a_run_starts_later_and_is_listed_and_cancelled_until_then(world: 
     other = {"seconds": start["seconds"] + 1}
     with pytest.raises(Exception, match="request_id was used before"):
         await gateway.start_run(agent_id, request_id="later", start_time=other)
-    # It holds up nobody, and a plain run says nothing of a time.
+    # It does not block other runs; a run without a start time has no run_at.
     events = await collect(gateway.send(agent_id))
     assert events[-1].HasField("run_finished")
     assert not (await gateway.run(events[0].run_id)).HasField("not_before_time")

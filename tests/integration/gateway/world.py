@@ -59,7 +59,7 @@ Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_
 
 @dataclass
 class Holder:
-    """Who holds the conversation of a swarm."""
+    """The member that speaks next in a swarm."""
 
     agent_id: str = ""
     run_id: str = ""
@@ -68,13 +68,13 @@ class Holder:
 
 
 class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
-    """A `TurnService` that does what the test says; each attempt of a run asks the script.
+    """A `TurnService` with scripted turns; each attempt of a run calls the script.
 
     Attributes:
-        recorded: What the last run to be recorded was told with.
+        recorded: Requests to record a run.
         cancelled: Runs whose turn was asked to cancel.
         lost: Runs whose stream broke.
-        on_cancel: What a cancelled turn still does; None lets its stream break.
+        on_cancel: Script of a cancelled turn; None breaks its stream.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
         self.on_cancel: Script | None = None
         self.script: Script = reply("Hello!")
         self.holders: dict[str, Holder] = {}
-        # Recordings under way, how many there were at the same time, and what they wait for.
+        # Running recordings, their highest number, and the event that they wait for.
         self.recording = self.most_recording = 0
         self.may_record = asyncio.Event()
         self.may_record.set()
@@ -163,7 +163,7 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         self.agents: set[str] = set()
         self.conversations: set[str] = set()
         self.calls: list[str] = []
-        # What a test wants done instead, over either transport.
+        # Replaces the method for one test, over both transports.
         self.on_get: Callable[[Any, Any], Awaitable[Any]] | None = None
         self.on_export: Callable[[Any, Any], AsyncIterator[Any]] | None = None
 
@@ -203,7 +203,7 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
 
 
 class KnownGroups(group_service_pb2_grpc.GroupServiceServicer):
-    """A `GroupService` that knows groups by id."""
+    """A `GroupService` with the groups of a test."""
 
     def __init__(self) -> None:
         self.groups: dict[str, group_service_pb2.Group] = {}
@@ -222,7 +222,7 @@ class KnownGroups(group_service_pb2_grpc.GroupServiceServicer):
 
 
 class KnownTools(execution_service_pb2_grpc.ExecutionServiceServicer):
-    """An `ExecutionService` that knows versions of tools."""
+    """An `ExecutionService` with the tool versions of a test."""
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
@@ -238,7 +238,7 @@ class KnownTools(execution_service_pb2_grpc.ExecutionServiceServicer):
 
 
 class CountingPassages(passage_service_pb2_grpc.PassageServiceServicer):
-    """A `PassageService` that counts what it is sent, and refuses when it is told to."""
+    """A `PassageService` that counts received chunks, and refuses them on demand."""
 
     async def InsertPassages(self, request_iterator: Any, context: Any) -> Any:
         count = 0
@@ -419,8 +419,8 @@ class World:
             "targets": self.targets,
             "pool_size": 5,
             "worker_pool_size": 2,
-            # Long: a process that stands still for some seconds is not to lose its runs. Who wants
-            # a run to be taken over says so.
+            # Long, so that a process that is paused for some seconds keeps its runs. Tests of
+            # takeovers set a shorter time.
             "lease_s": 30,
             "heartbeat_s": 0.3,
             "poll_s": 0.2,

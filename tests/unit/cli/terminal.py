@@ -11,11 +11,11 @@ _BEGUN = re.compile(r"\x1b(\[\??[\d;]*)?\Z")
 
 
 class Terminal:
-    """Understands what rich and our screens write: text, CR, LF, cursor up, erase.
+    """Interprets the output of rich and of our screens: text, CR, LF, cursor up, erase.
 
     Args:
         width: Columns.
-        height: Rows; what scrolls off the top cannot be changed any more.
+        height: Rows; rows that scroll off the top cannot be changed.
     """
 
     def __init__(self, width: int = 40, height: int = 12) -> None:
@@ -31,7 +31,7 @@ class Terminal:
         return "\n".join("".join(row).rstrip() for row in self._rows).rstrip("\n")
 
     def feed(self, written: str) -> None:
-        """Takes what a program wrote, or a part of it that may end amid a sequence."""
+        """Writes program output to the screen; it may end inside an escape sequence."""
         written, self._begun = self._begun + written, ""
         at = 0
         while at < len(written):

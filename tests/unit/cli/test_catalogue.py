@@ -9,7 +9,7 @@ from strata.cli.mcp_server.definitions import CHANGING, READING
 from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import CATALOGUE, ToolEffect
 
-# They show and make what an agent has in view anyway, or makes with the tool `memory`.
+# They show what an agent reads anyway, or do what the tool `memory` does.
 OF_THE_COMMAND_LINE = {"list_memory_blocks", "read_memory_block", "view_memory", "memory_create"}
 
 

@@ -12,7 +12,7 @@ def test_clocks_that_agree_are_one_line() -> None:
 
 
 def test_a_service_whose_clock_differs_from_the_gateway_is_named() -> None:
-    # This machine is 100 s behind the gateway, which matters to nobody.
+    # This machine is 100 s behind the gateway, which has no effect.
     (finding,) = clocks(100.0, {"recall": 130.0, "archival": 100.0, "tool_execution": None})
     assert finding.verdict is CheckVerdict.WARN
     assert "recall is 30 s ahead of" in finding.text

@@ -68,7 +68,7 @@ MENTIONED = [
 
 
 def parse(words: list[str]) -> tuple[Any, list[str]]:
-    """Returns the command that words name and what is left; fails if there is none."""
+    """Returns the command of the words and the remaining words; fails if there is none."""
     name, *rest = words
     assert name in {entry.name for entry in ENTRIES}, f"no command {name}"
     command = _load(name)

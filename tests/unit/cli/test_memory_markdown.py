@@ -21,7 +21,7 @@ from strata.cli.memory.markdown import (
 )
 from strata.shared.ids import new_id
 
-# What a protobuf string can hold, with a taste for what Markdown and YAML make much of.
+# Any protobuf string; characters with a meaning in Markdown and YAML are more frequent.
 ANY = st.text(st.characters(exclude_categories=["Cs"]))
 HARD = st.text(st.sampled_from("a \n\r\t-:#'\"|>\x85\u2028\u2029\ufeff{}[]&*!%@`,?\\\x07\x7fé"))
 TEXTS = ANY | HARD | st.builds("---\n{}\n---\n{}".format, HARD, HARD)

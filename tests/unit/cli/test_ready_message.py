@@ -45,7 +45,7 @@ def folder(open_folder: Path) -> Iterator[DataFolder]:
 
 @pytest.fixture
 def folder_in_brackets(open_folder: Path) -> Iterator[DataFolder]:
-    """A data folder whose path looks like markup of rich."""
+    """A data folder whose path contains markup of rich."""
     made = DataFolder(open_folder / "[bold] ünï" / "[" / "red]")
     made.open()
     yield made

@@ -60,7 +60,7 @@ def test_answers_that_come_at_the_same_time_are_not_mixed(
     speakers = [turn for turn, _ in groupby(text.partition(".")[0] for text in texts(out))]
     assert sorted(speakers) == ["1", "1", "2", "3", "4", "5"]
     assert out[-1].HasField("run_finished")
-    # Each text stands behind the name of the agent that says it.
+    # The name of its agent precedes each text.
     named = 0
     for event in out:
         named = event.member.turn if event.HasField("turn_started") else named

@@ -36,7 +36,7 @@ class Watched:
         self.view = TurnView(self.screen, usage=False)
 
     def show(self, *updates: object) -> str:
-        """Shows updates, and returns what is then on the screen below the prompt."""
+        """Shows updates, and returns the screen below the prompt."""
         for update in updates:
             self.view.show(update)  # type: ignore[arg-type]
         self.screen.settle()

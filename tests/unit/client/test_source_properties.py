@@ -48,7 +48,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a module, and what it uses."""
+    """A statement of a module, and the names that it uses."""
 
     kind: str
     uses: tuple[int, ...]
@@ -93,7 +93,7 @@ def reached(parts: list[Part], used: tuple[int, ...]) -> set[int]:
 
 
 def original(text: str) -> tuple[str, Any]:
-    """Loads the module as a file; returns the source that is taken out, and what the tool gives."""
+    """Loads the module from a file; returns the extracted source and the result of the tool."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "original.py"
         file.write_text(text)

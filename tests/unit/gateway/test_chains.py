@@ -63,5 +63,5 @@ def test_conversation_of_the_asking_agent_is_returned() -> None:
     links = chain("c", "b", "a")
     assert conversation_with(links, "agent-a") == "conversation-a"
     assert conversation_with(links, "agent-d") == ""
-    # One's own conversation is no answer to anybody.
+    # The conversation of the agent itself is not returned.
     assert conversation_with(links, "agent-c") == ""

@@ -34,7 +34,7 @@ async def test_a_dispatcher_that_is_woken_while_it_is_cancelled_ends(steps: int)
     task = asyncio.create_task(dispatcher.take_over())
     await asyncio.sleep(0.01)
     dispatcher.look()
-    # As many steps of the event loop later: it may be anywhere between two looks.
+    # After as many steps of the event loop it may be at any point of its loop.
     for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()

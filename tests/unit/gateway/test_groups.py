@@ -50,7 +50,7 @@ def play(group: pb.Group, replies: list[str]) -> tuple[list[GroupTurn], GroupMan
     texts: list[str] = []
     while (turn := manager.next_turn()) is not None:
         text = replies[len(turns) % len(replies)]
-        # Each reply can be told from the others.
+        # All replies differ.
         text = text if turn.manager or not text.strip() else f"{text} #{len(turns)}"
         turns.append(turn)
         texts.append(text)

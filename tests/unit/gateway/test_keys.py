@@ -54,7 +54,7 @@ def test_the_hash_depends_on_the_pepper() -> None:
 
 
 class CountingLookup:
-    """Knows some keys and counts how often it is asked, and how often at once."""
+    """Lookup of some keys; counts its calls and its concurrent calls."""
 
     def __init__(self) -> None:
         self.records: dict[str, KeyRecord] = {}

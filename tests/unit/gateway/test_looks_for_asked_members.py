@@ -15,7 +15,7 @@ from strata.shared.tool_catalogue import ASK_MEMBERS
 
 
 class Runs:
-    """The run of an agent whose call lasts until it may end; it has asked nobody yet."""
+    """The run of an agent whose call lasts until `may_end`, without runs of asked members."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()

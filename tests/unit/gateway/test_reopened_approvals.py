@@ -68,7 +68,7 @@ def test_run_of_a_message_reopens_no_approval(reason: StopReason) -> None:
     [
         (run_event_pb2.RunEvent(run_started=run_event_pb2.RunStarted()), False),
         (run_event_pb2.RunEvent(step_started=run_event_pb2.StepStarted(step=1)), False),
-        # What was denied is told so before anything is written down.
+        # Denied calls get their result before anything is written.
         (run_event_pb2.RunEvent(tool_finished=run_event_pb2.ToolFinished()), False),
         (run_event_pb2.RunEvent(tool_started=run_event_pb2.ToolStarted()), True),
         (

@@ -24,7 +24,7 @@ CALLS = st.lists(
 
 @dataclass
 class Client:
-    """What a client shows of the message under way."""
+    """Text that a client shows of an unfinished message."""
 
     text: str = ""
     reasoning: str = ""
