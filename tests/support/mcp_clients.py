@@ -70,12 +70,12 @@ async def http_server(place: Mapping[str, str], *arguments: str) -> AsyncIterato
     assert process.stderr is not None
     try:
         output = ""
-        while "Token of this start" not in output:
+        while "Token until the server stops" not in output:
             line = (await process.stderr.readline()).decode()
             assert line, f"it ended: {output}"
             output += line
         [url] = re.findall(r"at (http://\S+)", output)
-        [token] = re.findall(r"start: (\S+)", output)
+        [token] = re.findall(r"stops: (\S+)", output)
         yield url, token
     finally:
         process.terminate()

@@ -231,7 +231,7 @@ async def test_an_unknown_agent_is_not_created_unasked(
 ) -> None:
     done = await strata("chat", "nobody", "-m", "Hi")
     assert done.code == 1
-    assert "Make it with: strata agents create nobody" in done.err
+    assert "Create it with: strata agents create nobody" in done.err
     assert [agent.name for agent in gateway.agents.agents] == ["ann"]
 
 

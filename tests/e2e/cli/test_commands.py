@@ -284,7 +284,7 @@ async def test_passages_are_stored_listed_and_searched(
     assert (list(request.tags), request.tag_match_mode, request.top_k) == (["food"], 2, 3)
     explained = await strata("archival", "search", "ann", "olives last March", "--explain")
     assert "Found by its words at rank 1." in explained.out
-    assert "tags leaves out 2, best passage-other." in explained.err
+    assert "tags excludes 2, best passage-other." in explained.err
     assert "'last March': from ever to now counts more." in explained.err
     assert "Ann's\t7" in (await strata("archival", "list")).out
 
@@ -377,7 +377,7 @@ async def test_doctor_names_the_service_that_is_silent(
         ("namespaces", message_pb2.TOOL_STATUS_OK, "ok", "in the isolation namespaces"),
         ("landlock", message_pb2.TOOL_STATUS_OK, "warn", "in the isolation landlock"),
         ("none", message_pb2.TOOL_STATUS_FAILED, "warn", "no namespaces"),
-        (PermissionDeniedError("No."), 0, "warn", "not looked at"),
+        (PermissionDeniedError("No."), 0, "warn", "not checked"),
         (UnimplementedError("No sandbox here."), 0, "warn", "No sandbox here."),
         (UnavailableError("Gone."), 0, "fail", "Gone."),
     ],
@@ -401,7 +401,7 @@ async def test_doctor_prints_the_sandbox_of_tools(
     [sandbox] = [finding for finding in json.loads(done.out) if finding["check"] == "sandbox"]
     assert sandbox["verdict"] == verdict
     assert text in sandbox["text"]
-    assert bool(sandbox["remedy"]) is (verdict != "ok" and "looked" not in text)
+    assert bool(sandbox["remedy"]) is (verdict != "ok" and "checked" not in text)
     assert done.code == (verdict == "fail")
 
 

@@ -126,7 +126,7 @@ async def test_a_browser_signs_in_and_comes_back(
     [server] = gateway.mcp.servers.values()
     assert (server.oauth, server.oauth_client.scope) == (True, "read")
     assert (
-        "nobody; sign in with: strata mcp login wiki"
+        "no; sign in with: strata mcp login wiki"
         in (await strata("mcp", "servers", "show", "wiki")).out
     )
     seen = []

@@ -51,7 +51,7 @@ async def test_model_without_a_known_context_window_is_listed_as_unknown(
     done = await strata("models")
     rows = [line.split("\t") for line in done.out.splitlines()[1:]]
     assert [row[2:4] for row in rows] == [["128,000*", "16,384"], ["8,192", ""], ["unknown", ""]]
-    assert "documented by 2026-01-31" in done.err
+    assert "documents of 2026-01-31" in done.err
     assert "strata models probe HANDLE" in done.err
 
 

@@ -143,7 +143,7 @@ async def test_a_function_that_cannot_stand_alone_is_not_sent(client: Client) ->
         await client.tools.GetTool(tool_api.GetToolRequest(name="unfit"))
     with pytest.raises(InvalidArgumentError, match="effect must be"):
         await client.upsert_tool(bill, effect="none")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="arguments are no JSON"):
+    with pytest.raises(InvalidArgumentError, match="arguments are not valid JSON"):
         await client.run_tool(bill, {"lines": object()})
 
 

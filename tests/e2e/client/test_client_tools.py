@@ -141,7 +141,7 @@ async def test_pending_client_calls_are_answered_later(world: World, client: Cli
         async for _ in client.send(agent.id, "Well?", tools=(read_clipboard,)):
             pass
     approval_id = str(waits.value.metadata["approval_id"])
-    with pytest.raises(InvalidArgumentError, match="all that is asked for: read_clipboard"):
+    with pytest.raises(InvalidArgumentError, match="all requested functions: read_clipboard"):
         async for _ in client.answer(approval_id, (forever,)):
             pass
     events = [event async for event in client.answer(approval_id, (read_clipboard,))]

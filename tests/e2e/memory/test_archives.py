@@ -63,7 +63,7 @@ async def test_archives_are_made_listed_given_and_deleted(
     assert await listed(strata, "--agent", ann.name) == []
 
     attached = await strata("archival", "archives", "attach", ann.name, name)
-    assert f"{ann.name} has {name} now, with 0 passages." in attached.out
+    assert f"{ann.name} now has {name}, with 0 passages." in attached.out
     assert [entry["id"] for entry in await listed(strata, "--agent", ann.id)] == [archive["id"]]
     file = tmp_path / "notes.jsonl"
     file.write_text('{"text": "Herons nest by the mill."}\n{"text": "The mill is closed."}\n')

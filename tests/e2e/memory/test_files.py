@@ -64,7 +64,7 @@ async def test_folders_are_made_listed_given_and_deleted(
     assert expected <= set(shown.out.splitlines())
     assert json.loads((await strata("folders", "show", folder, "--json")).out)["name"] == folder
     attached = await strata("folders", "attach", ann.name, folder)
-    assert attached.out == f"{ann.name} has {folder} now, with 0 files.\n"
+    assert attached.out == f"{ann.name} now has {folder}, with 0 files.\n"
     own = json.loads((await strata("folders", "list", "--agent", ann.name, "--json")).out)
     assert [entry["name"] for entry in own["folders"]] == [folder]
     taken = await strata("folders", "detach", ann.name, folder)
@@ -250,7 +250,7 @@ async def test_files_are_searched_by_meaning(strata: Run, stored: str, ann: agen
     unrelated = await strata("files", "search", ann.name, "zzzqqq", "--explain")
     assert (unrelated.code, unrelated.out) == (0, "")
     assert "Nothing found." in unrelated.err
-    assert "0 of the nearest pieces are left out as unrelated." in unrelated.err
+    assert "0 of the nearest pieces are excluded as unrelated." in unrelated.err
 
 
 async def test_a_file_is_deleted_by_name(strata: Run, stored: str) -> None:

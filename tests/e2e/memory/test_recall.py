@@ -132,7 +132,7 @@ async def test_searching_tells_why_and_what_stands_around(
         *("--conversation", new_id("conversation")),
     )
     assert rows(elsewhere.out) == []
-    assert "conversation_id leaves out" in elsewhere.err
+    assert "conversation_id excludes" in elsewhere.err
 
 
 async def test_a_fork_goes_on_from_a_message(

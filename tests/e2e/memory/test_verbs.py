@@ -32,7 +32,7 @@ async def test_a_block_is_created_shared_and_detached(
     assert again.code == 1
 
     done = await strata("memory", "attach", bert.name, "plans", "--from", ann.name)
-    assert (done.code, done.out) == (0, f"{bert.name} has plans now, shared by 2 agents.\n")
+    assert (done.code, done.out) == (0, f"{bert.name} now has plans, shared by 2 agents.\n")
     listed = await shown(strata, "memory", "list", "--agent", bert.name, "--label", "plans")
     assert [block["id"] for block in listed["blocks"]] == [made["id"]]
 
