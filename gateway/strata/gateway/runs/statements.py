@@ -49,9 +49,9 @@ _STORED = "ON CONFLICT (project_id, run_id, sequence) DO NOTHING"
 _PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
 
 _LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
-# Of the runs of a group only its own counts; it has a bounded number of members' runs at a time.
-# What starts later has a quota of its own: it holds nothing until then. Both are one range of the
-# index of open runs.
+# A group run counts as one run: the runs of its members are limited separately. Runs with a later
+# start have a quota of their own, because they use no resources before. One range scan of the index
+# of open runs counts each quota.
 _OPEN_RUNS = f"""gateway.runs
          WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'
            AND group_run_id = ''
@@ -68,8 +68,8 @@ def _accept_sql(counted: str, limit: str) -> str:
     """Returns the statement that accepts a run.
 
     Args:
-        counted: The runs that the quota is about: a table, and conditions on it.
-        limit: As many may be open.
+        counted: SQL table expression with conditions: the runs that count towards the quota.
+        limit: SQL expression: the highest number of open runs.
     """
     return f"""
 WITH known AS (
@@ -163,7 +163,7 @@ _ACCEPTED = (
     "quota_count, is_later, busy_id, interrupted_id, pending_id, pending_until, is_new,"
     f" {_DISPATCH}, payload_hash"
 )
-# Two statements, so that most runs do not pay for the quota of the others.
+# Two statements, so that each run pays only for its own quota.
 ACCEPT = text_with_columns(_accept_sql(_OPEN_RUNS, _OPEN_LIMIT), _ACCEPTED)
 ACCEPT_IN_GROUP = text_with_columns(_accept_sql(_RUNS_OF_GROUP, _GROUP_LIMIT), _ACCEPTED)
 
@@ -265,8 +265,8 @@ def webhook_deliveries_sql(ended: str, *, only: str = "true") -> str:
         ON CONFLICT DO NOTHING"""
 
 
-# What the client sent is kept by recall; here it is needed until the run has ended. It may hold
-# images, which must be gone when their messages are deleted.
+# The payload is deleted when the run ends: recall stores the message, and an image in the payload
+# must not outlive its message.
 FINISH = text_with_columns(
     f"""
 WITH ended AS (
