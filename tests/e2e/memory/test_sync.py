@@ -425,7 +425,7 @@ async def test_a_file_that_is_written_on_meanwhile_is_left_alone(
         edit(file, "\nd\n", "\nD\n")
         return blocks
 
-    monkeypatch.setattr(f"strata.cli.memory.{command}ing.blocks_of", while_typing)
+    monkeypatch.setattr(f"strata.cli.memory.{command}.blocks_of", while_typing)
     done = await strata("memory", command, ann.name, str(pulled))
     assert "the file was changed meanwhile and is left as it is: pull again" in done.out
     assert done.code == (1 if command == "pull" else 0)
