@@ -467,9 +467,9 @@ class ToolClient:
         call = self._stub.ExecuteTools(batch_to_proto(batch), wait_for_ready=True)
         try:
             async for response in call:
-                told = tool_event_from_proto(response)
-                if told is not None:
-                    yield told
+                tool_event = tool_event_from_proto(response)
+                if tool_event is not None:
+                    yield tool_event
         finally:
             call.cancel()
 
@@ -481,13 +481,13 @@ class ToolClient:
             return code_answer_to_proto(asked.number, answer)
 
         def answer(
-            told: execution_pb.ExecuteToolsWithCallsResponse,
+            response: execution_pb.ExecuteToolsWithCallsResponse,
         ) -> Coroutine[Any, Any, _NestingMessage] | None:
-            return answered(told.call) if told.HasField("call") else None
+            return answered(response.call) if response.HasField("call") else None
 
-        def settles(told: execution_pb.ExecuteToolsWithCallsResponse) -> bool:
+        def settles(response: execution_pb.ExecuteToolsWithCallsResponse) -> bool:
             # Code that has ended waits for nothing any more.
-            return told.response.finished.tool_return.name in CODE_TOOLS
+            return response.response.finished.tool_return.name in CODE_TOOLS
 
         first = nesting_to_proto(batch, nesting)
         method = functools.partial(self._stub.ExecuteToolsWithCalls, wait_for_ready=True)

@@ -74,18 +74,18 @@ def describe(
     """Returns the parts of a window as the model sees it; `estimate` gives the tokens of bytes."""
     text = window.messages[0].text if window.messages else ""
     parts = parts_of(text)
-    found = [_of_text(name, parts[part], estimate) for name, part in _NAMES.items()]
+    window_parts = [_of_text(name, parts[part], estimate) for name, part in _NAMES.items()]
     characters = sum(
         len(tool.name) + len(tool.description) + len(json.dumps(dict(tool.parameters)))
         for tool in toolset.schemas
     )
     tokens = estimate(tools_bytes(toolset.schemas))
-    found.append(WindowPart("tools", tokens, characters, len(toolset.tools)))
+    window_parts.append(WindowPart("tools", tokens, characters, len(toolset.tools)))
     summaries = [m for m in window.messages[1:] if m.role is MessageRole.SUMMARY]
     others = [m for m in window.messages[1:] if m.role is not MessageRole.SUMMARY]
-    found.append(_of_messages("summary", summaries, view, estimate))
-    found.append(_of_messages("messages", others, view, estimate))
-    return found
+    window_parts.append(_of_messages("summary", summaries, view, estimate))
+    window_parts.append(_of_messages("messages", others, view, estimate))
+    return window_parts
 
 
 def _of_text(name: str, part: Part, estimate: Callable[[int], int]) -> WindowPart:

@@ -361,8 +361,8 @@ class AgentLifecycle:
         """
         hidden = await self._store.begin_deletion(agent_id)
         # The memory agent first: its blocks are those of the agent.
-        for each in sorted(hidden, key=lambda hidden_id: hidden_id == agent_id):
-            await self._release(each)
+        for hidden_id in sorted(hidden, key=lambda id_: id_ == agent_id):
+            await self._release(hidden_id)
         await self._store.remove(hidden)
 
     async def _release(self, agent_id: str) -> None:
@@ -483,12 +483,12 @@ class AgentLifecycle:
             return
         toolset = await self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS))
         own = toolset.offered(agent.tools, folders=False).names
-        found = tool_violations("tool_rules", agent.tool_rules, toolset, own)
-        if found:
+        violations = tool_violations("tool_rules", agent.tool_rules, toolset, own)
+        if violations:
             raise InvalidArgumentError(
-                f"The tool rules do not go with the tools: {found[0].field}"
-                f" {found[0].description}.",
-                violations=found,
+                f"The tool rules do not go with the tools: {violations[0].field}"
+                f" {violations[0].description}.",
+                violations=violations,
             )
 
     async def _open(self, agent: Agent, conversation_id: str, command: CreateAgent | None) -> None:

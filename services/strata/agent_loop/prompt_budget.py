@@ -177,5 +177,5 @@ def budget_of(
 def _rules_bytes(agent: Agent) -> int:
     rules = rules_in_force(agent.tools, agent.tool_rules)
     shown = [rule_element(rule.sentence) + "\n" for rule in rules if rule.sentence is not None]
-    sizes = [max(_RULE_BYTES, len(each.encode("utf-8", "replace"))) for each in shown]
+    sizes = [max(_RULE_BYTES, len(element.encode("utf-8", "replace"))) for element in shown]
     return _RULES_BYTES + sum(sizes) if sizes else 0

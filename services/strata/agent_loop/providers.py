@@ -208,7 +208,7 @@ class ModelProvider:
             raise InvalidArgumentError(
                 f"handle: {problem}.", violations=[FieldViolation("handle", problem)]
             )
-        found, problems = documented(endpoint, model), []
+        findings, problems = documented(endpoint, model), []
         [listed] = await self._factory.list_models([endpoint])
         windows = {model.model: model.context_window for model in listed.models}
         if listed.error is not None:
@@ -216,16 +216,18 @@ class ModelProvider:
         elif model not in windows:
             problems.append(f"{name} does not list the model.")
         if window := windows.get(model):
-            found.append(Finding("context window", f"{window:,} tokens", "list of models", window))
-        found += await ask_server(endpoint, model)
+            findings.append(
+                Finding("context window", f"{window:,} tokens", "list of models", window)
+            )
+        findings += await ask_server(endpoint, model)
         if ask:
             try:
                 bound = await self.bind(ModelConfig(handle=handle), keys)
-                found += await ask_model(bound.chat)
+                findings += await ask_model(bound.chat)
             except ModelError as error:
-                told = naming_key(error, endpoint.key_described)
-                problems.append(f"The model does not answer: {told.message}")
-        return found, problems
+                explained = naming_key(error, endpoint.key_described)
+                problems.append(f"The model does not answer: {explained.message}")
+        return findings, problems
 
     def _endpoints(self, keys: Sequence[SealedKey]) -> tuple[ModelEndpoint, ...]:
         return tuple(self._registry.with_keys(self._keyring.open_all(keys)).endpoints)

@@ -194,10 +194,12 @@ class AgentLoopSettings(_PresetSettings):
         Raises:
             ValueError: A name is wrong or occurs twice.
         """
-        endpoints = [given.endpoint() for given in self.model_endpoints]
+        endpoints = [configured.endpoint() for configured in self.model_endpoints]
         names = {endpoint.name for endpoint in endpoints}
         usual = map(self._endpoint_of, PRESETS.values())
-        endpoints += [found for found in usual if found is not None and found.name not in names]
+        endpoints += [
+            endpoint for endpoint in usual if endpoint is not None and endpoint.name not in names
+        ]
         return ModelRegistry(endpoints, self._default(endpoints))
 
     def _endpoint_of(self, preset: Preset) -> ModelEndpoint | None:

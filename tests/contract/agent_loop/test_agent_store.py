@@ -77,12 +77,12 @@ async def test_agent_comes_back_as_it_was_stored(store: PostgresAgentStore) -> N
     )
     stored = await store.insert(full, Request("r", "h"))
     assert stored.state is AgentState.CREATING
-    found = await store.activate(full.id)
+    activated = await store.activate(full.id)
 
     for name in ("model", "tools", "tags", "metadata", "compaction", "timezone", "description"):
-        assert getattr(found, name) == getattr(full, name)
-    assert found == (await store.get(full.id)).agent
-    assert found == await store.load(full.id, full.default_conversation_id)
+        assert getattr(activated, name) == getattr(full, name)
+    assert activated == (await store.get(full.id)).agent
+    assert activated == await store.load(full.id, full.default_conversation_id)
 
 
 async def test_agent_in_creation_or_deletion_is_not_loaded_or_listed(
@@ -126,9 +126,9 @@ async def test_concurrent_updates_both_count(store: PostgresAgentStore) -> None:
     await asyncio.gather(
         *(store.update(AgentPatch(made.id, metadata={f"k{n}": "v"}), Request()) for n in range(8))
     )
-    found = (await store.get(made.id)).agent
-    assert found.revision == 9
-    assert len(found.metadata) == 8
+    updated = (await store.get(made.id)).agent
+    assert updated.revision == 9
+    assert len(updated.metadata) == 8
 
 
 async def test_repeated_update_gets_the_first_answer(store: PostgresAgentStore) -> None:

@@ -65,7 +65,7 @@ def record(*ids: str, step: int = 1) -> StepRecord:
 
 def result(call_id: str, status: ToolStatus = ToolStatus.OK) -> ToolResult:
     image = ImagePart("image/png", "id", 2, 1, 3, "A dot.", ImageDetail.LOW, data=b"\0\xff\1")
-    told = ToolReturn(
+    tool_return = ToolReturn(
         call_id,
         "memory_insert",
         status,
@@ -76,7 +76,7 @@ def result(call_id: str, status: ToolStatus = ToolStatus.OK) -> ToolResult:
         images=(image,),
     )
     edit = MemoryEdit("block-1", "human", 3, "@@", "append")
-    return ToolResult(told, 12, (edit,), archival_changed=True, files_changed=True)
+    return ToolResult(tool_return, 12, (edit,), archival_changed=True, files_changed=True)
 
 
 def stale(error: pytest.ExceptionInfo[AbortedError]) -> bool:
@@ -88,9 +88,9 @@ async def test_step_comes_back_as_it_was_written(journal: PostgresJournal, key: 
     await journal.open_step(key, written)
     await journal.record(key, 1, [result("b")])
 
-    found = await journal.resume(replace(key, attempt=2), 1)
+    resumed = await journal.resume(replace(key, attempt=2), 1)
 
-    assert found == replace(written, results={"b": result("b")})
+    assert resumed == replace(written, results={"b": result("b")})
 
 
 async def test_nothing_is_found_of_a_run_without_a_journal_or_of_another_step(
@@ -117,7 +117,7 @@ async def test_dispatch_that_was_taken_over_writes_nothing(
 ) -> None:
     await journal.open_step(key, record("a"))
     later = replace(key, attempt=2)
-    found = await journal.resume(later, 1)
+    resumed = await journal.resume(later, 1)
 
     with pytest.raises(AbortedError) as error:
         await journal.open_step(key, record("b", step=2))
@@ -128,7 +128,7 @@ async def test_dispatch_that_was_taken_over_writes_nothing(
     with pytest.raises(AbortedError) as error:
         await journal.resume(key, 1)
     assert stale(error)
-    assert await journal.resume(later, 1) == found
+    assert await journal.resume(later, 1) == resumed
 
 
 async def test_fence_holds_before_anything_is_journalled(
@@ -159,10 +159,10 @@ async def test_results_after_a_take_over_belong_to_the_reply_that_was_found(
     await journal.resume(second, 1)
     await journal.record(second, 1, [result("a", ToolStatus.UNKNOWN)])
 
-    found = await journal.resume(replace(key, attempt=3), 1)
+    resumed = await journal.resume(replace(key, attempt=3), 1)
 
-    assert found is not None
-    assert found.results == {"a": result("a", ToolStatus.UNKNOWN)}
+    assert resumed is not None
+    assert resumed.results == {"a": result("a", ToolStatus.UNKNOWN)}
 
 
 async def test_of_a_writer_and_its_successor_exactly_one_goes_on(
@@ -171,16 +171,16 @@ async def test_of_a_writer_and_its_successor_exactly_one_goes_on(
     for _ in range(20):
         own = replace(key, run_id=new_id("run"))
         written = record("a")
-        opened, found = await asyncio.gather(
+        opened, resumed = await asyncio.gather(
             journal.open_step(own, written),
             journal.resume(replace(own, attempt=2), 1),
             return_exceptions=True,
         )
         if opened is None:
-            assert found == written
+            assert resumed == written
         else:
             assert isinstance(opened, AbortedError)
-            assert found is None
+            assert resumed is None
 
 
 async def test_each_write_is_one_statement(
@@ -232,11 +232,11 @@ async def test_closing_gives_the_last_step_with_what_is_known_of_its_calls(
     second = record("b", "c", step=2)
     await journal.open_step(key, second)
     await journal.record(key, 2, [result("b")])
-    found = await journal.close(key)
-    assert found == replace(second, results={"b": result("b")})
+    closed = await journal.close(key)
+    assert closed == replace(second, results={"b": result("b")})
     with pytest.raises(AbortedError):
         await journal.record(key, 2, [result("c")])
-    assert await journal.close(key) == found
+    assert await journal.close(key) == closed
 
 
 async def test_calls_of_code_come_back_apart_from_those_of_the_reply(
@@ -251,10 +251,10 @@ async def test_calls_of_code_come_back_apart_from_those_of_the_reply(
     await journal.nest(key, 1, second, 2, ToolEffect.UNDECLARED)
     await journal.record(key, 1, [result("b")])
 
-    found = await journal.resume(replace(key, attempt=2), 1)
+    resumed = await journal.resume(replace(key, attempt=2), 1)
 
     nested = (replace(first, result=result("a/1")), second)
-    assert found == replace(written, results={"b": result("b")}, nested=nested)
+    assert resumed == replace(written, results={"b": result("b")}, nested=nested)
     again = record("a", step=2)
     await journal.open_step(replace(key, attempt=2), again)
     assert await journal.resume(replace(key, attempt=3), 2) == again

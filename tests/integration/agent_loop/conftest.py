@@ -27,8 +27,8 @@ async def _services(
     request: pytest.FixtureRequest, databases: Any, vectors: Any, pages: RawServer
 ) -> AsyncIterator[World]:
     web = {"web_private_networks": ("127.0.0.0/8",), "web_ports": (pages.port,)}
-    async for each in open_world(databases, vectors, request.param, **web):
-        yield each
+    async for opened in open_world(databases, vectors, request.param, **web):
+        yield opened
 
 
 @pytest.fixture

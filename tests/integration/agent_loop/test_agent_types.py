@@ -164,15 +164,15 @@ async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools
             assert [p for p in parameters if p not in ADDED] == PARAMETERS[name]
     spoken = _spoken(request)
     if "assistant" in first:
-        booted = [each for each in spoken if each[0] in ("call", "return")][:2]
+        booted = [entry for entry in spoken if entry[0] in ("call", "return")][:2]
         assert [kind for kind, _ in booted] == ["call", "return"]
         assert json.loads(booted[-1][1]) == json.loads(created[2].parts[0].tool_return.content)
         arguments = json.loads(booted[-2][1])
         arguments.pop("thinking", None)
         assert arguments == {"message": "More human than human is our motto."}
-    said = [text for kind, text in spoken if kind == "user"]
+    user_texts = [text for kind, text in spoken if kind == "user"]
     logged_in = [login_text(created[-1])] if "user" in first else []
-    assert said[-len(logged_in) - 1 :] == [*logged_in, "Hello."]
+    assert user_texts[-len(logged_in) - 1 :] == [*logged_in, "Hello."]
 
 
 async def test_lmstudio_gets_the_login_before_the_call_with_a_short_id(world: World) -> None:
@@ -242,7 +242,7 @@ def _replies(agent_type: AgentType, tools: Sequence[str]) -> list[Any]:
         return [call("send_message", {"message": "Hi."})]
     if agent_type is AgentType.VOICE_SLEEPTIME:
         arguments: list[dict[str, Any]] = [{"memories": []}, {"new_memory": "Name: Ada"}, {}]
-        return [call(name, given) for name, given in zip(tools, arguments, strict=True)]
+        return [call(name, values) for name, values in zip(tools, arguments, strict=True)]
     return [call(tools[0], {"query": "x"})]
 
 

@@ -324,8 +324,8 @@ async def test_agents_are_listed_by_pages_tags_and_name(world: World) -> None:
     assert names == [f"Agent {number}" for number in range(5)]
 
     async def listed(**fields: Any) -> list[str]:
-        found = await world.agents.ListAgents(pb.ListAgentsRequest(**fields))
-        return [agent.name for agent in found.agents]
+        response = await world.agents.ListAgents(pb.ListAgentsRequest(**fields))
+        return [agent.name for agent in response.agents]
 
     assert await listed(tags=["even", "all"]) == ["Agent 0", "Agent 2", "Agent 4"]
     assert await listed(name_contains="AGENT 3") == ["Agent 3"]
@@ -454,9 +454,9 @@ async def test_context_window_is_told_part_by_part(world: World) -> None:
     await world.run(made.agent, "Hello.")
 
     request = pb.GetContextWindowRequest(agent_id=made.agent.id)
-    told = await world.agents.GetContextWindow(request)
+    response = await world.agents.GetContextWindow(request)
 
-    parts = {part.name: part for part in told.parts}
+    parts = {part.name: part for part in response.parts}
     assert list(parts) == [
         "system",
         "blocks",
@@ -467,15 +467,15 @@ async def test_context_window_is_told_part_by_part(world: World) -> None:
         "summary",
         "messages",
     ]
-    assert told.context_window == 32000
-    assert told.used_tokens == pytest.approx(
-        sum(part.tokens for part in told.parts), abs=len(told.parts)
+    assert response.context_window == 32000
+    assert response.used_tokens == pytest.approx(
+        sum(part.tokens for part in response.parts), abs=len(response.parts)
     )
     assert (parts["blocks"].count, parts["tools"].count, parts["messages"].count) == (1, 6, 2)
     assert parts["system"].characters == len(system_prompt("letta_v1"))
     assert parts["files"].tokens == parts["summary"].tokens == 0
     assert parts["metadata"].tokens > 0
-    assert told.system_message == world.model.requests[-1].system
+    assert response.system_message == world.model.requests[-1].system
 
 
 async def test_models_are_listed_with_endpoints_and_default(world: World) -> None:

@@ -77,6 +77,6 @@ async def test_an_approved_call_has_its_effect_once_whenever_the_process_dies(
     messages = (await world.window(agent)).messages
     turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
     assert roles(messages) == ["system", *turn]
-    told = [part.tool_return.content for part in messages[5].parts]
-    assert "User reason: No." in told[1]
+    contents = [part.tool_return.content for part in messages[5].parts]
+    assert "User reason: No." in contents[1]
     assert len(world.model.requests) == 2

@@ -124,21 +124,21 @@ total
     ran = await world.run(agent, "What does it cost?")
 
     assert ran.text == "Ten."
-    [told] = returned(ran)
-    assert told.status == OK, told.content
-    assert body(told) == {
+    [tool_return] = returned(ran)
+    assert tool_return.status == OK, tool_return.content
+    assert body(tool_return) == {
         "tool_calls": "price: 2 ok, archival_memory_insert: 2 ok, price: 1 failed,"
         " memory_insert: 1 ok, archival_memory_search: 1 ok",
         "value": "10",
         "stdout": "failed: True\nTrue\n",
     }
-    assert [name for name, _, _ in made(told)] == [
+    assert [name for name, _, _ in made(tool_return)] == [
         *("price", "archival_memory_insert") * 2,
         *("price", "memory_insert", "archival_memory_search"),
     ]
-    assert [status for _, status, _ in made(told)] == [OK, OK, OK, OK, FAILED, OK, OK]
-    assert told.nested_calls[0].tool_call_id == f"{told.tool_call_id}/1"
-    assert json.loads(told.nested_calls[0].arguments) == {"item": "tea", "count": 2}
+    assert [status for _, status, _ in made(tool_return)] == [OK, OK, OK, OK, FAILED, OK, OK]
+    assert tool_return.nested_calls[0].tool_call_id == f"{tool_return.tool_call_id}/1"
+    assert json.loads(tool_return.nested_calls[0].arguments) == {"item": "tea", "count": 2}
     listed = await world.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
     assert {passage.text for passage in listed.passages} == {"tea costs 6", "milk costs 4"}
     # As what a call of the model's writes: its message is the origin, and memory is shown anew.
@@ -146,7 +146,7 @@ total
     assert "Spends 10" in world.model.requests[1].system
     window = (await world.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool", "assistant"]
-    assert window[3].parts[0].tool_return == told
+    assert window[3].parts[0].tool_return == tool_return
 
 
 async def test_what_code_may_not_call_is_refused_with_a_reason(world: World) -> None:
@@ -225,11 +225,11 @@ except ToolError as error:
     world.model.script(code(text), say("Read."))
     ran = await world.run(agent, "Read it.")
 
-    [told] = returned(ran)
-    assert told.status == OK, told.content
-    assert "needs the approval" in body(told)["stdout"]
-    assert made(told)[4] == ("price", FAILED, True)
-    assert list(told.taint) == [message_pb2.PROVENANCE_WEB]
+    [tool_return] = returned(ran)
+    assert tool_return.status == OK, tool_return.content
+    assert "needs the approval" in body(tool_return)["stdout"]
+    assert made(tool_return)[4] == ("price", FAILED, True)
+    assert list(tool_return.taint) == [message_pb2.PROVENANCE_WEB]
     assert list(ran.stored[-1].provenance) == [
         message_pb2.PROVENANCE_MODEL,
         message_pb2.PROVENANCE_WEB,
@@ -268,9 +268,9 @@ async def test_cancelling_the_turn_ends_the_code_and_what_it_called(
 
     window = (await world.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool"]
-    told = window[3].parts[0].tool_return
-    assert made(told) == [("memory_insert", OK, False), ("nap", UNKNOWN, False)]
-    assert "memory_insert (OK), nap (Unknown)" in body(told)
+    tool_return = window[3].parts[0].tool_return
+    assert made(tool_return) == [("memory_insert", OK, False), ("nap", UNKNOWN, False)]
+    assert "memory_insert (OK), nap (Unknown)" in body(tool_return)
     world.model.script(say("Here."))
     assert (await world.run(agent, "Still there?")).text == "Here."
     assert (await human(world, agent)).value == "Name: Ada\none"
@@ -316,9 +316,9 @@ async def test_code_that_was_lost_in_a_call_is_not_run_again(
     assert len(world.model.requests) == 2
     window = (await world.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool", "assistant"]
-    told = window[3].parts[0].tool_return
-    assert told.status == UNKNOWN
-    assert made(told)[:2] == [("memory_insert", OK, False), ("price", UNKNOWN, False)]
+    tool_return = window[3].parts[0].tool_return
+    assert tool_return.status == UNKNOWN
+    assert made(tool_return)[:2] == [("memory_insert", OK, False), ("price", UNKNOWN, False)]
     assert (await human(world, agent)).value.count("one") == 1
 
 

@@ -51,12 +51,12 @@ async def test_compaction_by_hand(world: World) -> None:
     assert (part.text, part.message_count) == ("- Four questions.", 6)
     assert part.first_message_id == before.messages[1].id
     assert part.last_message_id == before.messages[6].id
-    told = await inspected(world, agent)
-    parts = {part.name: part for part in told.parts}
+    response = await inspected(world, agent)
+    parts = {part.name: part for part in response.parts}
     assert parts["summary"].count == 1
     assert parts["summary"].tokens > 0
     assert parts["messages"].count == 2
-    assert told.used_tokens < full.used_tokens
+    assert response.used_tokens < full.used_tokens
     assert done.tokens_after < done.tokens_before
     assert full.compaction_tokens == int(32_000 * 0.9)
 
@@ -79,19 +79,19 @@ async def test_compaction_by_hand_needs_a_conversation(world: World) -> None:
 
 async def test_turns_go_on_while_somebody_compacts(world: World) -> None:
     agent = await talked(world)
-    thinking, told = asyncio.Event(), asyncio.Event()
+    thinking, released = asyncio.Event(), asyncio.Event()
 
     async def meanwhile(call: ModelCall) -> None:
         if "tools" in call.body:
             thinking.set()
-            await told.wait()
+            await released.wait()
 
     world.model.meanwhile = meanwhile
     world.model.respond(lambda call: say("Fine." if "tools" in call.body else "- Before."))
     turn = asyncio.create_task(world.run(agent, "Go on."))
     await thinking.wait()
     done = await compact(world, agent)
-    told.set()
+    released.set()
     ran = await turn
     world.model.meanwhile = world.model._responder = None
 

@@ -77,16 +77,16 @@ async def opened(services: World, recall: RecallClient, history: Sequence[Messag
 
 async def expanded(services: World, window: Window) -> list[str]:
     """The ids that the newest summary stands for, read page by page."""
-    found: list[str] = []
+    message_ids: list[str] = []
     start = 0
     while True:
         request = message_pb.ExpandSummaryRequest(
             conversation_id=window.conversation_id, from_sequence=start, page_size=3
         )
         page = await services.messages.ExpandSummary(request)
-        found += [message.id for message in page.messages]
+        message_ids += [message.id for message in page.messages]
         if not page.next_sequence:
-            return found
+            return message_ids
         assert page.next_sequence > start
         start = page.next_sequence
 
@@ -116,8 +116,8 @@ async def assert_sound(services: World, first: Window, now: Window, space: float
     assert body == sorted(body, key=lambda m: m.sequence), "order is kept"
     assert_answered(VIEW.chats(body))
     calls = [p.id for m in body for p in m.parts if isinstance(p, ToolCall)]
-    told = [p.tool_call_id for m in body for p in m.parts if isinstance(p, ToolReturn)]
-    assert sorted(calls) == sorted(told), "pairs are whole"
+    returned = [p.tool_call_id for m in body for p in m.parts if isinstance(p, ToolReturn)]
+    assert sorted(calls) == sorted(returned), "pairs are whole"
 
     before = body_of(first)
     newest = [m.id for m in before if m.role is MessageRole.USER][-1]

@@ -206,10 +206,12 @@ async def test_refused_request_costs_nothing_and_each_call_names_its_model(world
     agent = await agent_of(world, OPENAI, ANTHROPIC)
     world.model.script(LATER, say("Hello.", usage=(90, 10)))
 
-    told = [response async for response in world.dispatch(agent, "Hi.")]
+    responses = [response async for response in world.dispatch(agent, "Hi.")]
 
-    sent = [r.request.model for r in told if r.HasField("request")]
-    replies = [(r.reply.model, r.reply.usage.total_tokens) for r in told if r.HasField("reply")]
+    sent = [r.request.model for r in responses if r.HasField("request")]
+    replies = [
+        (r.reply.model, r.reply.usage.total_tokens) for r in responses if r.HasField("reply")
+    ]
     assert sent == [OPENAI, ANTHROPIC]
     assert replies == [(OPENAI, 0), (ANTHROPIC, 100)]
 

@@ -25,9 +25,9 @@ def text(message: message_pb2.Message) -> str:
 
 async def talked(world: World, *pairs: tuple[str, str], **fields: Any) -> pb.Agent:
     agent = await world.make_agent(**fields)
-    for said, answer in pairs:
+    for question, answer in pairs:
         world.model.script(say(answer))
-        await world.run(agent, said)
+        await world.run(agent, question)
     return agent
 
 
@@ -60,10 +60,10 @@ async def test_a_fork_goes_another_way_from_a_message(world: World) -> None:
     world.model.script(say("Then blue."))
     ran = await world.run(agent, "no, blue!", conversation_id=made.id)
     assert ran.text == "Then blue."
-    said = [
+    texts = [
         m["content"] for m in world.model.requests[-1].body["messages"] if m["role"] != "system"
     ]
-    assert said == ["red or blue?", "Red.", "no, blue!"]
+    assert texts == ["red or blue?", "Red.", "no, blue!"]
     assert await world.window(agent) == before
     listed = await world.messages.ListMessages(
         message_pb.ListMessagesRequest(conversation_id=made.id)
@@ -132,14 +132,14 @@ async def test_several_forks_at_once_of_a_conversation_that_goes_on(world: World
         *(fork(world, agent, until) for _ in range(4)), world.run(agent, "meanwhile")
     )
     world.model._responder = None
-    for each in made[:4]:
-        assert isinstance(each, pb.Conversation)
-        window = await world.window(agent, each.id)
+    for conversation in made[:4]:
+        assert isinstance(conversation, pb.Conversation)
+        window = await world.window(agent, conversation.id)
         assert [text(m) for m in window.messages[1:]] == ["q0", "a0", "q1", "a1"]
-    found = await world.messages.SearchMessages(
+    matches = await world.messages.SearchMessages(
         message_pb.SearchMessagesRequest(agent_id=agent.id, query="q1")
     )
-    assert [text(hit.message) for hit in found.hits].count("q1") == 1
+    assert [text(hit.message) for hit in matches.hits].count("q1") == 1
 
 
 async def test_without_a_summary_there_is_nothing_to_expand(world: World) -> None:
@@ -214,7 +214,7 @@ async def test_a_page_is_shown_whole_in_a_small_window(world: World) -> None:
             break
         number = page["next_number"]
     expected = [f"{word} {n}." for n in range(4) for word in ("Number", "Answer")]
-    assert [each.rstrip(" ") for each in seen] == expected[: len(seen)]
+    assert [content.rstrip(" ") for content in seen] == expected[: len(seen)]
     assert len(seen) >= 6
     [alone] = (await expand(world, agent, {"limit": 1}))["messages"]
     assert "[truncated" in alone["content"]
@@ -229,7 +229,7 @@ async def test_search_is_over_all_conversations_unless_one_is_named(world: World
     world.model.script(say("A white bird."))
     await world.run(agent, "The egret is called Olga too.", conversation_id=other.id)
 
-    async def found(conversation: str = "") -> set[str]:
+    async def matching_texts(conversation: str = "") -> set[str]:
         request = message_pb.SearchMessagesRequest(
             agent_id=agent.id, conversation_id=conversation, query='"Olga"', limit=10
         )
@@ -237,9 +237,9 @@ async def test_search_is_over_all_conversations_unless_one_is_named(world: World
         return {text(hit.message) for hit in response.hits}
 
     heron, egret = "The heron is called Olga.", "The egret is called Olga too."
-    assert await found() == {heron, egret}
-    assert await found(other.id) == {egret}
-    assert await found(agent.default_conversation_id) == {heron}
+    assert await matching_texts() == {heron, egret}
+    assert await matching_texts(other.id) == {egret}
+    assert await matching_texts(agent.default_conversation_id) == {heron}
     # The agent itself looks into all of them.
     world.model.script(call("conversation_search", {"query": '"Olga"'}), say("Two."))
     await world.run(agent, "Who is she?", conversation_id=other.id)

@@ -83,25 +83,25 @@ async def test_a_group_that_is_no_pair_is_refused_with_what_to_do(world: World) 
     [alone] = await agents(world, 1)
     other = (await make_pair(world)).memory_agent_id
 
-    said = await violations(create(world, manager=config(alone)))
-    assert set(said) == {"manager.manager_agent_id"}
-    assert "turn on enable_sleeptime" in said["manager.manager_agent_id"]
+    problems = await violations(create(world, manager=config(alone)))
+    assert set(problems) == {"manager.manager_agent_id"}
+    assert "turn on enable_sleeptime" in problems["manager.manager_agent_id"]
     for agent_ids in ([alone], [other], [agent.memory_agent_id, alone]):
-        said = await violations(create(world, agent_ids=agent_ids, manager=config(agent)))
-        assert set(said) == {"agent_ids"}
-        assert agent.memory_agent_id in said["agent_ids"]
+        problems = await violations(create(world, agent_ids=agent_ids, manager=config(agent)))
+        assert set(problems) == {"agent_ids"}
+        assert agent.memory_agent_id in problems["agent_ids"]
     for pair, kind, right in (
         (agent, VOICE, "must be sleeptime"),
         (voice, SLEEPTIME, "must be voice_sleeptime"),
     ):
-        said = await violations(create(world, manager=config(pair, kind)))
-        assert right in said["manager.type"]
-    said = await violations(create(world, manager=config(agent, sleeptime_agent_frequency=8)))
-    assert set(said) == {"manager.sleeptime_agent_frequency"}
-    assert "UpdateAgent" in said["manager.sleeptime_agent_frequency"]
+        problems = await violations(create(world, manager=config(pair, kind)))
+        assert right in problems["manager.type"]
+    problems = await violations(create(world, manager=config(agent, sleeptime_agent_frequency=8)))
+    assert set(problems) == {"manager.sleeptime_agent_frequency"}
+    assert "UpdateAgent" in problems["manager.sleeptime_agent_frequency"]
     lengths = {"max_message_buffer_length": 10, "min_message_buffer_length": 9}
-    said = await violations(create(world, manager=config(voice, VOICE, **lengths)))
-    assert set(said) == {f"manager.{name}" for name in lengths}
+    problems = await violations(create(world, manager=config(voice, VOICE, **lengths)))
+    assert set(problems) == {f"manager.{name}" for name in lengths}
     error = await refusal(create(world, manager=config(new_id("agent"))))
     assert error.reason is Reason.AGENT_NOT_FOUND
     error = await refusal(create(world, manager=config(agent), agent_ids=[new_id("agent")]))
@@ -118,10 +118,10 @@ async def test_a_refused_change_to_a_pair_attaches_no_block_and_changes_nothing(
     agent, plan = await make_pair(world), await block(world)
     made = await create(world, agent_ids=[first, second])
     shared = pb.SharedBlockList(block_ids=[plan])
-    said = await violations(update(world, made, manager=config(first), shared_blocks=shared))
-    assert set(said) == {"manager.manager_agent_id"}
-    said = await violations(update(world, made, members=pb.MemberList(), shared_blocks=shared))
-    assert set(said) == {"members.agent_ids"}
+    problems = await violations(update(world, made, manager=config(first), shared_blocks=shared))
+    assert set(problems) == {"manager.manager_agent_id"}
+    problems = await violations(update(world, made, members=pb.MemberList(), shared_blocks=shared))
+    assert set(problems) == {"members.agent_ids"}
     assert await get(world, made.id) == made
     assert "plan" not in await labels(world, first)
 
@@ -130,8 +130,8 @@ async def test_a_refused_change_to_a_pair_attaches_no_block_and_changes_nothing(
     assert members(changed) == [agent.memory_agent_id]
     for agent_id in (agent.id, agent.memory_agent_id):
         assert "plan" in await labels(world, agent_id)
-    said = await violations(update(world, changed, members=pb.MemberList(agent_ids=[first])))
-    assert set(said) == {"members.agent_ids"}
+    problems = await violations(update(world, changed, members=pb.MemberList(agent_ids=[first])))
+    assert set(problems) == {"members.agent_ids"}
     assert await update(world, changed, members=pb.MemberList()) != changed
     # The other way round the members have to be named.
     robin = pb.ManagerConfig(type=pb.MANAGER_TYPE_ROUND_ROBIN)
@@ -154,8 +154,8 @@ async def test_a_group_whose_memory_agent_was_deleted_gets_the_next_one(world: W
     assert (members(left), settings(left)) == ([], (0, 0, 0))
     # Changes of other fields are no reason to refuse it.
     assert (await update(world, made, description="Ada.")).description == "Ada."
-    said = await violations(update(world, made, members=pb.MemberList()))
-    assert "turn on enable_sleeptime" in said["manager.manager_agent_id"]
+    problems = await violations(update(world, made, members=pb.MemberList()))
+    assert "turn on enable_sleeptime" in problems["manager.manager_agent_id"]
     changed = await turn(True)
     assert changed.memory_agent_id != agent.memory_agent_id
     assert members(await get(world, made.id)) == []
@@ -164,8 +164,8 @@ async def test_a_group_whose_memory_agent_was_deleted_gets_the_next_one(world: W
     await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
     left = await get(world, made.id)
     assert (members(left), left.manager.manager_agent_id) == ([], "")
-    said = await violations(update(world, made, members=pb.MemberList()))
-    assert "is required" in said["manager.manager_agent_id"]
+    problems = await violations(update(world, made, members=pb.MemberList()))
+    assert "is required" in problems["manager.manager_agent_id"]
 
 
 async def test_a_stored_group_that_is_no_pair_can_be_read_and_repaired(world: World) -> None:

@@ -141,8 +141,8 @@ async def system_messages(world: World, text: str) -> list[str]:
     header = file_pb.UploadFileHeader(folder_id=made.id, name="a.txt", media_type="text/plain")
     file = (await sent(upload, header, text, "header.")).file
     async with asyncio.timeout(60):
-        async for told in files.WatchFile(file_pb.WatchFileRequest(file_id=file.id)):
-            file = told.file
+        async for update in files.WatchFile(file_pb.WatchFileRequest(file_id=file.id)):
+            file = update.file
             if file.state != file_pb.FILE_STATE_PARSING:
                 break
     await files.AttachFolder(

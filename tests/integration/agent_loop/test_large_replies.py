@@ -58,10 +58,10 @@ async def test_huge_reply_is_cut_told_and_readable(world: World) -> None:
         for message in response.messages
     ]
     assert exported == [m.id for m in messages]
-    found = await world.messages.SearchMessages(
+    matches = await world.messages.SearchMessages(
         message_pb.SearchMessagesRequest(agent_id=agent.id, query="everything", limit=50)
     )
-    assert found.ByteSize() < LARGEST_RESPONSE
+    assert matches.ByteSize() < LARGEST_RESPONSE
     world.model.script(say("Short."))
     assert (await world.run(agent, "Go on.")).text == "Short."
 

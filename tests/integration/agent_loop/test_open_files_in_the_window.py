@@ -86,8 +86,8 @@ async def folder_of(world: World, texts: Sequence[str]) -> file_pb.Folder:
 
         file = (await files.UploadFile(parts())).file
         async with asyncio.timeout(60):
-            async for told in files.WatchFile(file_pb.WatchFileRequest(file_id=file.id)):
-                file = told.file
+            async for update in files.WatchFile(file_pb.WatchFileRequest(file_id=file.id)):
+                file = update.file
                 if file.state != file_pb.FILE_STATE_PARSING:
                     break
     return folder
@@ -167,9 +167,9 @@ async def test_opening_what_does_not_fit_is_refused_and_says_what_to_close(world
     ]
     await world.run(agent, "Open them.")
 
-    (told,) = (json.loads(text) for text in world.model.requests[-1].answered)
-    assert told["status"] == "Failed"
-    message = told["message"]
+    (body,) = (json.loads(text) for text in world.model.requests[-1].answered)
+    assert body["status"] == "Failed"
+    message = body["message"]
     for number in range(5):
         assert f"{folder.name}/{number}.txt (15" in message
     before, after = message.split("Already open:")
@@ -517,10 +517,10 @@ async def test_person_has_as_much_space_for_files_as_the_agents_tool(world: Worl
         await person_opens(world, agent, folder, *range(5))
     world.model.script(Reply(calls=[opening(folder, *range(5))]), say("They are too long."))
     await world.run(agent, "Open the files.")
-    (told,) = world.model.requests[-1].answered
+    (content,) = world.model.requests[-1].answered
     services = [
         int(re.search(r"there is space for (\d+) bytes", text)[1])  # type: ignore[index]
-        for text in (refused.value.message, told)
+        for text in (refused.value.message, content)
     ]
     # A turn knows its system message; a limit that is sent ahead allows for the largest metadata.
     assert abs(services[0] - services[1]) < services[1] * 0.1, services

@@ -26,8 +26,8 @@ async def probe(world: World, handle: str, **fields: Any) -> pb.ProbeModelRespon
     return response
 
 
-def values(found: pb.ProbeModelResponse) -> dict[str, str]:
-    return {finding.name: finding.value for finding in found.findings}
+def values(response: pb.ProbeModelResponse) -> dict[str, str]:
+    return {finding.name: finding.value for finding in response.findings}
 
 
 @pytest.mark.parametrize("handle", ["test/test-model", "claude/test-model"])
@@ -36,20 +36,20 @@ async def test_model_that_answers_and_calls_a_tool_is_said_to(world: World, hand
         say("OK", usage=(9, 2)), Reply(calls=(Call("report_ready", {"ready": True}),))
     )
 
-    found = await probe(world, handle)
+    response = await probe(world, handle)
 
-    said = values(found)
-    assert said["answers"] == "yes (9 tokens in, 2 out)"
-    assert said["tool calls"] == "yes"
-    assert list(found.problems) == []
-    assert found.context_window == 0, "nobody names it"
+    findings = values(response)
+    assert findings["answers"] == "yes (9 tokens in, 2 out)"
+    assert findings["tool calls"] == "yes"
+    assert list(response.problems) == []
+    assert response.context_window == 0, "nobody names it"
 
 
 async def test_window_of_the_settings_is_found(world: World) -> None:
-    found = await probe(world, "blind/test-model", skip_requests=True)
-    [window] = [finding for finding in found.findings if finding.name == "context window"]
+    response = await probe(world, "blind/test-model", skip_requests=True)
+    [window] = [finding for finding in response.findings if finding.name == "context window"]
     assert (window.tokens, window.source) == (8_000, "settings")
-    assert found.context_window == 8_000
+    assert response.context_window == 8_000
     assert world.model.requests == []
 
 
@@ -60,17 +60,17 @@ async def test_model_that_refuses_tools_is_said_to_with_its_words(world: World) 
 
 async def test_model_that_does_not_answer_is_a_problem_with_the_reason(world: World) -> None:
     world.model.script(unauthorized())
-    found = await probe(world, "test/test-model")
-    assert "answers" not in values(found)
-    [problem] = found.problems
+    response = await probe(world, "test/test-model")
+    assert "answers" not in values(response)
+    [problem] = response.problems
     assert "Incorrect API key" in problem
 
 
 async def test_model_that_is_not_listed_is_asked_all_the_same(world: World) -> None:
     world.model.script(say("OK"), say("No."))
-    found = await probe(world, "listing/other")
-    assert list(found.problems) == ["listing does not list the model."]
-    assert values(found)["tool calls"].startswith("no: ")
+    response = await probe(world, "listing/other")
+    assert list(response.problems) == ["listing does not list the model."]
+    assert values(response)["tool calls"].startswith("no: ")
 
 
 @pytest.mark.parametrize("handle", ["", "none/such", "test", "test/"])
@@ -127,13 +127,13 @@ async def test_local_servers_are_asked_in_their_own_way(
 
     async with HttpServer(serve) as server:
         endpoint = ModelEndpoint("local", "openai", f"{server.url}/v1", api_key="sk-local")
-        found = await ask_server(endpoint, "qwen/qwen3")
+        findings = await ask_server(endpoint, "qwen/qwen3")
         hosted = await ask_server(ModelEndpoint("x", "openai", server.url, preset="groq"), "m")
         for kind in ("anthropic", "azure", "bedrock", "vertex", "openai_responses"):
             typed = ModelEndpoint("x", kind, server.url, api_key="secret")
             assert await ask_server(typed, "m") == [], "its key is not sent as it is"
 
-    assert {each.name: each.tokens or each.value for each in found} == expected
+    assert {finding.name: finding.tokens or finding.value for finding in findings} == expected
     assert set(keys) == {"Bearer sk-local"}
     assert hosted == []
 

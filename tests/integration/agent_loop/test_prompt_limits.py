@@ -38,16 +38,16 @@ def model(window: int, handle: str = HANDLE, **more: Any) -> pb.ModelConfig:
 
 async def stored(world: World, project: str) -> dict[str, int]:
     """How many rows the services have of a project."""
-    found = {}
+    counts = {}
     for service, tables in SERVICES.items():
         connection = await asyncpg.connect(world.urls[service].admin_url)
         try:
             for table in tables:
                 query = f"SELECT count(*) FROM {service}.{table} WHERE project_id = $1"
-                found[f"{service}.{table}"] = await connection.fetchval(query, project)
+                counts[f"{service}.{table}"] = await connection.fetchval(query, project)
         finally:
             await connection.close()
-    return found
+    return counts
 
 
 async def limit_of(world: World, agent: pb.Agent) -> tuple[int | None, bool, int]:
@@ -72,8 +72,10 @@ async def update(world: World, agent: pb.Agent, **fields: Any) -> pb.Agent:
 
 
 async def get(world: World, agent: pb.Agent) -> pb.Agent:
-    found: pb.Agent = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
-    return found
+    stored_agent: pb.Agent = (
+        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
+    ).agent
+    return stored_agent
 
 
 async def write(world: World, agent: pb.Agent, size: int) -> None:

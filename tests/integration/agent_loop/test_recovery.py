@@ -372,7 +372,7 @@ async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
     def die(event: ToolEvent) -> None:
         seen.append(event)
         kind = CallFinished if where == "after the call" else CallStarted
-        if sum(isinstance(each, kind) for each in seen) == step and isinstance(event, kind):
+        if sum(isinstance(earlier, kind) for earlier in seen) == step and isinstance(event, kind):
             raise Died
 
     if where == "before the next step":
@@ -545,8 +545,8 @@ async def test_run_cancelled_while_tools_run_leaves_whole_pairs(
                 world.last.cancel()
     window = await world.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool"]
-    told = json.loads(window.messages[3].parts[0].tool_return.content)
-    assert (told["status"], "cancelled" in told["message"]) == ("Unknown", True)
+    body = json.loads(window.messages[3].parts[0].tool_return.content)
+    assert (body["status"], "cancelled" in body["message"]) == ("Unknown", True)
     # What was stored of the step is told before the end.
     kinds = [event.WhichOneof("event") for event in events]
     assert kinds[-4:] == ["tool_finished", "message_stored", "message_stored", "run_finished"]

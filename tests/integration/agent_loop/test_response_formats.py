@@ -217,8 +217,8 @@ async def test_agents_keep_their_format(world: World) -> None:
     agent = await world.make_agent(response_format=WEATHER)
     assert agent.response_format.json_schema.schema_json == json.dumps(SCHEMA)
     assert agent.response_format.json_schema.strict
-    found = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
-    assert found.response_format == agent.response_format
+    stored = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
+    assert stored.response_format == agent.response_format
     renamed = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
     kept = (await world.agents.UpdateAgent(renamed)).agent
     assert kept.response_format == agent.response_format

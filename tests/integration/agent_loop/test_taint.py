@@ -84,8 +84,8 @@ def waits(ran: Ran) -> bool:
 
 
 def asked(ran: Ran) -> message_pb2.ApprovalRequestPart:
-    [found] = [e for e in ran.events if e.WhichOneof("event") == "approval_requested"]
-    return found.approval_requested.approval
+    [event] = [e for e in ran.events if e.WhichOneof("event") == "approval_requested"]
+    return event.approval_requested.approval
 
 
 def taints(ran: Ran) -> list[list[int]]:
@@ -183,9 +183,17 @@ async def test_what_was_put_away_under_a_page_taints_whoever_finds_it(post: Post
     ran = await post.run(agent, finds, SENDS, conversation_id=await post.conversation(agent))
     assert waits(ran)
     assert taints(ran) == [[], [WEB]]
-    [told] = [part.tool_return for m in ran.stored for part in m.parts if part.tool_return.name]
-    assert (told.provenance, list(told.taint)) == (message_pb2.PROVENANCE_MEMORY, [WEB])
-    assert '\\"untrusted\\": \\"web\\"' in told.content or '"untrusted": "web"' in told.content
+    [tool_return] = [
+        part.tool_return for m in ran.stored for part in m.parts if part.tool_return.name
+    ]
+    assert (tool_return.provenance, list(tool_return.taint)) == (
+        message_pb2.PROVENANCE_MEMORY,
+        [WEB],
+    )
+    assert (
+        '\\"untrusted\\": \\"web\\"' in tool_return.content
+        or '"untrusted": "web"' in tool_return.content
+    )
 
     rewritten = passage_pb.UpdatePassageRequest(passage_id=passage.id, text="Mail of Ada is hers.")
     assert not (await post.world.passages.UpdatePassage(rewritten)).passage.origin.taint

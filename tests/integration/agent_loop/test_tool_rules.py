@@ -32,7 +32,7 @@ def replace(old: str, new: str) -> Call:
     return Call("memory_replace", {"label": "human", "old_str": old, "new_str": new})
 
 
-def told(message: message_pb2.Message) -> list[tuple[str, str]]:
+def returned_messages(message: message_pb2.Message) -> list[tuple[str, str]]:
     returns = [part.tool_return for part in message.parts]
     bodies = [json.loads(tool_return.content) for tool_return in returns]
     return [(body["status"], str(body["message"])) for body in bodies]
@@ -195,7 +195,7 @@ async def test_both_providers_are_told_what_may_and_must_be_called(
     assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
     bodies = [request.body for request in world.model.requests]
-    names = [[each.get("function", each)["name"] for each in body["tools"]] for body in bodies]
+    names = [[tool.get("function", tool)["name"] for tool in body["tools"]] for body in bodies]
     assert names[0] == ["conversation_search"]
     assert names[1] == ["memory_insert", "memory_replace"]
     assert names[2] == [name for name in agent.tools if name != "memory_insert"]
@@ -229,9 +229,9 @@ async def test_calls_of_one_reply_build_on_each_other_in_turn(world: World) -> N
     ran = await world.run(agent, "Hello.")
 
     assistant, returns, _ = ran.stored
-    statuses = [status for status, _ in told(returns)]
+    statuses = [status for status, _ in returned_messages(returns)]
     assert statuses == ["OK", "Failed", "OK", "OK"]
-    assert told(returns)[1][1] == (
+    assert returned_messages(returns)[1][1] == (
         "[ToolConstraintError] Cannot call memory_insert, valid tools include:"
         " ['memory_replace'].\n** Hint: Possible rules that were violated:\n"
         "\t- <tool_rule>\nAfter using memory_insert, you must use one of these tools:"
@@ -278,7 +278,7 @@ async def test_prefilled_arguments_win_over_the_models(world: World) -> None:
         Reply(calls=(Call("memory_insert", {"label": "x", "new_str": "Ada"}),)), say("k")
     )
     ran = await world.run(agent, "I am Ada.")
-    assert told(ran.stored[1])[0][0] == "OK"
+    assert returned_messages(ran.stored[1])[0][0] == "OK"
     assert "Ada" in (await world.window(agent)).messages[0].parts[0].text.text
 
 

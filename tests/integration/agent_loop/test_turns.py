@@ -73,8 +73,8 @@ async def test_call_ids_of_any_length_and_alphabet_work(world: World) -> None:
         agent = await world.make_agent()
         for number in range(2):
             new = Call("memory_insert", {"label": "human", "new_str": f"{number}."}, id=call_id)
-            found = Call("archival_memory_insert", {"content": f"{number}."}, id=call_id)
-            world.model.script(Reply(calls=[new]), Reply(calls=[found]), say("Noted."))
+            repeated = Call("archival_memory_insert", {"content": f"{number}."}, id=call_id)
+            world.model.script(Reply(calls=[new]), Reply(calls=[repeated]), say("Noted."))
             ran = await world.run(agent, "I am Ada.")
             results = [e.tool_finished for e in ran.events if e.HasField("tool_finished")]
             statuses = {result.tool_return.status for result in results}
@@ -207,7 +207,7 @@ async def test_several_calls_of_one_reply_come_back_in_one_tool_message(world: W
 
 async def test_archival_counts_are_renewed_at_the_next_turn_not_within_one(world: World) -> None:
     agent = await world.make_agent()
-    told = "- 1 total memories you created are stored in archival"
+    count_line = "- 1 total memories you created are stored in archival"
     note = {"content": "Likes tea.", "tags": ["taste"]}
     world.model.script(
         call("archival_memory_insert", note), say("Noted."), say("Tea."), say("Yes.")
@@ -220,7 +220,7 @@ async def test_archival_counts_are_renewed_at_the_next_turn_not_within_one(world
 
     await world.run(agent, "What do I like?")
     third = world.model.requests[-1]
-    assert told in third.system
+    assert count_line in third.system
     assert "- Available archival memory tags: taste" in third.system
     assert not (await world.window(agent)).metadata_stale
 
@@ -305,7 +305,7 @@ async def test_any_number_of_tags_leaves_the_prompt_small_and_stable(world: Worl
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         ('{"label": "human", "new_str', "not valid JSON"),
         ("[1, 2]", "must be a JSON object"),
@@ -313,7 +313,7 @@ async def test_any_number_of_tags_leaves_the_prompt_small_and_stable(world: Worl
     ],
 )
 async def test_arguments_that_are_no_object_are_told_to_the_model_and_kept_as_written(
-    world: World, arguments: str, said: str
+    world: World, arguments: str, error: str
 ) -> None:
     agent = await world.make_agent()
     world.model.script(call("memory_insert", arguments), say("Sorry."))
@@ -323,7 +323,7 @@ async def test_arguments_that_are_no_object_are_told_to_the_model_and_kept_as_wr
     assistant, tool, _ = ran.stored
     assert assistant.parts[0].tool_call.arguments == arguments
     assert tool.parts[0].tool_return.status == message_pb2.TOOL_STATUS_FAILED
-    assert said in json.loads(tool.parts[0].tool_return.content)["message"]
+    assert error in json.loads(tool.parts[0].tool_return.content)["message"]
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
 
 

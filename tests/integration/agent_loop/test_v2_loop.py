@@ -62,9 +62,9 @@ def rule(kind: str, name: str, **fields: Any) -> tool.ToolRule:
 
 def schemas(asked: ModelCall) -> dict[str, dict[str, Any]]:
     if asked.dialect == "openai":
-        functions = [each["function"] for each in asked.body["tools"]]
+        functions = [tool["function"] for tool in asked.body["tools"]]
         return {function["name"]: function["parameters"] for function in functions}
-    return {each["name"]: each["input_schema"] for each in asked.body["tools"]}
+    return {tool["name"]: tool["input_schema"] for tool in asked.body["tools"]}
 
 
 def choice(asked: ModelCall) -> Any:
@@ -84,8 +84,8 @@ def flat(asked: ModelCall, after: str) -> list[tuple[str, Any]]:
         else:
             seen += [_block(message["role"], block) for block in content or ()]
         seen += [
-            ("call", (each["function"]["name"], each["function"]["arguments"]))
-            for each in message.get("tool_calls", ())
+            ("call", (tool_call["function"]["name"], tool_call["function"]["arguments"]))
+            for tool_call in message.get("tool_calls", ())
         ]
     return seen[seen.index(("user", after)) + 1 :]
 
@@ -116,7 +116,7 @@ def reasons(seen: Sequence[tuple[str, Any]]) -> list[str]:
 
 
 def without_users(seen: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return [each for each in seen if each[0] != "user"]
+    return [entry for entry in seen if entry[0] != "user"]
 
 
 def calls(ran: Ran) -> list[message_pb2.ToolCallPart]:
@@ -155,9 +155,9 @@ async def test_three_chained_calls_go_on_by_heartbeat_and_send_message_ends_the_
         assert "thinking" not in schema["properties"]
     last = flat(world.model.requests[3], "Look it up.")
     assert without_users(last) == [
-        each
+        entry
         for q in "abc"
-        for each in (
+        for entry in (
             shown("conversation_search", {"query": q, "request_heartbeat": True}),
             ("return", "OK"),
         )
@@ -290,10 +290,10 @@ async def test_inner_thoughts_are_reasoning_and_are_shown_in_the_calls(
     agent = await make(world, dialect, thoughts=True)
     thought = 'I "must" look\n'
     looked = {"thinking": thought, "query": "a}", "request_heartbeat": True}
-    told = {"thinking": "Tell.", "message": "Hé {"}
+    answered = {"thinking": "Tell.", "message": "Hé {"}
     world.model.script(
         Reply(calls=(Call("conversation_search", looked),), piece=3),
-        Reply(calls=(Call("send_message", told),), piece=3),
+        Reply(calls=(Call("send_message", answered),), piece=3),
     )
     ran = await world.run(agent, "Look it up.", stream_tokens=True)
 
@@ -378,7 +378,7 @@ async def test_structured_tool_mode_writes_the_added_arguments_into_its_actions(
         {"message": "Hi."},
     ]
     schema = world.model.requests[0].body["response_format"]["json_schema"]["schema"]
-    options = {each["properties"]["tool"]["const"]: each for each in schema["anyOf"]}
+    options = {option["properties"]["tool"]["const"]: option for option in schema["anyOf"]}
     assert list(options) == TOOLS
     arguments = options["conversation_search"]["properties"]["arguments"]
     assert list(arguments["properties"]) == ["thinking", "query", "request_heartbeat"]

@@ -29,7 +29,7 @@ pytestmark = [
 
 def answer(call: ModelCall) -> Step:
     """Replies for a voice agent and its memory agent; no two calls store the same text."""
-    names = {each["function"]["name"] for each in call.body.get("tools", ())}
+    names = {tool["function"]["name"] for tool in call.body.get("tools", ())}
     if "send_message" in names:
         return Reply(calls=(Call("send_message", {"message": "Yes."}),))
     if names == {"store_memories"}:

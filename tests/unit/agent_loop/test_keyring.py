@@ -107,8 +107,8 @@ def test_settings_read_master_keys_from_both_places(
     assert OLD not in repr(settings)
     file = tmp_path / "master.keys"
     file.write_text(f"{NEW}\n{OLD}\n")
-    for each in (settings, AgentLoopSettings(master_keys_file=file)):
-        envelope = each.envelope()
+    for configured in (settings, AgentLoopSettings(master_keys_file=file)):
+        envelope = configured.envelope()
         assert envelope is not None
         assert envelope.open(sealed, b"") == b"x"
 

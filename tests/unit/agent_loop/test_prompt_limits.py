@@ -76,37 +76,37 @@ def test_memory_that_fits_always_fits_into_the_model(
     """With memory as large as it may become there is still space for messages."""
     agent, model = agent_with(system), bound(window, endpoint, max_tokens=most)
     schemas = [TOOL] * tools
-    found = budget(agent, model, schemas)
+    computed = budget(agent, model, schemas)
     gauge = Gauge(TokenEstimator(), model.settings, agent.id)
     metadata = Metadata(NOW, "UTC", NOW, 999_999, archival_lines(ArchivalStats(999_999), ()))
     sent = tools_bytes(schemas) + len(assemble(system, "", metadata).encode())
-    assert found.fixed >= sent
+    assert computed.fixed >= sent
     # The section is separated from the metadata by an empty line.
-    whole = sent + found.limit.bytes + 2
-    if found.memory_bytes >= 0:
-        found.check()
+    whole = sent + computed.limit.bytes + 2
+    if computed.memory_bytes >= 0:
+        computed.check()
         assert gauge.max_bytes - whole >= MESSAGES_SHARE * gauge.max_bytes - 8
         assert gauge.least(whole) <= gauge.usable_tokens < window
     else:
         with pytest.raises(FailedPreconditionError) as caught:
-            found.check()
+            computed.check()
         assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
-        told = {key: caught.value.metadata[key] for key in ("size", "limit", "context_window")}
-        assert int(told["size"]) - int(told["limit"]) == -found.memory_bytes
-        assert told["context_window"] == str(window)
-        assert found.limit.bytes == 0
+        sizes = {key: caught.value.metadata[key] for key in ("size", "limit", "context_window")}
+        assert int(sizes["size"]) - int(sizes["limit"]) == -computed.memory_bytes
+        assert sizes["context_window"] == str(window)
+        assert computed.limit.bytes == 0
 
 
 def test_the_figures_of_one_agent() -> None:
-    found = budget(agent_with("x" * 1_000), bound(10_000, max_tokens=2_000), [TOOL])
+    computed = budget(agent_with("x" * 1_000), bound(10_000, max_tokens=2_000), [TOOL])
     # Nine tenths of 8,000 tokens of 3.2 bytes.
-    assert found.usable == 23_040
-    assert found.fixed == 1_000 + 2 + tools_bytes([TOOL]) + METADATA
-    assert found.memory_bytes == 23_040 - 2_304 - found.fixed
+    assert computed.usable == 23_040
+    assert computed.fixed == 1_000 + 2 + tools_bytes([TOOL]) + METADATA
+    assert computed.memory_bytes == 23_040 - 2_304 - computed.fixed
     # A quarter of the prompt stays free of files.
-    files_bytes = 23_040 * 3 // 4 - found.fixed
-    assert found.limit == PromptLimit(
-        found.memory_bytes, files_bytes=files_bytes, max_files_open=5, file_view_chars=15_000
+    files_bytes = 23_040 * 3 // 4 - computed.fixed
+    assert computed.limit == PromptLimit(
+        computed.memory_bytes, files_bytes=files_bytes, max_files_open=5, file_view_chars=15_000
     )
 
 
@@ -241,8 +241,8 @@ class Services:
     @property
     def right_limit(self) -> PromptLimit | None:
         """What the agent as it is stored has space for."""
-        found = asyncio.run(self.limits.budget(self.agent))
-        return found.limit if found is not None else None
+        computed = asyncio.run(self.limits.budget(self.agent))
+        return computed.limit if computed is not None else None
 
 
 def services(window: int, **more: Any) -> Services:

@@ -66,11 +66,11 @@ def test_a_hosted_service_needs_its_key_and_a_local_one_its_address(
     preset: Preset, bare: pytest.MonkeyPatch
 ) -> None:
     bare.setenv(f"{preset.variables}_API_KEY", "secret-of-it")
-    found = {endpoint.name: endpoint for endpoint in AgentLoopSettings().registry().endpoints}
-    assert set(found) == (set() if preset.local or preset.addressed else {preset.name})
+    endpoints = {endpoint.name: endpoint for endpoint in AgentLoopSettings().registry().endpoints}
+    assert set(endpoints) == (set() if preset.local or preset.addressed else {preset.name})
     assert "secret-of-it" not in repr(AgentLoopSettings())
     if not (preset.local or preset.addressed):
-        assert found[preset.name].base_url == preset.base_url
+        assert endpoints[preset.name].base_url == preset.base_url
     bare.setenv(f"{preset.variables}_BASE_URL", "http://x/v1")
     (endpoint,) = AgentLoopSettings().registry().endpoints
     assert (endpoint.base_url, endpoint.api_key) == ("http://x/v1", "secret-of-it")
@@ -132,8 +132,12 @@ async def test_settings_of_an_agent_override_those_of_the_endpoint() -> None:
         plain = (await provider.bind(ModelConfig())).settings
         assert (plain.context_window, plain.temperature, plain.max_tokens) == (32_000, 0.7, None)
         config = ModelConfig("e/m", 64_000, 100, 0.0, True, "low", 5, False)
-        given = (await provider.bind(config)).settings
-        assert (given.context_window, given.max_tokens, given.temperature) == (64_000, 100, 0.0)
-        assert given.parallel_tool_calls
+        bound_settings = (await provider.bind(config)).settings
+        assert (
+            bound_settings.context_window,
+            bound_settings.max_tokens,
+            bound_settings.temperature,
+        ) == (64_000, 100, 0.0)
+        assert bound_settings.parallel_tool_calls
         with pytest.raises(InvalidArgumentError, match="e/m"):
             provider.check("e/other")

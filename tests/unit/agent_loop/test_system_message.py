@@ -35,8 +35,10 @@ def metadata(**fields: object) -> Metadata:
 
 
 def test_metadata_has_exactly_these_lines() -> None:
-    told = metadata(hidden_messages=3, archival=archival_lines(ArchivalStats(5, ("a", "b c")), ()))
-    assert render_metadata(told) == (
+    lines = metadata(
+        hidden_messages=3, archival=archival_lines(ArchivalStats(5, ("a", "b c")), ())
+    )
+    assert render_metadata(lines) == (
         "<memory_metadata>\n"
         "- The current system date is: November 21, 2026\n"
         "- Memory blocks were last modified: 2026-11-21 08:43:09 PM UTC+0000\n"
@@ -66,8 +68,8 @@ def test_times_are_those_of_the_agent() -> None:
     ],
 )
 def test_parts_are_joined_by_one_empty_line(base: str, section: str, text: str) -> None:
-    told = metadata()
-    assert assemble(base, section, told) == text.replace("META", render_metadata(told))
+    values = metadata()
+    assert assemble(base, section, values) == text.replace("META", render_metadata(values))
 
 
 texts = st.text(alphabet=st.sampled_from("ab\n<>{}/ memory_metadata"), max_size=40)

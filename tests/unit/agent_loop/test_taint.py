@@ -47,13 +47,13 @@ BLOCKS = st.dictionaries(
 
 def slowly(messages: list[Message]) -> set[Provenance]:
     """Every label anywhere in the messages, one by one, that strangers' text has."""
-    found = set()
+    untrusted = set()
     for message in messages:
         everything = list(message.provenance)
         for part in message.tool_returns:
             everything += [label for label in (part.provenance, *part.taint) if label is not None]
-        found |= {each for each in everything if each.value in ("web", "mcp")}
-    return found
+        untrusted |= {label for label in everything if label.value in ("web", "mcp")}
+    return untrusted
 
 
 @given(MESSAGES)
@@ -93,8 +93,8 @@ def test_the_newest_place_is_named_first_and_replies_only_if_nothing_else_is_lef
 
     reply = Message("3", MessageRole.ASSISTANT, (), provenance=(Provenance.MODEL, Provenance.WEB))
     web, mcp = Provenance.WEB, Provenance.MCP
-    found = sources_of([returned("1"), returned("2"), reply], {"human": (mcp,)})
-    assert found == (
+    sources = sources_of([returned("1"), returned("2"), reply], {"human": (mcp,)})
+    assert sources == (
         TaintSource(web, "2", "fetch", "c2"),
         TaintSource(web, "1", "fetch", "c1"),
         TaintSource(mcp, block_label="human"),

@@ -80,8 +80,13 @@ class CompactionByHand:
             FailedPreconditionError: MODEL_NOT_CONFIGURED.
             AbortedError: REVISION_MISMATCH; the conversation went on meanwhile, repeatedly.
         """
-        found = await self._inspect(agent_id, conversation_id)
-        agent, window, toolset, bound = found.agent, found.window, found.tools, found.bound
+        inspected = await self._inspect(agent_id, conversation_id)
+        agent, window, toolset, bound = (
+            inspected.agent,
+            inspected.window,
+            inspected.tools,
+            inspected.bound,
+        )
         if settings is not None:
             agent = replace(agent, compaction=settings.over(agent.compaction))
         if bound is None:
@@ -91,7 +96,7 @@ class CompactionByHand:
             )
         view = view_of(bound.settings, agent)
         gauge = Gauge(self._tokens, bound.settings, agent.id)
-        gauge.read(found.counted, toolset, view)
+        gauge.read(inspected.counted, toolset, view)
         fixed = view.size(window.messages[:1]) + tools_bytes(toolset.schemas)
         held = view.size(window.messages[1:])
         before = gauge.estimate(fixed + held)

@@ -93,8 +93,10 @@ class Compactor:
                     ask_model=key is None or space >= MIN_SUMMARISED_SPACE,
                 )
                 known = (planned, made)
-            told = (*_gone(window, planned), *known[0].evicted)
-            summary = self._message(window, planned, known[1].text, taint_of_messages(told), key)
+            summarized = (*_gone(window, planned), *known[0].evicted)
+            summary = self._message(
+                window, planned, known[1].text, taint_of_messages(summarized), key
+            )
             kept = tuple(message.id for message in planned.kept)
             change = WindowSwap(window.conversation_id, key, window.revision, summary, kept)
             try:

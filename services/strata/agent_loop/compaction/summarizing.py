@@ -100,13 +100,15 @@ class Summarizer:
             limit: Characters.
             ask_model: False for an extract, which costs nothing.
         """
-        told = transcript.earlier_lines(earlier) + transcript.lines(messages, self._agent.timezone)
+        transcript_lines = transcript.earlier_lines(earlier) + transcript.lines(
+            messages, self._agent.timezone
+        )
         ladder = _Ladder(self._tokens, self._agent, max(limit, _MIN_LIMIT), self._count)
         text, rung = "", "extract"
         try:
             if ask_model:
                 async with asyncio.timeout(LADDER_SECONDS):
-                    text, rung = await ladder.climb(await self._candidates(), told)
+                    text, rung = await ladder.climb(await self._candidates(), transcript_lines)
         except TimeoutError:
             _log.warning("the summary took too long", agent_id=self._agent.id)
         if not text:
@@ -114,19 +116,19 @@ class Summarizer:
         return Summary(transcript.clip(text, limit), rung)
 
     async def _candidates(self) -> dict[str, BoundModel]:
-        found: dict[str, BoundModel] = {}
+        candidates: dict[str, BoundModel] = {}
         compaction = self._agent.compaction
         handle = compaction.model or self._agent.model.handle
         if compaction.model or compaction.model_settings:
             config = replace(compaction.model_settings or ModelConfig(), handle=handle)
             try:
-                found["summarizer"] = await self._models.bind(config, self._agent.model_keys)
+                candidates["summarizer"] = await self._models.bind(config, self._agent.model_keys)
             except ModelError as error:
                 _log.warning("the summarizer cannot be used", model=handle, error=str(error))
         bound = self._bound() if callable(self._bound) else self._bound
         if bound is not None:
-            found["agent"] = bound
-        return found
+            candidates["agent"] = bound
+        return candidates
 
 
 class _Ladder:
@@ -142,41 +144,43 @@ class _Ladder:
             self._opening.append(ChatMessage.assistant(SUMMARY_ACKNOWLEDGEMENT))
 
     async def climb(
-        self, candidates: dict[str, BoundModel], told: Sequence[str]
+        self, candidates: dict[str, BoundModel], transcript_lines: Sequence[str]
     ) -> tuple[str, str]:
         """Returns the text and the rung; the text is empty if no model gave one."""
         alive: list[BoundModel] = []
         for rung, bound in candidates.items():
             try:
-                return await self._ask(bound, told), rung
+                return await self._ask(bound, transcript_lines), rung
             except TooLongError:
                 alive.append(bound)
             except (ModelError, TimeoutError) as error:
                 self._note(bound, error)
         for bound in alive:
             try:
-                return await self._halve(bound, told, _MAX_HALVINGS), "chunks"
+                return await self._halve(bound, transcript_lines, _MAX_HALVINGS), "chunks"
             except (ModelError, TooLongError, TimeoutError) as error:
                 self._note(bound, error)
         return "", "extract"
 
-    async def _halve(self, bound: BoundModel, told: Sequence[str], depth: int) -> str:
-        if depth == 0 or len(told) < 2:
+    async def _halve(self, bound: BoundModel, transcript_lines: Sequence[str], depth: int) -> str:
+        if depth == 0 or len(transcript_lines) < 2:
             raise TooLongError
-        middle = len(told) // 2
+        middle = len(transcript_lines) // 2
         parts = [
             transcript.part_line(number, await self._some(bound, half, depth - 1))
-            for number, half in enumerate((told[:middle], told[middle:]), start=1)
+            for number, half in enumerate(
+                (transcript_lines[:middle], transcript_lines[middle:]), start=1
+            )
         ]
         return await self._ask(bound, parts)
 
-    async def _some(self, bound: BoundModel, told: Sequence[str], depth: int) -> str:
+    async def _some(self, bound: BoundModel, transcript_lines: Sequence[str], depth: int) -> str:
         try:
-            return await self._ask(bound, told)
+            return await self._ask(bound, transcript_lines)
         except TooLongError:
-            return await self._halve(bound, told, depth)
+            return await self._halve(bound, transcript_lines, depth)
 
-    async def _ask(self, bound: BoundModel, told: Sequence[str]) -> str:
+    async def _ask(self, bound: BoundModel, transcript_lines: Sequence[str]) -> str:
         """Asks for a summary.
 
         Raises:
@@ -184,7 +188,7 @@ class _Ladder:
             ModelError: There is none to be had; INVALID_REPLY if it is blank.
             TimeoutError: It took too long.
         """
-        request = ModelRequest([*self._opening, ChatMessage.user("\n".join(told))])
+        request = ModelRequest([*self._opening, ChatMessage.user("\n".join(transcript_lines))])
         gauge = Gauge(self._tokens, bound.settings, self._agent.id)
         # The answer needs space as well, where the model's settings reserve none.
         if gauge.estimate(request_bytes(request) + self._limit) > gauge.usable_tokens:

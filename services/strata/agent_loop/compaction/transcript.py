@@ -36,10 +36,10 @@ _EXTRACT_TAIL = "Search recall memory for what is not here."
 
 def lines(messages: Sequence[Message], timezone: str) -> list[str]:
     """Returns a transcript: one line for each message that says anything, returns each on one."""
-    found: list[str] = []
+    result: list[str] = []
     for message in messages:
-        found += [_json(entry) for entry in _entries(message, timezone)]
-    return found
+        result += [_json(entry) for entry in _entries(message, timezone)]
+    return result
 
 
 def earlier_lines(earlier: Sequence[SummaryPart]) -> list[str]:
@@ -94,8 +94,8 @@ def _entries(message: Message, timezone: str) -> list[dict[str, Any]]:
         return []
     if message.role is MessageRole.TOOL:
         return [
-            {"role": "tool", "name": told.name, "content": _short(told, RETURN_CHARS)}
-            for told in message.tool_returns
+            {"role": "tool", "name": tool_return.name, "content": _short(tool_return, RETURN_CHARS)}
+            for tool_return in message.tool_returns
         ]
     entry: dict[str, Any] = {"role": message.role.value}
     if message.create_time is not None and message.role is MessageRole.USER:
@@ -123,14 +123,14 @@ def _text(message: Message) -> str:
     return "".join(texts).strip()
 
 
-def _short(told: ToolReturn, limit: int) -> str:
+def _short(tool_return: ToolReturn, limit: int) -> str:
     try:
-        body = parse_json(told.content, max_depth=PACKED_JSON_DEPTH)
+        body = parse_json(tool_return.content, max_depth=PACKED_JSON_DEPTH)
     except JsonTextError:
-        body = told.content
+        body = tool_return.content
     if isinstance(body, dict) and "message" in body:
         # The envelope says nothing that the order of the lines does not.
-        body = f"{told.status.value}: {_plain(body['message'])}"
+        body = f"{tool_return.status.value}: {_plain(body['message'])}"
     return _middle_out(_plain(body), limit)
 
 

@@ -59,44 +59,46 @@ def model_to_proto(model: ModelConfig) -> pb.ModelConfig:
 
 def model_violations(wire: pb.ModelConfig, field: str = "model") -> list[FieldViolation]:
     """Says what is wrong with a model configuration, which the request has in `field`."""
-    found = _handle_violations(f"{field}.handle", wire.handle)
+    violations = _handle_violations(f"{field}.handle", wire.handle)
     if len(wire.fallback_models) > MAX_FALLBACK_MODELS:
         problem = f"must hold at most {MAX_FALLBACK_MODELS} models"
-        found.append(FieldViolation(f"{field}.fallback_models", problem))
+        violations.append(FieldViolation(f"{field}.fallback_models", problem))
     earlier = {wire.handle}
     for index, handle in enumerate(wire.fallback_models[:MAX_FALLBACK_MODELS]):
         place = f"{field}.fallback_models[{index}]"
         if not handle:
-            found.append(FieldViolation(place, "must be the handle of a model"))
+            violations.append(FieldViolation(place, "must be the handle of a model"))
         elif handle in earlier:
             problem = f"must be another model than those before it; {handle} is named twice"
-            found.append(FieldViolation(place, problem))
+            violations.append(FieldViolation(place, problem))
         else:
-            found += _handle_violations(place, handle)
+            violations += _handle_violations(place, handle)
         earlier.add(handle)
     if wire.context_window:
-        found += checks.range_violations(
+        violations += checks.range_violations(
             f"{field}.context_window", wire.context_window, MIN_CONTEXT_WINDOW, _MAX_TOKENS
         )
     for name in ("max_output_tokens", "max_reasoning_tokens"):
-        found += checks.range_violations(f"{field}.{name}", getattr(wire, name), 0, _MAX_TOKENS)
-    found += checks.range_violations(f"{field}.temperature", wire.temperature, 0.0, 2.0)
+        violations += checks.range_violations(
+            f"{field}.{name}", getattr(wire, name), 0, _MAX_TOKENS
+        )
+    violations += checks.range_violations(f"{field}.temperature", wire.temperature, 0.0, 2.0)
     if wire.reasoning_effort not in _EFFORTS:
         wanted = ", ".join(_EFFORTS[1:])
-        found.append(FieldViolation(f"{field}.reasoning_effort", f"must be one of {wanted}"))
+        violations.append(FieldViolation(f"{field}.reasoning_effort", f"must be one of {wanted}"))
     if wire.HasField("enable_reasoner") and not wire.enable_reasoner:
         reasons = wire.reasoning_effort not in ("", "none") or wire.max_reasoning_tokens > 0
         if reasons:
             problem = "must not be false together with a reasoning_effort or max_reasoning_tokens"
-            found.append(FieldViolation(f"{field}.enable_reasoner", problem))
-    return found
+            violations.append(FieldViolation(f"{field}.enable_reasoner", problem))
+    return violations
 
 
 def _handle_violations(field: str, handle: str) -> list[FieldViolation]:
-    found = checks.text_violations(field, handle, _MAX_HANDLE)
+    violations = checks.text_violations(field, handle, _MAX_HANDLE)
     if handle and not all(handle.partition("/")):
-        found.append(FieldViolation(field, 'must look like "provider/model"'))
-    return found
+        violations.append(FieldViolation(field, 'must look like "provider/model"'))
+    return violations
 
 
 def compaction_from_proto(wire: pb.CompactionSettings) -> CompactionSettings:
@@ -142,25 +144,25 @@ def compaction_of(request: pb.CompactConversationRequest) -> CompactionSettings:
 
 def compaction_violations(wire: pb.CompactionSettings) -> list[FieldViolation]:
     """Says what is wrong with compaction settings."""
-    found = _handle_violations("compaction.model", wire.model)
-    found += checks.text_violations("compaction.prompt", wire.prompt, checks.MAX_SYSTEM)
+    violations = _handle_violations("compaction.model", wire.model)
+    violations += checks.text_violations("compaction.prompt", wire.prompt, checks.MAX_SYSTEM)
     if wire.mode not in _MODES:
-        found.append(FieldViolation("compaction.mode", "must be sliding_window or all"))
-    found += checks.range_violations(
+        violations.append(FieldViolation("compaction.mode", "must be sliding_window or all"))
+    violations += checks.range_violations(
         "compaction.sliding_window_percentage", wire.sliding_window_percentage, 0.0, 1.0
     )
     if wire.clip_chars:
-        found += checks.range_violations(
+        violations += checks.range_violations(
             "compaction.clip_chars", wire.clip_chars, MIN_CLIP_CHARS, MAX_CLIP_CHARS
         )
-    found += model_violations(wire.model_settings, "compaction.model_settings")
+    violations += model_violations(wire.model_settings, "compaction.model_settings")
     if wire.model_settings.handle:
         problem = "must be empty: compaction.model names the model of the summaries"
-        found.append(FieldViolation("compaction.model_settings.handle", problem))
+        violations.append(FieldViolation("compaction.model_settings.handle", problem))
     if wire.model_settings.fallback_models:
         problem = "must be empty: an extract stands in where no model gives a summary"
-        found.append(FieldViolation("compaction.model_settings.fallback_models", problem))
-    return found
+        violations.append(FieldViolation("compaction.model_settings.fallback_models", problem))
+    return violations
 
 
 def packaging_from_proto(wire: pb.MessagePackaging) -> MessagePackaging:

@@ -95,7 +95,7 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
     traits = AGENT_TYPES[agent_type]
     tools = merge_tools(_base_tools(request, traits), request.tools)
     rules = rules_from_proto(request.tool_rules)
-    if _given(request, "include_base_tool_rules", default=traits.base_tool_rules):
+    if _field_or_default(request, "include_base_tool_rules", default=traits.base_tool_rules):
         rules = (*rules, *traits.default_rules(tools, rules))
     agent = Agent(
         id=agent_id,
@@ -334,7 +334,7 @@ def conversation_to_proto(conversation: Conversation) -> pb.Conversation:
 
 
 def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
-    found = checks.joined(
+    violations = checks.joined(
         [
             checks.request_id_violations(request.request_id),
             checks.name_violations("name", request.name),
@@ -353,16 +353,20 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
         ]
     )
     if request.system_prompt_key and request.HasField("system"):
-        found.append(FieldViolation("system_prompt_key", "contradicts system: give one of them"))
-    found += _type_violations(request)
+        violations.append(
+            FieldViolation("system_prompt_key", "contradicts system: give one of them")
+        )
+    violations += _type_violations(request)
     if request.without_blocks and (request.blocks or request.block_ids):
-        found.append(FieldViolation("without_blocks", "contradicts blocks and block_ids"))
+        violations.append(FieldViolation("without_blocks", "contradicts blocks and block_ids"))
     if request.without_initial_messages and request.initial_messages:
-        found.append(FieldViolation("without_initial_messages", "contradicts initial_messages"))
+        violations.append(
+            FieldViolation("without_initial_messages", "contradicts initial_messages")
+        )
     if len(request.initial_messages) > MAX_INITIAL_MESSAGES:
         text = f"has more than {MAX_INITIAL_MESSAGES} messages"
-        found.append(FieldViolation("initial_messages", text))
-    return found
+        violations.append(FieldViolation("initial_messages", text))
+    return violations
 
 
 def _type_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
@@ -406,7 +410,7 @@ def _length_violations(
 
 
 def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
-    found = checks.joined(
+    violations = checks.joined(
         [
             checks.request_id_violations(request.request_id),
             checks.name_violations("name", request.name),
@@ -424,23 +428,23 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
         ]
     )
     if request.HasField("name") and not request.name:
-        found.append(FieldViolation("name", "must not be empty"))
+        violations.append(FieldViolation("name", "must not be empty"))
     if request.HasField("timezone"):
-        found.extend(checks.timezone_violations("timezone", request.timezone))
+        violations.extend(checks.timezone_violations("timezone", request.timezone))
     if request.tool_rules and not request.set_tool_rules:
-        found.append(FieldViolation("set_tool_rules", "must be true to replace the rules"))
+        violations.append(FieldViolation("set_tool_rules", "must be true to replace the rules"))
     if request.HasField("sleeptime_agent_frequency"):
-        found.extend(
+        violations.extend(
             checks.range_violations(
                 "sleeptime_agent_frequency", request.sleeptime_agent_frequency, 1, MAX_FREQUENCY
             )
         )
         if request.HasField("enable_sleeptime") and not request.enable_sleeptime:
-            found.append(FieldViolation("sleeptime_agent_frequency", "needs a memory agent"))
-    found.extend(_length_violations(request))
+            violations.append(FieldViolation("sleeptime_agent_frequency", "needs a memory agent"))
+    violations.extend(_length_violations(request))
     if request.expected_revision < 0:
-        found.append(FieldViolation("expected_revision", "must not be negative"))
-    return found
+        violations.append(FieldViolation("expected_revision", "must not be negative"))
+    return violations
 
 
 def _file_violations(
@@ -464,7 +468,7 @@ def _system(request: pb.CreateAgentRequest, agent_type: AgentType, prompt: str |
 
 
 def _base_tools(request: pb.CreateAgentRequest, traits: TypeTraits) -> tuple[str, ...]:
-    if not _given(request, "include_base_tools", default=True):
+    if not _field_or_default(request, "include_base_tools", default=True):
         return ()
     return traits.tools_with_sleeptime if request.enable_sleeptime else traits.tools
 
@@ -498,5 +502,5 @@ def _optional(request: ProtoMessage, name: str) -> str | None:
     return str(getattr(request, name)) if request.HasField(name) else None
 
 
-def _given(request: ProtoMessage, name: str, *, default: bool) -> bool:
+def _field_or_default(request: ProtoMessage, name: str, *, default: bool) -> bool:
     return bool(getattr(request, name)) if request.HasField(name) else default

@@ -38,12 +38,12 @@ def refuse(violations: Sequence[FieldViolation]) -> None:
 
 def text_violations(field: str, text: str, limit: int | None = None) -> list[FieldViolation]:
     """Says what keeps a text from being stored."""
-    found = []
+    violations = []
     if "\0" in text:
-        found.append(FieldViolation(field, "must not contain NUL"))
+        violations.append(FieldViolation(field, "must not contain NUL"))
     if limit is not None and len(text) > limit:
-        found.append(FieldViolation(field, f"has {len(text)} characters, at most {limit}"))
-    return found
+        violations.append(FieldViolation(field, f"has {len(text)} characters, at most {limit}"))
+    return violations
 
 
 def name_violations(field: str, name: str) -> list[FieldViolation]:
@@ -80,26 +80,26 @@ def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
 
 def tag_violations(field: str, tags: Sequence[str]) -> list[FieldViolation]:
     """Says what is wrong with a list of tags."""
-    found = [
+    violations = [
         violation
         for index, tag in enumerate(tags)
         for violation in _tag_violations(f"{field}[{index}]", tag)
     ]
     if len(tags) > MAX_TAGS:
-        found.append(FieldViolation(field, f"has {len(tags)} tags, at most {MAX_TAGS}"))
-    return found
+        violations.append(FieldViolation(field, f"has {len(tags)} tags, at most {MAX_TAGS}"))
+    return violations
 
 
 def _tag_violations(field: str, tag: str) -> list[FieldViolation]:
-    found = text_violations(field, tag, MAX_NAME)
+    violations = text_violations(field, tag, MAX_NAME)
     if not tag.strip():
-        found.append(FieldViolation(field, "must not be empty"))
-    return found
+        violations.append(FieldViolation(field, "must not be empty"))
+    return violations
 
 
 def pair_violations(field: str, pairs: Mapping[str, str]) -> list[FieldViolation]:
     """Says what is wrong with free key-value pairs."""
-    found = [
+    violations = [
         violation
         for key, value in pairs.items()
         for violation in (
@@ -108,8 +108,8 @@ def pair_violations(field: str, pairs: Mapping[str, str]) -> list[FieldViolation
         )
     ]
     if len(pairs) > MAX_PAIRS:
-        found.append(FieldViolation(field, f"has {len(pairs)} pairs, at most {MAX_PAIRS}"))
-    return found
+        violations.append(FieldViolation(field, f"has {len(pairs)} pairs, at most {MAX_PAIRS}"))
+    return violations
 
 
 def timezone_violations(field: str, name: str) -> list[FieldViolation]:

@@ -165,14 +165,14 @@ def part_from_proto(wire: pb.Part) -> MessagePart:
         case "approval_response":
             return approval_response_from_proto(wire.approval_response)
         case "summary":
-            told = wire.summary
+            summary = wire.summary
             return SummaryPart(
-                told.text,
-                told.first_sequence,
-                told.last_sequence,
-                told.message_count,
-                told.first_message_id,
-                told.last_message_id,
+                summary.text,
+                summary.first_sequence,
+                summary.last_sequence,
+                summary.message_count,
+                summary.first_message_id,
+                summary.last_message_id,
             )
         case _:
             return OpaquePart(wire.SerializeToString())

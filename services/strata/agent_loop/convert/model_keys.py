@@ -22,14 +22,14 @@ def model_key(request: pb.PutModelKeyRequest, read_key: Callable[[str], str]) ->
     """
     if request.agent_id:
         check_id(request.agent_id, "agent", field="agent_id")
-    found = name_violations("provider", request.provider)
+    violations = name_violations("provider", request.provider)
     if not request.provider or "/" in request.provider:
         description = f"must be the name of an endpoint, at most {MAX_NAME} characters"
-        found.append(FieldViolation("provider", description))
+        violations.append(FieldViolation("provider", description))
     key = request.api_key
     try:
         key = read_key(key) if key else ""
     except ValueError as error:
-        found.append(FieldViolation("api_key", str(error)))
-    refuse(found)
+        violations.append(FieldViolation("api_key", str(error)))
+    refuse(violations)
     return key

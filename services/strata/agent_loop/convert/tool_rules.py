@@ -22,16 +22,18 @@ def rules_from_proto(rules: Iterable[pb.ToolRule]) -> tuple[ToolRule, ...]:
 
 def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViolation]:
     """Says what is wrong with rules, as far as it can be told without their agent's tools."""
-    found = []
+    violations = []
     for index, wire in enumerate(rules):
         if wire.type not in _TYPES_BACK:
-            found.append(FieldViolation(f"{field}[{index}].type", "must be one of the known types"))
+            violations.append(
+                FieldViolation(f"{field}[{index}].type", "must be one of the known types")
+            )
         if not wire.tool_name:
-            found.append(FieldViolation(f"{field}[{index}].tool_name", "must not be empty"))
+            violations.append(FieldViolation(f"{field}[{index}].tool_name", "must not be empty"))
         if wire.default_decision not in _DECISIONS:
             part = f"{field}[{index}].default_decision"
-            found.append(FieldViolation(part, "must be DENY or APPROVE"))
-    return found or shape_violations(field, [_rule(wire) for wire in rules])
+            violations.append(FieldViolation(part, "must be DENY or APPROVE"))
+    return violations or shape_violations(field, [_rule(wire) for wire in rules])
 
 
 def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:

@@ -121,20 +121,20 @@ def code_call_from_proto(wire: pb.NestedCall) -> CodeCall:
 
 def code_answer_to_proto(number: int, answer: CodeAnswer) -> pb.ExecuteToolsWithCallsRequest:
     """Returns the message that answers a call of code."""
-    told = pb.NestedAnswer(number=number)
+    nested_answer = pb.NestedAnswer(number=number)
     if answer.error is not None:
-        told.error = answer.error
+        nested_answer.error = answer.error
     else:
-        told.value_json = answer.value_json
-    return pb.ExecuteToolsWithCallsRequest(answer=told)
+        nested_answer.value_json = answer.value_json
+    return pb.ExecuteToolsWithCallsRequest(answer=nested_answer)
 
 
 def tool_event_from_proto(response: pb.ExecuteToolsResponse) -> ToolEvent | None:
     """Returns what the executor tells; None for something that this release does not know."""
     match response.WhichOneof("event"):
         case "started":
-            told = response.started
-            return CallStarted(told.tool_call_id, told.name, told.arguments)
+            started = response.started
+            return CallStarted(started.tool_call_id, started.name, started.arguments)
         case "finished":
             return CallFinished(_result(response.finished))
         case _:

@@ -288,10 +288,10 @@ def merge_tools(base: Sequence[str], extra: Sequence[str]) -> tuple[str, ...]:
 
 def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
     """Returns the agent as the change leaves it; its revision rises by one."""
-    given = {name: getattr(patch, name) for name in _PATCHED if getattr(patch, name) is not None}
+    changes = {name: getattr(patch, name) for name in _PATCHED if getattr(patch, name) is not None}
     metadata = {**agent.metadata, **patch.metadata}
     kept = {key: value for key, value in metadata.items() if value}
-    return replace(agent, **given, metadata=kept, revision=agent.revision + 1)
+    return replace(agent, **changes, metadata=kept, revision=agent.revision + 1)
 
 
 def changes_prompt(patch: AgentPatch) -> bool:

@@ -74,8 +74,8 @@ class ApprovalRequest:
     def calls(self) -> tuple[ToolCall, ...]:
         """All calls, in the order of the reply."""
         order = {bound.tool_call_id: place for place, bound in enumerate(self.bindings)}
-        found = (*self.tool_calls, *self.waiting_calls)
-        return tuple(sorted(found, key=lambda call: order.get(call.id, len(order))))
+        calls = (*self.tool_calls, *self.waiting_calls)
+        return tuple(sorted(calls, key=lambda call: order.get(call.id, len(order))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class ApprovalResponse:
 
     def of(self, tool_call_id: str) -> Decision:
         """Returns the decision about a call; what nobody decided about is denied."""
-        found = (decision for decision in self.decisions if decision.tool_call_id == tool_call_id)
-        return next(found, Decision(tool_call_id))
+        matches = (decision for decision in self.decisions if decision.tool_call_id == tool_call_id)
+        return next(matches, Decision(tool_call_id))
 
 
 def arguments_hash(arguments: str) -> str:
@@ -134,7 +134,7 @@ def bindings_of(calls: Iterable[ToolCall], toolset: ToolSet) -> tuple[ApprovalBi
         calls: The calls of a reply, in its order.
         toolset: What is known of the tools.
     """
-    found = ((call, toolset.find(call.name)) for call in calls)
+    pairs = ((call, toolset.find(call.name)) for call in calls)
     return tuple(
         ApprovalBinding(
             call.id,
@@ -142,5 +142,5 @@ def bindings_of(calls: Iterable[ToolCall], toolset: ToolSet) -> tuple[ApprovalBi
             arguments_hash(call.arguments),
             tool is not None and tool.by_client,
         )
-        for call, tool in found
+        for call, tool in pairs
     )

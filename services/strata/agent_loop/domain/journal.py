@@ -163,22 +163,22 @@ def result_to_json(result: ToolResult) -> dict[str, Any]:
 
 def result_from_json(value: Mapping[str, Any]) -> ToolResult:
     """Returns the result of a stored form."""
-    told = value["tool_return"]
+    stored = value["tool_return"]
     return ToolResult(
         tool_return=ToolReturn(
-            tool_call_id=told["tool_call_id"],
-            name=told["name"],
-            status=ToolStatus(told["status"]),
-            content=told["content"],
-            stdout=tuple(told["stdout"]),
-            stderr=tuple(told["stderr"]),
-            provenance=Provenance(told["provenance"]) if told["provenance"] else None,
-            taint=tuple(Provenance(label) for label in told.get("taint", ())),
+            tool_call_id=stored["tool_call_id"],
+            name=stored["name"],
+            status=ToolStatus(stored["status"]),
+            content=stored["content"],
+            stdout=tuple(stored["stdout"]),
+            stderr=tuple(stored["stderr"]),
+            provenance=Provenance(stored["provenance"]) if stored["provenance"] else None,
+            taint=tuple(Provenance(label) for label in stored.get("taint", ())),
             nested=tuple(
                 NestedCall(**{**call, "status": ToolStatus(call["status"])})
-                for call in told.get("nested", ())
+                for call in stored.get("nested", ())
             ),
-            returned_by=told.get("returned_by", ""),
+            returned_by=stored.get("returned_by", ""),
             images=tuple(
                 ImagePart(
                     **{
@@ -187,7 +187,7 @@ def result_from_json(value: Mapping[str, Any]) -> ToolResult:
                         "data": base64.b64decode(image["data"]),
                     }
                 )
-                for image in told.get("images", ())
+                for image in stored.get("images", ())
             ),
         ),
         duration_ms=value["duration_ms"],

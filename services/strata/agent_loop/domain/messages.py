@@ -94,11 +94,13 @@ class ToolReturn:
     images: tuple[ImagePart, ...] = ()
 
 
-def without_bytes(told: ToolReturn) -> ToolReturn:
+def without_bytes(tool_return: ToolReturn) -> ToolReturn:
     """Returns a tool return whose images are described only, as in stored messages."""
-    if not told.images:
-        return told
-    return replace(told, images=tuple(replace(image, data=b"") for image in told.images))
+    if not tool_return.images:
+        return tool_return
+    return replace(
+        tool_return, images=tuple(replace(image, data=b"") for image in tool_return.images)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ class Message:
     def images(self) -> tuple[ImagePart, ...]:
         """All images, those of tool returns included."""
         own = tuple(part for part in self.parts if isinstance(part, ImagePart))
-        return (*own, *(image for told in self.tool_returns for image in told.images))
+        return (*own, *(image for tool_return in self.tool_returns for image in tool_return.images))
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:

@@ -48,8 +48,8 @@ class TaintSource:
 
 def taint_of(*labels: Iterable[Provenance]) -> Taint:
     """Returns the untrusted ones among labels, each once, in a fixed order."""
-    found = {label for some in labels for label in some}
-    return tuple(label for label in UNTRUSTED if label in found)
+    distinct = {label for some in labels for label in some}
+    return tuple(label for label in UNTRUSTED if label in distinct)
 
 
 def taint_of_messages(messages: Iterable[Message]) -> Taint:
@@ -60,10 +60,10 @@ def taint_of_messages(messages: Iterable[Message]) -> Taint:
 def labels_of(message: Message) -> Iterator[Provenance]:
     """Yields the labels of a message, those of the returns in it included."""
     yield from message.provenance
-    for told in message.tool_returns:
-        if told.provenance is not None:
-            yield told.provenance
-        yield from told.taint
+    for tool_return in message.tool_returns:
+        if tool_return.provenance is not None:
+            yield tool_return.provenance
+        yield from tool_return.taint
 
 
 def sources_of(
@@ -80,20 +80,20 @@ def sources_of(
         blocks: Taint of the blocks that are shown, by label.
         most: How many to return.
     """
-    found = [source for message in reversed(messages) for source in _of_message(message)]
-    found += [
+    sources = [source for message in reversed(messages) for source in _of_message(message)]
+    sources += [
         TaintSource(label, block_label=name)
         for name, labels in blocks.items()
         for label in taint_of(labels)
     ]
-    named = {source.label for source in found}
+    named = {source.label for source in sources}
     derived = (
         TaintSource(label, message_id=message.id)
         for message in reversed(messages)
         for label in taint_of(labels_of(message))
         if label not in named
     )
-    return _cut([*found, *derived], most)
+    return _cut([*sources, *derived], most)
 
 
 # What is told to the model, and not said or read by it.
@@ -103,10 +103,10 @@ _TOLD = frozenset({MessageRole.SUMMARY, MessageRole.USER, MessageRole.SYSTEM})
 def _of_message(message: Message) -> Iterator[TaintSource]:
     if message.role in _TOLD:
         yield from (TaintSource(label, message.id) for label in taint_of(message.provenance))
-    for told in message.tool_returns:
-        own = () if told.provenance is None else (told.provenance,)
-        for label in taint_of(own, told.taint):
-            yield TaintSource(label, message.id, told.name, told.tool_call_id)
+    for tool_return in message.tool_returns:
+        own = () if tool_return.provenance is None else (tool_return.provenance,)
+        for label in taint_of(own, tool_return.taint):
+            yield TaintSource(label, message.id, tool_return.name, tool_return.tool_call_id)
 
 
 def _cut(sources: Sequence[TaintSource], most: int) -> tuple[TaintSource, ...]:

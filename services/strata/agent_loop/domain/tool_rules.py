@@ -60,8 +60,8 @@ def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule,
         tools: Names of the agent's tools.
         own: The agent's own rules.
     """
-    told = _told_how_to_go_on(own)
-    entries = (CATALOGUE[name] for name in tools if name in CATALOGUE and name not in told)
+    ruled = _tools_with_end_rules(own)
+    entries = (CATALOGUE[name] for name in tools if name in CATALOGUE and name not in ruled)
     return tuple(
         ToolRule(entry.default_rule, entry.name)
         for entry in entries
@@ -71,11 +71,11 @@ def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule,
 
 def rules_in_force(tools: Collection[str], own: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
     """Returns an agent's rules with those that hold unless it is told otherwise: `EXIT_TOOLS`."""
-    told = _told_how_to_go_on(own)
+    ruled = _tools_with_end_rules(own)
     default = (
         ToolRule(ToolRuleType.EXIT_LOOP, name)
         for name in tools
-        if name in EXIT_TOOLS and name not in told
+        if name in EXIT_TOOLS and name not in ruled
     )
     return (*own, *default)
 
@@ -93,17 +93,17 @@ def rule_to_json(rule: ToolRule) -> dict[str, Any]:
         "when_tainted": rule.when_tainted,
         "default_approve": rule.default_approve,
     }
-    given = {name: value for name, value in settings.items() if value}
-    return {"type": rule.type.value, "tool_name": rule.tool_name, **given}
+    nonempty = {name: value for name, value in settings.items() if value}
+    return {"type": rule.type.value, "tool_name": rule.tool_name, **nonempty}
 
 
 def rule_from_json(value: Mapping[str, Any]) -> ToolRule:
     """Returns the rule of a stored form."""
-    given = dict(value)
-    given["type"] = ToolRuleType(given["type"])
-    given["children"] = tuple(given.get("children", ()))
-    return ToolRule(**given)
+    fields = dict(value)
+    fields["type"] = ToolRuleType(fields["type"])
+    fields["children"] = tuple(fields.get("children", ()))
+    return ToolRule(**fields)
 
 
-def _told_how_to_go_on(rules: Sequence[ToolRule]) -> set[str]:
+def _tools_with_end_rules(rules: Sequence[ToolRule]) -> set[str]:
     return {rule.tool_name for rule in rules if rule.type in _ENDS}

@@ -84,8 +84,8 @@ class ToolSet:
     def strangers(self, name: str) -> tuple[Provenance, ...]:
         """The untrusted labels of what a tool returns, or may: code calls what it likes."""
         called = self.callable.tools if name in CODE_TOOLS else (self.find(name),)
-        found = (tool.returns_from for tool in called if tool is not None)
-        return tuple(dict.fromkeys(label for label in found if label is not None))
+        labels = (tool.returns_from for tool in called if tool is not None)
+        return tuple(dict.fromkeys(label for label in labels if label is not None))
 
     @property
     def names(self) -> list[str]:

@@ -125,7 +125,7 @@ class OpenRequest:
             if answer.of(call.id).approve and answer.of(call.id).client_return is None
         }
 
-    def given(
+    def known_results(
         self, run_id: str, now: datetime, zone: str, toolset: ToolSet
     ) -> dict[str, ToolResult]:
         """Returns the results of the calls that the run does not make, by call id.
@@ -138,19 +138,20 @@ class OpenRequest:
             toolset: What is known of the tools.
         """
         mine = self.answer is not None and self.answered_by == run_id
-        told = {
-            call.id: self._told(call, now, zone, mine, toolset) for call in self.request.tool_calls
+        results = {
+            call.id: self._result_without_run(call, now, zone, mine, toolset)
+            for call in self.request.tool_calls
         }
         if not mine:
             for call in self.request.waiting_calls:
-                told[call.id] = self._left(call, now, zone)
+                results[call.id] = self._left(call, now, zone)
         return {
             call_id: joined(result, *recorded(call_id, self.nested))
-            for call_id, result in told.items()
+            for call_id, result in results.items()
             if result is not None
         } | ({} if mine else dict(self.results))
 
-    def _told(
+    def _result_without_run(
         self, call: ToolCall, now: datetime, zone: str, mine: bool, toolset: ToolSet
     ) -> ToolResult | None:
         by_client = call.id in self.request.by_client
@@ -165,8 +166,8 @@ class OpenRequest:
         decision = self.answer.of(call.id)
         if decision.client_return is not None:
             result = _by_client(call, decision, now, zone, toolset, is_its_own=by_client)
-            told = replace(result.tool_return, returned_by=self.answer.answered_by)
-            return replace(result, tool_return=told)
+            tool_return = replace(result.tool_return, returned_by=self.answer.answered_by)
+            return replace(result, tool_return=tool_return)
         if not decision.approve:
             return own_result(call, ToolStatus.FAILED, denied(decision.reason), now, zone)
         if by_client:
@@ -186,22 +187,24 @@ class OpenRequest:
 
 def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
     """Returns the requests in a window that are not brought to an end, oldest first."""
-    found: dict[str, OpenRequest] = {}
+    requests: dict[str, OpenRequest] = {}
     for message in messages:
         request, answer = message.approval_request, message.approval_response
         if request is not None:
-            found[request.approval_id] = OpenRequest(message, request)
+            requests[request.approval_id] = OpenRequest(message, request)
         elif answer is not None:
-            asked = found.get(answer.approval_id)
+            asked = requests.get(answer.approval_id)
             if asked is not None:
-                given = Answer(answer, message.run_id, message.create_time, message.copied)
-                found[answer.approval_id] = replace(asked, answers=(*asked.answers, given))
-        elif found and message.tool_returns:
-            returned = {told.tool_call_id for told in message.tool_returns}
-            ended = [key for key, asked in found.items() if _ids(asked.request) & returned]
+                stored_answer = Answer(answer, message.run_id, message.create_time, message.copied)
+                requests[answer.approval_id] = replace(
+                    asked, answers=(*asked.answers, stored_answer)
+                )
+        elif requests and message.tool_returns:
+            returned = {tool_return.tool_call_id for tool_return in message.tool_returns}
+            ended = [key for key, asked in requests.items() if _ids(asked.request) & returned]
             for key in ended:
-                del found[key]
-    return list(found.values())
+                del requests[key]
+    return list(requests.values())
 
 
 async def decided(
@@ -218,21 +221,21 @@ async def decided(
     Returns:
         The request with that answer as its last, and what is known of calls made on it.
     """
-    for given in asked.answers:
-        if given.run_id == key.run_id:
+    for answer in asked.answers:
+        if answer.run_id == key.run_id:
             break
-        if given.copied:
+        if answer.copied:
             # That run is none of this conversation's business; it may be under way.
-            return replace(asked.up_to(given.run_id), begun=True)
-        record = await journal.close(replace(key, run_id=given.run_id))
+            return replace(asked.up_to(answer.run_id), begun=True)
+        record = await journal.close(replace(key, run_id=answer.run_id))
         # A journal that is not there may have been cleaned up.
-        forgotten = given.time is None or now - given.time > _JOURNALLED
+        forgotten = answer.time is None or now - answer.time > _JOURNALLED
         if record is None and not forgotten:
             continue
         known = record.results if record is not None else {}
         results = {call_id: known[call_id] for call_id in known.keys() & _ids(asked.request)}
         nested = record.nested if record is not None else ()
-        return replace(asked.up_to(given.run_id), begun=True, results=results, nested=nested)
+        return replace(asked.up_to(answer.run_id), begun=True, results=results, nested=nested)
     return asked.up_to(key.run_id)
 
 
@@ -323,8 +326,8 @@ def _by_client(
     # In place of a tool that runs here it is what a person said.
     own = Provenance.TOOL if is_its_own else Provenance.USER
     label = (tool.returns_from if tool is not None else None) or own
-    told = replace(result.tool_return, provenance=label, taint=decision.client_taint)
-    return replace(result, tool_return=told)
+    tool_return = replace(result.tool_return, provenance=label, taint=decision.client_taint)
+    return replace(result, tool_return=tool_return)
 
 
 def _ids(request: ApprovalRequest) -> set[str]:

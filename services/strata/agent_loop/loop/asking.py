@@ -285,8 +285,8 @@ class Asker:
                     continue
                 restarts += 1
                 if not (attempt.started and error.retryable) or restarts > MAX_RESTARTS:
-                    told = naming_key(error, self._chain.current.settings.key_owner)
-                    raise from_model_error(told) from error
+                    explained = naming_key(error, self._chain.current.settings.key_owner)
+                    raise from_model_error(explained) from error
                 await self._restart(name, f"The reply broke off: {error.message}")
                 await self._sleep(_delay(restarts, error))
                 continue

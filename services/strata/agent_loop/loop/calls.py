@@ -92,10 +92,10 @@ def fitted(tool: Tool, arguments: str) -> tuple[str, str | None]:
         arguments: A JSON object.
     """
     try:
-        given = fit_arguments(tool.name, tool.schema.parameters, arguments)
+        fitting = fit_arguments(tool.name, tool.schema.parameters, arguments)
     except ArgumentsError as error:
         return arguments, str(error)
-    return json.dumps(given, ensure_ascii=False), None
+    return json.dumps(fitting, ensure_ascii=False), None
 
 
 def runnable(call: ToolCall) -> ToolCall:

@@ -97,22 +97,22 @@ def _kind(message: Message) -> UnitKind:
 
 
 def _exchanges(units: Sequence[Unit]) -> list[list[int]]:
-    found: list[list[int]] = []
+    exchanges: list[list[int]] = []
     answered = True
     for position, unit in enumerate(units):
         if unit.kind is UnitKind.SUMMARY:
             continue
-        if not found or (unit.kind is UnitKind.INPUT and answered):
-            found.append([])
-        found[-1].append(position)
+        if not exchanges or (unit.kind is UnitKind.INPUT and answered):
+            exchanges.append([])
+        exchanges[-1].append(position)
         answered = unit.kind is UnitKind.STEP
-    return found
+    return exchanges
 
 
 def _protected(units: Sequence[Unit], exchanges: Sequence[Sequence[int]]) -> set[int]:
     kept = {len(units) - 1}
-    said = [i for i, unit in enumerate(units) if unit.messages[0].role is MessageRole.USER]
-    kept.update(said[-1:])
+    user_units = [i for i, unit in enumerate(units) if unit.messages[0].role is MessageRole.USER]
+    kept.update(user_units[-1:])
     for exchange in exchanges:
         pinned = [i for i in exchange if units[i].pinned]
         kept.update(pinned)

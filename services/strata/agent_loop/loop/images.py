@@ -64,8 +64,8 @@ async def load_images(request: ModelRequest, recall: Recall) -> ModelRequest:
     ids = list(dict.fromkeys(p.image.image_id for m in request.messages for p in m.images))
     if not ids:
         return request
-    found = await asyncio.gather(*(_load(id_, recall) for id_ in ids))
-    loaded = dict(zip(ids, found, strict=True))
+    contents = await asyncio.gather(*(_load(id_, recall) for id_ in ids))
+    loaded = dict(zip(ids, contents, strict=True))
 
     def with_data(part: PromptPart) -> PromptPart:
         if not isinstance(part, ShownImage):

@@ -189,23 +189,23 @@ class NestedCalls:
         return own_result(call, status, text, self._bench.clock.now(), self._bench.agent.timezone)
 
     def _id(self, number: int) -> str:
-        found = f"{self._parent.id}/{number}"
-        while found in self._ids:
-            found += "/"
-        return found
+        call_id = f"{self._parent.id}/{number}"
+        while call_id in self._ids:
+            call_id += "/"
+        return call_id
 
 
 def recorded(parent_id: str, records: Iterable[NestedRecord]) -> Known:
     """Returns what the ledger knows of the calls of code that was lost."""
-    found = [record for record in records if record.parent_id == parent_id]
+    own_records = [record for record in records if record.parent_id == parent_id]
     made = [
         _shown(
             record.call,
             record.result.tool_return.status if record.result is not None else ToolStatus.UNKNOWN,
         )
-        for record in found
+        for record in own_records
     ]
-    return made, [record.result for record in found if record.result is not None]
+    return made, [record.result for record in own_records if record.result is not None]
 
 
 def joined(
@@ -214,11 +214,11 @@ def joined(
     """Returns a result with calls that code made, and with what these changed and held."""
     if not made:
         return result
-    told = result.tool_return
-    taint = taint_of(told.taint, *(labels_in(result) for result in results))
+    tool_return = result.tool_return
+    taint = taint_of(tool_return.taint, *(labels_in(result) for result in results))
     return replace(
         result,
-        tool_return=replace(told, nested=tuple(made), taint=taint),
+        tool_return=replace(tool_return, nested=tuple(made), taint=taint),
         memory_edits=(
             *result.memory_edits,
             *(e for result in results for e in result.memory_edits),
@@ -237,15 +237,15 @@ def without_images(result: ToolResult) -> ToolResult:
 
 def labels_in(result: ToolResult) -> list[Provenance]:
     """Returns the labels of what a result holds."""
-    told = result.tool_return
-    own = [] if told.provenance is None else [told.provenance]
-    return [*own, *told.taint]
+    tool_return = result.tool_return
+    own = [] if tool_return.provenance is None else [tool_return.provenance]
+    return [*own, *tool_return.taint]
 
 
 def _answer(result: ToolResult) -> CodeAnswer:
-    told = result.tool_return
-    value = called_by(told).output
-    if told.status is not ToolStatus.OK:
+    tool_return = result.tool_return
+    value = called_by(tool_return).output
+    if tool_return.status is not ToolStatus.OK:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         return CodeAnswer(error=storable(text))
     return CodeAnswer(json.dumps(_value(value)))

@@ -59,10 +59,10 @@ def with_calls(text: str, calls: Sequence[NestedCall]) -> str:
     """Returns words about code that was lost, with the calls that it had made by then."""
     if not calls:
         return text
-    told = ", ".join(
+    called = ", ".join(
         f"{call.name} ({'refused' if call.refused else call.status.value})" for call in calls
     )
-    return f"{text} By then its code had called: {told}."
+    return f"{text} By then its code had called: {called}."
 
 
 EXPIRED = f"{DENIED} Nobody answered before the deadline of the request."

@@ -153,10 +153,10 @@ class WorkingWindow:
     def _hidden(self) -> int:
         """Messages out of view; summaries that later ones took in are none."""
         hidden = self._message_count - len(self._messages)
-        told = [
+        summarized_counts = [
             part.message_count
             for message in self._messages
             for part in message.parts
             if isinstance(part, SummaryPart)
         ]
-        return min(hidden, sum(told)) if told else hidden
+        return min(hidden, sum(summarized_counts)) if summarized_counts else hidden

@@ -416,8 +416,8 @@ def _capped_call(call: ToolCall, cap: int) -> ToolCall:
     if len(call.arguments.encode("utf-8", "replace")) <= cap:
         return call
     # What goes out must be a JSON object; half of one is none.
-    told = {"truncated": _cut(call.arguments, max(1, cap // 2))}
-    return replace(call, arguments=json.dumps(told, ensure_ascii=False))
+    shortened = {"truncated": _cut(call.arguments, max(1, cap // 2))}
+    return replace(call, arguments=json.dumps(shortened, ensure_ascii=False))
 
 
 def _cut(text: str, size: int) -> str:

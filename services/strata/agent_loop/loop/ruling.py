@@ -254,7 +254,7 @@ class StepRules:
         What would be refused anyway is none of them. Where calls are judged in turn, nobody knows
         what a later one will be allowed; a person may be asked in vain.
         """
-        before, found, tainted = list(self.history), [], self.tainted
+        before, gated, tainted = list(self.history), [], self.tainted
         for number, call in enumerate(reply.tool_calls):
             last = number == len(reply.tool_calls) - 1
             if self.in_turn and number:
@@ -265,9 +265,9 @@ class StepRules:
                 continue
             before.append(Called(call.name))
             if self._gated(call.name, toolset, tainted=tainted):
-                found.append(replace(call, arguments=verdict.arguments))
+                gated.append(replace(call, arguments=verdict.arguments))
             tainted = tainted or self.taints(call, toolset)
-        return found
+        return gated
 
     @staticmethod
     def taints(call: ToolCall, toolset: ToolSet) -> bool:
@@ -376,8 +376,8 @@ class StepRules:
             )
         tool = toolset.find(call.name)
         assert tool is not None
-        given = allowance.prefilled.get(call.name, ())
-        arguments, wrong = merged(call.arguments, given, tool.schema.parameters)
+        prefilled = allowance.prefilled.get(call.name, ())
+        arguments, wrong = merged(call.arguments, prefilled, tool.schema.parameters)
         if wrong is not None:
             return Verdict(arguments, wrong, invalid=True)
         return Verdict(*fitted(tool, arguments)) if tool.by_client else Verdict(arguments)
@@ -433,14 +433,14 @@ class StepRules:
     def invalid(message: Message) -> bool:
         """Says whether a call in a tool message had wrong arguments from a rule."""
         return any(
-            told.provenance is Provenance.SYSTEM
-            and str(called_by(told).output).startswith(INVALID_PREFILLED)
-            for told in message.tool_returns
+            tool_return.provenance is Provenance.SYSTEM
+            and str(called_by(tool_return).output).startswith(INVALID_PREFILLED)
+            for tool_return in message.tool_returns
         )
 
     def _hints(self, call: ToolCall, before: Sequence[Called]) -> str:
-        told = self.solver.hints(call.name, before)
-        return _HINTS + "\n".join(f"\t- {rule_element(text)}" for text in told) if told else ""
+        hints = self.solver.hints(call.name, before)
+        return _HINTS + "\n".join(f"\t- {rule_element(text)}" for text in hints) if hints else ""
 
 
 def _last_visible(messages: Sequence[Message]) -> Message | None:

@@ -202,16 +202,18 @@ class Steps:
     async def _settle_left(self, record: StepRecord) -> None:
         self._left = None
         self.step = record.step
-        given, grants = None, None
+        known_results, grants = None, None
         if self._waiting:
             now, zone = self._ports.clock.now(), self._agent.timezone
             asked = self._waiting[0].up_to(self._key.run_id)
-            given = asked.given(self._key.run_id, now, zone, self._known)
+            known_results = asked.known_results(self._key.run_id, now, zone, self._known)
             grants = asked.granted(self._key.run_id)
             self._settling = True
             self.settled += 1
         rules = self._rules.of(record, grants)
-        calls = StepCalls(self._bench(record, rules), record, resumed=True, given=given)
+        calls = StepCalls(
+            self._bench(record, rules), record, resumed=True, known_results=known_results
+        )
         await self._commit_cut(record, calls)
         self._settling = False
 
@@ -273,12 +275,12 @@ class Steps:
             self._rules.rules,
         )
         rules = self._rules.of(record, asked.granted(self._key.run_id))
-        given = asked.given(self._key.run_id, now, zone, self._known)
-        for result in given.values():
+        known_results = asked.known_results(self._key.run_id, now, zone, self._known)
+        for result in known_results.values():
             await self._sink.emit(ToolFinished(result))
         self._settling = True
         results, stop = await self._run_calls(
-            record, rules, resumed=resumed is not None, given=given
+            record, rules, resumed=resumed is not None, known_results=known_results
         )
         self._settling = False
         if stop is None and any(self._outdates(result) for result in results):
@@ -354,8 +356,11 @@ class Steps:
         """
         if result.memory_edits or result.files_changed:
             return True
-        told = result.tool_return
-        ended = [(told.name, told.status), *((c.name, c.status) for c in told.nested)]
+        tool_return = result.tool_return
+        ended = [
+            (tool_return.name, tool_return.status),
+            *((c.name, c.status) for c in tool_return.nested),
+        ]
         tools = (self._known.find(name) for name, how in ended if how is ToolStatus.FAILED)
         return any(tool is not None and tool.keyed for tool in tools)
 
@@ -366,7 +371,7 @@ class Steps:
         await self._tell_started(step, name.step_id, name.message_id, taint, self._chain.handle)
         reply = await self._asker.ask(name, self._window, self._rules.offer(self._toolset))
         reply = self._rules.taken(tidy(reply, self._window.call_ids), self._toolset)
-        found = effects(reply, self._toolset)
+        tool_effects = effects(reply, self._toolset)
         # Asking may have closed files, after which memory was read again.
         seen = replace(self._files_seen(), block_revisions=self._section.block_revisions)
         return StepRecord(
@@ -375,7 +380,7 @@ class Steps:
             name.message_id,
             self._chain.handle,
             reply,
-            found,
+            tool_effects,
             {},
             replace(seen, taint=taint),
             self._rules.rules,
@@ -419,9 +424,11 @@ class Steps:
         rules: StepRules,
         *,
         resumed: bool,
-        given: Mapping[str, ToolResult] | None = None,
+        known_results: Mapping[str, ToolResult] | None = None,
     ) -> tuple[list[ToolResult], StopReason | None]:
-        calls = StepCalls(self._bench(record, rules), record, resumed=resumed, given=given)
+        calls = StepCalls(
+            self._bench(record, rules), record, resumed=resumed, known_results=known_results
+        )
         self._left = None
         try:
             await self._work.give_way()
@@ -538,10 +545,14 @@ class Steps:
 
     def _returns(self, record: StepRecord, results: list[ToolResult]) -> Message:
         bounded = bounded_returns([result.tool_return for result in results])
-        told = limit_images(bounded, MAX_IMAGES_BYTES)
-        labels = dict.fromkeys(part.provenance for part in told if part.provenance is not None)
-        labels |= dict.fromkeys(label for part in told for label in part.taint)
-        return replace(self._blank(MessageRole.TOOL, record), parts=told, provenance=tuple(labels))
+        tool_returns = limit_images(bounded, MAX_IMAGES_BYTES)
+        labels = dict.fromkeys(
+            part.provenance for part in tool_returns if part.provenance is not None
+        )
+        labels |= dict.fromkeys(label for part in tool_returns for label in part.taint)
+        return replace(
+            self._blank(MessageRole.TOOL, record), parts=tool_returns, provenance=tuple(labels)
+        )
 
     def _heartbeat(self, record: StepRecord, reason: str) -> Message:
         text = pack_heartbeat(reason, self._ports.clock.now(), self._agent.timezone)

@@ -178,8 +178,8 @@ class V2Loop:
             )
             for call in reply.tool_calls
         ]
-        thoughts = tuple(thought(each.thought) for each in out if each.thought.strip())
-        calls = tuple(each.call for each in out)
+        thoughts = tuple(thought(split.thought) for split in out if split.thought.strip())
+        calls = tuple(split.call for split in out)
         return replace(reply, content=(*reply.content, *thoughts), tool_calls=calls)
 
     def wants_to_end(self, end: StepEnd) -> bool:

@@ -73,7 +73,7 @@ class StepCalls:
         bench: What they are run with.
         record: The reply; with the results of an earlier dispatch, if it was resumed.
         resumed: Whether an earlier dispatch may have started the calls.
-        given: Results of calls that are not run, by call id.
+        known_results: Results of calls that are not run, by call id.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class StepCalls:
         record: StepRecord,
         *,
         resumed: bool,
-        given: Mapping[str, ToolResult] | None = None,
+        known_results: Mapping[str, ToolResult] | None = None,
     ) -> None:
         self._bench = bench
         self._record = record
         self._resumed = resumed
-        self._given = given or {}
-        self._results: dict[str, ToolResult] = {**self._given, **record.results}
+        self._known_results = known_results or {}
+        self._results: dict[str, ToolResult] = {**self._known_results, **record.results}
         self._unrecorded: list[ToolResult] = []
         self._sent: set[str] = set()
         self._started: set[str] = set()
@@ -158,7 +158,7 @@ class StepCalls:
         Returns:
             The results that were given.
         """
-        given = []
+        added = []
         maybe_ran = self._resumed
         for call in self._waiting():
             verdict = self._verdicts.get(call.id)
@@ -171,8 +171,8 @@ class StepCalls:
             else:
                 result = self._own(call, ToolStatus.FAILED, NOT_STARTED)
             self._results[call.id] = result
-            given.append(result)
-        return given
+            added.append(result)
+        return added
 
     async def keep(self) -> None:
         """Writes results into the ledger that are not there yet, for the next attempt."""
@@ -188,11 +188,11 @@ class StepCalls:
         rules, verdicts = self._bench.rules, {}
         before, tainted = list(rules.history), rules.tainted
         for call in self._record.reply.tool_calls:
-            if call.id in self._given:
-                told = self._given[call.id].tool_return
+            if call.id in self._known_results:
+                tool_return = self._known_results[call.id].tool_return
                 verdicts[call.id] = Verdict(call.arguments)
-                before += made_by(told)
-                tainted = tainted or bool(taint_of(labels_in(self._given[call.id])))
+                before += made_by(tool_return)
+                tainted = tainted or bool(taint_of(labels_in(self._known_results[call.id])))
                 continue
             verdicts[call.id] = self._judge(call, before, tainted=tainted)
             if verdicts[call.id].refusal is None:
@@ -223,13 +223,13 @@ class StepCalls:
                 await self._execute([call])
             # An earlier dispatch did not start what comes after a call that it did not end.
             maybe_ran = maybe_ran and not (runs and call.id not in known)
-            told = self._results[call.id].tool_return
-            before += made_by(told)
+            tool_return = self._results[call.id].tool_return
+            before += made_by(tool_return)
             # What it returned counts here, such as a memory; and what its tool is known for, as
             # when it was decided whom to ask.
-            own = () if told.provenance is None else (told.provenance,)
+            own = () if tool_return.provenance is None else (tool_return.provenance,)
             foreseen = runs and self._bench.rules.taints(call, self._bench.toolset)
-            tainted = tainted or foreseen or bool(taint_of(own, told.taint))
+            tainted = tainted or foreseen or bool(taint_of(own, tool_return.taint))
 
     async def _answer_without_running(self, call: ToolCall, *, maybe_ran: bool) -> None:
         refused = self._verdicts[call.id].refusal
@@ -381,5 +381,5 @@ class StepCalls:
 
 def effects(reply: ModelReply, toolset: ToolSet) -> dict[str, ToolEffect]:
     """Returns what each call's tool does when it is repeated, by call id."""
-    found = {call.id: toolset.find(call.name) for call in reply.tool_calls}
-    return {call_id: tool.replay_effect for call_id, tool in found.items() if tool is not None}
+    tools = {call.id: toolset.find(call.name) for call in reply.tool_calls}
+    return {call_id: tool.replay_effect for call_id, tool in tools.items() if tool is not None}

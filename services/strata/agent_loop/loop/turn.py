@@ -306,9 +306,9 @@ class Turn:
             )
             inputs = self._messages([await self._reading(budget)])
             begun = await self._ports.recall.begin_turn(self._key, inputs, clear=clear)
-        for found in (begun, section, toolset, stats):
-            if isinstance(found, BaseException) and not isinstance(found, StrataError):
-                raise found
+        for outcome in (begun, section, toolset, stats):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, StrataError):
+                raise outcome
         if isinstance(begun, BaseException):
             raise begun
         if isinstance(toolset, ToolSet):
@@ -337,9 +337,9 @@ class Turn:
         parts: _Begun,
     ) -> StopReason:
         begun, section, toolset, stats = parts
-        for found in (section, toolset, stats):
-            if isinstance(found, StrataError):
-                raise found
+        for part in (section, toolset, stats):
+            if isinstance(part, StrataError):
+                raise part
         assert isinstance(section, MemorySection)
         assert isinstance(toolset, ToolSet)
         assert not isinstance(stats, StrataError)
@@ -433,14 +433,14 @@ class Turn:
             Message(
                 id=new_id("message"),
                 role=MessageRole.APPROVAL,
-                parts=(given,),
+                parts=(answer,),
                 conversation_id=self._key.conversation_id,
                 agent_id=self._key.agent_id,
                 run_id=self._key.run_id,
-                provenance=(Provenance.SYSTEM if given.by_default else Provenance.USER,),
+                provenance=(Provenance.SYSTEM if answer.by_default else Provenance.USER,),
             )
-            for given in (self._request.approval,)
-            if given is not None
+            for answer in (self._request.approval,)
+            if answer is not None
         ]
         return answer + self._messages(self._request.inputs)
 
@@ -448,17 +448,17 @@ class Turn:
         return [
             Message(
                 id=new_id("message"),
-                role=given.role,
-                parts=given.parts,
+                role=message_input.role,
+                parts=message_input.parts,
                 conversation_id=self._key.conversation_id,
                 agent_id=self._key.agent_id,
-                name=given.name,
+                name=message_input.name,
                 run_id=self._key.run_id,
                 group_id=self._request.group_id,
-                provenance=(self._speaker(given.role, sender), *given.taint),
-                client_message_id=given.client_message_id,
+                provenance=(self._speaker(message_input.role, sender), *message_input.taint),
+                client_message_id=message_input.client_message_id,
             )
-            for given, sender in zip_longest(inputs, self._request.senders[: len(inputs)])
+            for message_input, sender in zip_longest(inputs, self._request.senders[: len(inputs)])
         ]
 
     def _speaker(self, role: MessageRole, sender_agent_id: str | None) -> Provenance:

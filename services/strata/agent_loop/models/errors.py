@@ -111,11 +111,11 @@ def naming_key(error: ModelError, owner: str) -> ModelError:
     """
     if error.kind is not ModelErrorKind.AUTHENTICATION or not owner:
         return error
-    said = error.message.rstrip()
-    stop = "" if said.endswith((".", "!", "?")) else "."
+    text = error.message.rstrip()
+    stop = "" if text.endswith((".", "!", "?")) else "."
     return ModelError(
         error.kind,
-        f"{said}{stop} The provider was asked with {owner}.",
+        f"{text}{stop} The provider was asked with {owner}.",
         status=error.status,
         code=error.code,
         retry_after=error.retry_after,

@@ -129,7 +129,7 @@ class ModelFactory:
             # The import of an SDK takes seconds on a busy machine; the endpoint is not to blame.
             await self.preload([endpoint.type])
             async with asyncio.timeout(limit):
-                found = await self._ask(endpoint)
+                listed = await self._ask(endpoint)
         except ModelError as error:
             known = error.redacted(key_redactor(endpoint.api_key, endpoint.base_url))
             return EndpointModels(endpoint.name, (), naming_key(known, endpoint.key_described))
@@ -140,7 +140,7 @@ class ModelFactory:
             endpoint.name,
             tuple(
                 AvailableModel(endpoint.handle(name), endpoint.name, name, window)
-                for name, window in found
+                for name, window in listed
                 if not endpoint.models or name in endpoint.models
             ),
         )

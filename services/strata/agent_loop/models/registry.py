@@ -174,5 +174,5 @@ class ModelRegistry:
             timeouts=endpoint.timeouts,
             quirks=quirks_of(endpoint.preset, model),
         )
-        given = {name: value for name, value in overrides.items() if value is not None}
-        return replace(settings, **given)
+        changes = {name: value for name, value in overrides.items() if value is not None}
+        return replace(settings, **changes)

@@ -191,8 +191,8 @@ def _metadata_of(text: str, base: str, section: str) -> str | None:
 
 
 def _around_metadata(base: str, section: str) -> tuple[str, str]:
-    start, found, end = base.partition(PLACEHOLDER)
-    if not found:
+    start, placeholder, end = base.partition(PLACEHOLDER)
+    if not placeholder:
         start = base + _SEPARATOR if base else ""
     return start + (section + _SEPARATOR if section else ""), end
 

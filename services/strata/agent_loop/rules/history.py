@@ -26,39 +26,46 @@ class Called:
 
 def calls_of(messages: Iterable[Message]) -> list[Called]:
     """Returns the calls that messages tell of, each once, in the order of the replies."""
-    return [call for message in messages for told in message.tool_returns for call in made_by(told)]
+    return [
+        call
+        for message in messages
+        for tool_return in message.tool_returns
+        for call in made_by(tool_return)
+    ]
 
 
-def made_by(told: ToolReturn) -> list[Called]:
+def made_by(tool_return: ToolReturn) -> list[Called]:
     """Returns the calls that a return tells of: the one that it answers, then those of its code.
 
     What a nested call returned is not known any more; no rule that looks at it lets a tool be
     called from code.
     """
-    if not was_run(told):
+    if not was_run(tool_return):
         return []
-    nested = (Called(call.name) for call in told.nested if not call.refused)
-    return [called_by(told), *nested]
+    nested = (Called(call.name) for call in tool_return.nested if not call.refused)
+    return [called_by(tool_return), *nested]
 
 
-def was_run(told: ToolReturn) -> bool:
+def was_run(tool_return: ToolReturn) -> bool:
     """Says whether a tool was called, or may have been.
 
     What was refused never came to a tool. A lost outcome counts: the call may have had its effect.
     """
-    refused = told.provenance is Provenance.SYSTEM and told.status is ToolStatus.FAILED
-    return not (refused and is_refusal(called_by(told).output))
+    refused = (
+        tool_return.provenance is Provenance.SYSTEM and tool_return.status is ToolStatus.FAILED
+    )
+    return not (refused and is_refusal(called_by(tool_return).output))
 
 
-def called_by(told: ToolReturn) -> Called:
+def called_by(tool_return: ToolReturn) -> Called:
     """Returns the call that a return answers.
 
     The model is shown a return packed as JSON (docs/wire-format.md#tool-returns); a rule looks at
     the value in it.
     """
     try:
-        body = parse_json(told.content, max_depth=PACKED_JSON_DEPTH)
+        body = parse_json(tool_return.content, max_depth=PACKED_JSON_DEPTH)
     except JsonTextError:
-        return Called(told.name, told.content)
+        return Called(tool_return.name, tool_return.content)
     packed = isinstance(body, dict) and "status" in body and "message" in body
-    return Called(told.name, body["message"] if packed else body)
+    return Called(tool_return.name, body["message"] if packed else body)

@@ -23,13 +23,13 @@ def merged(
     """
     if not prefilled:
         return arguments, None
-    told: dict[str, Any] = parse_json(arguments) if arguments.strip() else {}
-    for given in prefilled:
-        problems = problems_of(given.arguments, parameters)
+    merged_arguments: dict[str, Any] = parse_json(arguments) if arguments.strip() else {}
+    for entry in prefilled:
+        problems = problems_of(entry.arguments, parameters)
         if problems:
-            return arguments, f"{INVALID_PREFILLED} (source={given.source}): {'; '.join(problems)}"
-        told.update(parse_json(given.arguments))
-    return json.dumps(told, ensure_ascii=False), None
+            return arguments, f"{INVALID_PREFILLED} (source={entry.source}): {'; '.join(problems)}"
+        merged_arguments.update(parse_json(entry.arguments))
+    return json.dumps(merged_arguments, ensure_ascii=False), None
 
 
 def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
@@ -40,19 +40,19 @@ def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
         parameters: JSON schema of the tool's arguments.
     """
     try:
-        given = parse_json(arguments)
+        values = parse_json(arguments)
     except JsonTextError as error:
         return [f"they are not valid JSON ({error})"]
-    if not isinstance(given, dict):
+    if not isinstance(values, dict):
         return ["they are no JSON object"]
     known = parameters.get("properties", {})
-    found = []
-    for name, value in given.items():
+    problems = []
+    for name, value in values.items():
         if name not in known:
-            found.append(f"the tool has no argument {name!r}")
+            problems.append(f"the tool has no argument {name!r}")
         elif not _fits(value, known[name]):
-            found.append(f"{name!r} must not be {json.dumps(value, ensure_ascii=False)[:200]}")
-    return found
+            problems.append(f"{name!r} must not be {json.dumps(value, ensure_ascii=False)[:200]}")
+    return problems
 
 
 def _fits(value: Any, schema: Any) -> bool:
@@ -63,13 +63,13 @@ def _fits(value: Any, schema: Any) -> bool:
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is_of(value, kind) for kind in kinds):
         return False
-    if "enum" in schema and not any(_equal(value, each) for each in schema["enum"]):
+    if "enum" in schema and not any(_equal(value, allowed) for allowed in schema["enum"]):
         return False
     if "const" in schema and not _equal(value, schema["const"]):
         return False
-    if "anyOf" in schema and not any(_fits(value, each) for each in schema["anyOf"]):
+    if "anyOf" in schema and not any(_fits(value, option) for option in schema["anyOf"]):
         return False
-    return "oneOf" not in schema or sum(_fits(value, each) for each in schema["oneOf"]) == 1
+    return "oneOf" not in schema or sum(_fits(value, option) for option in schema["oneOf"]) == 1
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -138,8 +138,8 @@ class ToolRulesSolver:
         Each needs a rule that says so, and none of the rules that gate it may say otherwise.
         """
         gates = self._gating(tainted=tainted)
-        said = [(rule.tool_name, rule.default_approve) for rule in gates]
-        return all((name, True) in said and (name, False) not in said for name in names)
+        decisions = [(rule.tool_name, rule.default_approve) for rule in gates]
+        return all((name, True) in decisions and (name, False) not in decisions for name in names)
 
     def _gating(self, *, tainted: bool) -> list[ToolRule]:
         gates = self._of(ToolRuleType.REQUIRES_APPROVAL)
@@ -167,21 +167,21 @@ class ToolRulesSolver:
             if rule.tool_name in (name, last)
             or (rule.type is ToolRuleType.PARENT_LAST_TOOL and name in rule.children)
         )
-        told = (rule.sentence for rule in concerned)
-        return list(dict.fromkeys(text for text in told if text is not None))
+        sentences = (rule.sentence for rule in concerned)
+        return list(dict.fromkeys(text for text in sentences if text is not None))
 
     def _of(self, kind: ToolRuleType) -> list[ToolRule]:
         return [rule for rule in self._rules if rule.type is kind]
 
     def _prefilled(self, history: Sequence[Called]) -> Mapping[str, tuple[Prefilled, ...]]:
-        found: dict[str, tuple[Prefilled, ...]] = {}
+        prefilled: dict[str, tuple[Prefilled, ...]] = {}
         for rule in self._of(ToolRuleType.CONSTRAIN_CHILD_TOOLS):
             if not _is_last(rule, history):
                 continue
             for name, arguments in rule.prefilled.items():
-                told = Prefilled(arguments, f"ChildToolRule({rule.tool_name}->{name})")
-                found[name] = (*found.get(name, ()), told)
-        return found
+                entry = Prefilled(arguments, f"ChildToolRule({rule.tool_name}->{name})")
+                prefilled[name] = (*prefilled.get(name, ()), entry)
+        return prefilled
 
 
 def next_by_output(rule: ToolRule, output: Any) -> tuple[str, ...] | None:
@@ -195,13 +195,13 @@ def next_by_output(rule: ToolRule, output: Any) -> tuple[str, ...] | None:
 
 
 def _prefilled_first(rules: Sequence[ToolRule]) -> Mapping[str, tuple[Prefilled, ...]]:
-    found: dict[str, tuple[Prefilled, ...]] = {}
+    prefilled: dict[str, tuple[Prefilled, ...]] = {}
     for rule in rules:
         arguments = rule.prefilled.get(rule.tool_name)
         if arguments is not None:
-            told = Prefilled(arguments, f"InitToolRule({rule.tool_name})")
-            found[rule.tool_name] = (*found.get(rule.tool_name, ()), told)
-    return found
+            entry = Prefilled(arguments, f"InitToolRule({rule.tool_name})")
+            prefilled[rule.tool_name] = (*prefilled.get(rule.tool_name, ()), entry)
+    return prefilled
 
 
 def _is_last(rule: ToolRule, history: Sequence[Called]) -> bool:

@@ -24,7 +24,7 @@ def shape_violations(field: str, rules: Sequence[ToolRule]) -> list[FieldViolati
     """Says which rules are incomplete, or have a setting that rules of their type ignore."""
     if len(rules) > MAX_RULES:
         return [FieldViolation(field, f"has {len(rules)} rules, at most {MAX_RULES}")]
-    found = [
+    violations = [
         FieldViolation(f"{field}[{index}].{part}", text)
         for index, rule in enumerate(rules)
         for part, text in (
@@ -34,7 +34,7 @@ def shape_violations(field: str, rules: Sequence[ToolRule]) -> list[FieldViolati
             *_argument_problems(rule),
         )
     ]
-    return [*found, *_contradictions(field, rules)]
+    return [*violations, *_contradictions(field, rules)]
 
 
 def tool_violations(
@@ -48,14 +48,14 @@ def tool_violations(
         toolset: What the agent may ever be offered: its tools, and those that folders bring.
         own: Names of its tools.
     """
-    found = [
+    violations = [
         FieldViolation(f"{field}[{index}].{part}", text)
         for index, rule in enumerate(rules)
         for part, text in (*_unknown(rule, toolset), *_wrong_arguments(rule, toolset))
     ]
-    if not found and own and not ToolRulesSolver(rules).allowed((), own).names:
-        found.append(FieldViolation(field, "leave no tool that may be called first"))
-    return found
+    if not violations and own and not ToolRulesSolver(rules).allowed((), own).names:
+        violations.append(FieldViolation(field, "leave no tool that may be called first"))
+    return violations
 
 
 def _children_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
@@ -108,12 +108,12 @@ def _count_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
             )
             yield "default_decision", text
         return
-    for part, given in (
+    for part, setting in (
         ("timeout_s", rule.timeout_s),
         ("when_tainted", rule.when_tainted),
         ("default_decision", rule.default_approve),
     ):
-        if given:
+        if setting:
             yield part, f"does not belong to a {rule.type} rule"
 
 

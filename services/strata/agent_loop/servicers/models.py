@@ -59,16 +59,19 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
     ) -> pb.ProbeModelResponse:
         """Asks a model and its server what can be known of it."""
         keys = await self._keys.of_project()
-        found, problems = await self._provider.probe(
+        findings, problems = await self._provider.probe(
             request.handle, keys, ask=not request.skip_requests
         )
-        windows = [each.tokens for each in found if each.name == "context window"]
+        windows = [finding.tokens for finding in findings if finding.name == "context window"]
         return pb.ProbeModelResponse(
             findings=[
                 pb.ModelFinding(
-                    name=each.name, value=each.value, source=each.source, tokens=each.tokens
+                    name=finding.name,
+                    value=finding.value,
+                    source=finding.source,
+                    tokens=finding.tokens,
                 )
-                for each in found
+                for finding in findings
             ],
             problems=problems,
             context_window=min(windows, default=0),

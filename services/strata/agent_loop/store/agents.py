@@ -467,9 +467,7 @@ async def _all(
 ) -> Sequence[Mapping[str, Any]]:
     bound = {"project": current_project(), **parameters}
     try:
-        found = await connection.execute(
-            statement, {name: bound[name] for name in _parameters_of(statement)}
-        )
+        result = await connection.execute(statement, {name: bound[name] for name in named})
     except IntegrityError as error:
         match getattr(driver_error(error), "constraint_name", None):
             case "agents_name":
@@ -479,7 +477,7 @@ async def _all(
             case "agents_request" | "requests_once":
                 raise LostRaceError from error
         raise
-    return [dict(row) for row in found.mappings()]
+    return [dict(row) for row in result.mappings()]
 
 
 async def seen(connection: AsyncConnection, request: Request) -> Mapping[str, Any] | None:

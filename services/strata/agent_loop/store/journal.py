@@ -165,8 +165,8 @@ class PostgresJournal:
         """Says whether an earlier dispatch of the run is still finishing its step."""
         values = {"project": current_project(), "run": key.run_id, "attempt": key.attempt}
         async with self._database.transaction(read_only=True) as connection:
-            found = await connection.execute(_IS_FINISHING, values)
-            return bool(found.scalar_one_or_none())
+            result = await connection.execute(_IS_FINISHING, values)
+            return bool(result.scalar_one_or_none())
 
     async def close(self, key: JournalKey) -> StepRecord | None:
         """Takes the fence of a run that is over, for good; returns its last step if journalled."""
@@ -181,7 +181,7 @@ class PostgresJournal:
             step = row.step if step is None else step
             if row.step != step or row.reply is None:
                 return None
-            found = await connection.execute(
+            result = await connection.execute(
                 _CALLS,
                 {
                     "project": current_project(),
@@ -190,7 +190,7 @@ class PostgresJournal:
                     "attempt": row.reply_attempt,
                 },
             )
-            calls = found.all()
+            calls = result.all()
         reply = _read(row.reply)
         return StepRecord(
             step=step,

@@ -104,7 +104,7 @@ def _buffer(row: Mapping[str, Any]) -> BufferLengths | None:
 def to_keys(row: Mapping[str, Any]) -> tuple[SealedKey, ...]:
     """Returns the model keys in a row."""
     columns = (row["providers"] or (), row["owners"] or (), row["sealed"] or ())
-    return tuple(SealedKey(*each) for each in zip(*columns, strict=True))
+    return tuple(SealedKey(*columns_of_key) for columns_of_key in zip(*columns, strict=True))
 
 
 def to_stored(row: Mapping[str, Any]) -> StoredAgent:

@@ -108,8 +108,8 @@ async def test_a_full_window_is_compacted_before_the_model_is_called() -> None:
 async def test_a_second_summary_takes_in_the_first() -> None:
     world = await filled(40)
     assert len(world.recall.swaps) > 1
-    told = world.model.summarised[-1].messages[1].text
-    assert told.startswith('{"role": "summary", "content": "- They talked."}')
+    transcript = world.model.summarised[-1].messages[1].text
+    assert transcript.startswith('{"role": "summary", "content": "- They talked."}')
     part = summary_of(world)
     gone = [m for m in world.recall.log.values() if m.role is not MessageRole.SUMMARY]
     kept = {m.id for m in world.recall.messages}
@@ -240,7 +240,7 @@ async def test_pinned_messages_that_fill_the_space_cost_no_summary_each_turn() -
 
 async def test_open_files_are_closed_before_they_take_the_space_of_the_messages() -> None:
     world = await filled(4)
-    told = "Question 0 "
+    first_question = "Question 0 "
     usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
     file = '<directories>\n<file status="open" name="a/b">\n{}\n</file>\n</directories>'
     world.memory.text = file.format("f" * int(usable))
@@ -252,7 +252,7 @@ async def test_open_files_are_closed_before_they_take_the_space_of_the_messages(
     assert most < usable * 0.75
     shown = world.model.requests[-1].messages
     assert "nothing is open" in shown[0].text
-    assert told in shown[1].text, "no message had to leave"
+    assert first_question in shown[1].text, "no message had to leave"
     assert world.recall.swaps == []
     assert world.recall.commits[-1].system_text == shown[0].text
 

@@ -31,16 +31,16 @@ MODES = st.builds(
 INPUTS = frozenset({MessageRole.USER, MessageRole.SYSTEM})
 
 
-def said(role: MessageRole, text: str, number: int, **fields: object) -> Message:
+def text_message(role: MessageRole, text: str, number: int, **fields: object) -> Message:
     part = SummaryPart(text, 1, 1, 1) if role is MessageRole.SUMMARY else TextPart(text)
     return Message(f"m{number}", role, (part,), sequence=number, **fields)  # type: ignore[arg-type]
 
 
 def talk(exchanges: int, size: int = 100) -> list[Message]:
-    window = [said(MessageRole.SYSTEM, "system", 0)]
+    window = [text_message(MessageRole.SYSTEM, "system", 0)]
     for number in range(exchanges):
-        window.append(said(MessageRole.USER, "u" * size, 2 * number + 1))
-        window.append(said(MessageRole.ASSISTANT, "a" * size, 2 * number + 2))
+        window.append(text_message(MessageRole.USER, "u" * size, 2 * number + 1))
+        window.append(text_message(MessageRole.ASSISTANT, "a" * size, 2 * number + 2))
     return window
 
 
@@ -94,7 +94,7 @@ SHAPES: dict[str, Callable[[list[Message]], bool]] = {
         one.role is other.role is MessageRole.TOOL for one, other in pairwise(window)
     ),
     "huge return": lambda window: any(
-        len(told.content) > 10_000 for m in window for told in m.tool_returns
+        len(tool_return.content) > 10_000 for m in window for tool_return in m.tool_returns
     ),
     "earlier summary": lambda window: any(m.role is MessageRole.SUMMARY for m in window),
     "pinned call": lambda window: any(m.pinned and m.tool_calls for m in window),
@@ -136,13 +136,13 @@ def test_no_reply_is_kept_whose_question_is_gone(window: list[Message], space: i
 
 def exchanges(messages: list[Message]) -> list[list[Message]]:
     """The messages by exchange: inputs, and what answers them."""
-    found: list[list[Message]] = []
+    exchange_list: list[list[Message]] = []
     for before, message in zip([None, *messages], messages, strict=False):
         begins = before is None or before.role not in INPUTS
-        if not found or (message.role in INPUTS and begins):
-            found.append([])
-        found[-1].append(message)
-    return found
+        if not exchange_list or (message.role in INPUTS and begins):
+            exchange_list.append([])
+        exchange_list[-1].append(message)
+    return exchange_list
 
 
 def test_sliding_window_frees_the_share_that_the_settings_name() -> None:
@@ -162,15 +162,18 @@ def test_a_window_with_space_to_spare_is_left_alone() -> None:
 
 
 def test_all_keeps_the_exchange_under_way_alone() -> None:
-    window = [*talk(5), said(MessageRole.USER, "now", 11)]
+    window = [*talk(5), text_message(MessageRole.USER, "now", 11)]
     planned = plan(window, VIEW, 10_000, ALL)
     assert planned is not None
     assert ids(planned.kept) == ["m11"]
 
 
 def test_steps_of_the_exchange_under_way_go_when_nothing_older_is_left() -> None:
-    window = [said(MessageRole.SYSTEM, "system", 0), said(MessageRole.USER, "Do it.", 1)]
-    window += [said(MessageRole.ASSISTANT, "s" * 1000, number) for number in range(2, 12)]
+    window = [
+        text_message(MessageRole.SYSTEM, "system", 0),
+        text_message(MessageRole.USER, "Do it.", 1),
+    ]
+    window += [text_message(MessageRole.ASSISTANT, "s" * 1000, number) for number in range(2, 12)]
     planned = plan(window, VIEW, 4_000, SLIDING)
     assert planned is not None
     assert ids(planned.kept) == ["m1", "m10", "m11"]
@@ -197,6 +200,6 @@ def test_the_summary_may_take_what_is_free_and_always_something() -> None:
 
 @pytest.mark.parametrize("space", [-5_000.0, 0.0])
 def test_no_space_at_all_leaves_the_newest(space: float) -> None:
-    planned = plan([*talk(4), said(MessageRole.USER, "now", 9)], VIEW, space, SLIDING)
+    planned = plan([*talk(4), text_message(MessageRole.USER, "now", 9)], VIEW, space, SLIDING)
     assert planned is not None
     assert ids(planned.kept) == ["m9"]

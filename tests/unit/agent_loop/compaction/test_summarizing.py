@@ -70,7 +70,7 @@ class Chat:
         return BoundModel(self, chosen)
 
     @property
-    def told(self) -> list[str]:
+    def transcripts(self) -> list[str]:
         """The transcripts that it got."""
         return [request.messages[1].text for request in self.requests]
 
@@ -107,9 +107,9 @@ def agent_with(**compaction: object) -> Agent:
 
 
 def talk(exchanges: int = 3, size: int = 50) -> list[Message]:
-    found = []
+    messages = []
     for number in range(exchanges):
-        found.append(
+        messages.append(
             Message(
                 f"u{number}",
                 MessageRole.USER,
@@ -117,12 +117,12 @@ def talk(exchanges: int = 3, size: int = 50) -> list[Message]:
                 create_time=START,
             )
         )
-        found.append(
+        messages.append(
             Message(
                 f"a{number}", MessageRole.ASSISTANT, (TextPart(f"answer {number} " + "a" * size),)
             )
         )
-    return found
+    return messages
 
 
 async def summarise(
@@ -161,10 +161,10 @@ async def test_the_summarizer_is_asked_first_and_told_everything_once() -> None:
     (request,) = other.requests
     assert request.tools == ()
     assert request.messages[0].text == SUMMARY_PROMPT.replace("{limit}", "2000")
-    told = [json.loads(line) for line in request.messages[1].text.splitlines()]
-    assert told[0] == {"role": "summary", "content": "They met."}
-    assert [entry["role"] for entry in told[1:]] == ["user", "assistant"] * 3
-    assert told[1]["time"] == "2026-03-01 09:00:00 AM UTC+0000"
+    transcript = [json.loads(line) for line in request.messages[1].text.splitlines()]
+    assert transcript[0] == {"role": "summary", "content": "They met."}
+    assert [entry["role"] for entry in transcript[1:]] == ["user", "assistant"] * 3
+    assert transcript[1]["time"] == "2026-03-01 09:00:00 AM UTC+0000"
 
 
 async def test_the_agents_own_prompt_is_used_as_it_is() -> None:
@@ -251,9 +251,14 @@ async def test_what_is_too_long_is_halved_and_summaries_are_summarised() -> None
     made = await summarise(own, messages=talk(30, 300))
 
     assert made.rung == "chunks"
-    last = [json.loads(line) for line in own.told[-1].splitlines()]
+    last = [json.loads(line) for line in own.transcripts[-1].splitlines()]
     assert [entry["part"] for entry in last] == [1, 2]
-    heard = [line for told in own.told for line in told.splitlines() if '"part"' not in line]
+    heard = [
+        line
+        for transcript in own.transcripts
+        for line in transcript.splitlines()
+        if '"part"' not in line
+    ]
     assert heard == lines(talk(30, 300), "UTC"), "every line is read once, in order"
 
 
@@ -339,15 +344,17 @@ def test_an_extract_is_never_empty_nor_too_long(
 @settings(deadline=None)
 @given(histories())
 def test_a_transcript_is_one_json_object_a_line(window: list[Message]) -> None:
-    told = lines(window[1:], "UTC")
-    assert all(json.loads(line)["role"] for line in told)
-    assert "\n".join(told).splitlines() == told or any("\x85" in line for line in told)
+    transcript = lines(window[1:], "UTC")
+    assert all(json.loads(line)["role"] for line in transcript)
+    assert "\n".join(transcript).splitlines() == transcript or any(
+        "\x85" in line for line in transcript
+    )
 
 
 def test_long_texts_and_returns_are_cut_in_the_middle() -> None:
     call = ToolCall("1", "f", "{" + "x" * 9000 + "}")
     content = package(ToolStatus.FAILED, "r" * 9000 + "END", START, "UTC")
-    told = lines(
+    transcript = lines(
         [
             Message("1", MessageRole.USER, (TextPart("BEGIN" + "u" * 9000 + "END"),), name="Ada"),
             Message("2", MessageRole.ASSISTANT, (call,)),
@@ -355,12 +362,12 @@ def test_long_texts_and_returns_are_cut_in_the_middle() -> None:
         ],
         "UTC",
     )
-    said, called, returned = map(json.loads, told)
-    assert said["name"] == "Ada"
-    assert said["content"].startswith("BEGIN")
-    assert said["content"].endswith("END")
-    assert "characters left out" in said["content"]
-    assert len(said["content"]) < 4100
+    sent, called, returned = map(json.loads, transcript)
+    assert sent["name"] == "Ada"
+    assert sent["content"].startswith("BEGIN")
+    assert sent["content"].endswith("END")
+    assert "characters left out" in sent["content"]
+    assert len(sent["content"]) < 4100
     assert called["calls"][0]["name"] == "f"
     assert returned["content"].startswith("Failed: rrr")
     assert returned["content"].endswith("END")

@@ -57,8 +57,8 @@ class CodingTools(Tools):
                 self.answers.append(await batch.nesting.answer(CodeCall(call.id, name, "{}")))
             self._fate.step()
             content = package(ToolStatus.OK, "ran", self._clock.now(), "UTC")
-            told = ToolReturn(call.id, call.name, ToolStatus.OK, content)
-            yield CallFinished(ToolResult(told, 1))
+            tool_return = ToolReturn(call.id, call.name, ToolStatus.OK, content)
+            yield CallFinished(ToolResult(tool_return, 1))
 
 
 def coding_world(
@@ -87,8 +87,10 @@ def coded(world: LoopWorld, *calls: str | Sequence[str]) -> ModelReply:
 
 def nested(world: LoopWorld) -> list[NestedCall]:
     """The calls of code that the window tells of."""
-    returns = (told for message in world.recall.messages for told in message.tool_returns)
-    return [call for told in returns for call in told.nested]
+    returns = (
+        tool_return for message in world.recall.messages for tool_return in message.tool_returns
+    )
+    return [call for tool_return in returns for call in tool_return.nested]
 
 
 def errors(coding: CodingTools) -> list[Any]:

@@ -37,8 +37,8 @@ def change_tools(world: LoopWorld, *names: str, version: str = "1") -> None:
 
 def asked(world: LoopWorld) -> ApprovalRequest:
     """The one request that is open."""
-    [found] = open_requests(world.recall.messages)
-    return found.request
+    [open_request] = open_requests(world.recall.messages)
+    return open_request.request
 
 
 def yes(request: ApprovalRequest) -> ApprovalResponse:
@@ -60,15 +60,17 @@ def with_answer(world: LoopWorld, response: ApprovalResponse, **fields: Any) -> 
 
 def returns(world: LoopWorld) -> list[ToolReturn]:
     """All returns in the window."""
-    return [told for message in world.recall.messages for told in message.tool_returns]
+    return [
+        tool_return for message in world.recall.messages for tool_return in message.tool_returns
+    ]
 
 
 def acts(world: LoopWorld) -> Counter[str]:
     """How often each call of `acts` had its effect, over all runs."""
-    found: Counter[str] = Counter()
+    effects: Counter[str] = Counter()
     for key, times in world.tools.acted.items():
-        found[key.rpartition("/")[2]] += times
-    return found
+        effects[key.rpartition("/")[2]] += times
+    return effects
 
 
 async def until_done(world: LoopWorld, request: RunRequest, replies: Sequence[Any]) -> Sink:

@@ -90,10 +90,11 @@ class Journal:
         attempt, record = self.rows[key.run_id]
         if attempt != key.attempt or record is None or record.step != step:
             raise stale()
-        found = {r.tool_return.tool_call_id: r for r in results}
+        by_call = {r.tool_return.tool_call_id: r for r in results}
         nested = tuple(
-            replace(each, result=found.pop(each.call.id, each.result)) for each in record.nested
+            replace(record_, result=by_call.pop(record_.call.id, record_.result))
+            for record_ in record.nested
         )
-        known = {**record.results, **found}
+        known = {**record.results, **by_call}
         self.rows[key.run_id] = (attempt, replace(record, results=known, nested=nested))
         self._fate.step()

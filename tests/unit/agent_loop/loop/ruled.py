@@ -65,7 +65,7 @@ def offered(world: LoopWorld) -> list[tuple[list[str], ToolChoice]]:
     return [([tool.name for tool in asked.tools], asked.tool_choice) for asked in requests]
 
 
-def told(world: LoopWorld) -> list[str]:
+def return_messages(world: LoopWorld) -> list[str]:
     """The messages of all returns in the window."""
     returns = [part for message in world.recall.messages for part in message.tool_returns]
     return [str(json.loads(part.content)["message"]) for part in returns]

@@ -25,7 +25,7 @@ from unit.agent_loop.loop.gated import (
     yes,
 )
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.ruled import leaves, most, rule, told
+from unit.agent_loop.loop.ruled import leaves, most, return_messages, rule
 from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
@@ -70,7 +70,7 @@ async def test_the_next_run_tells_that_the_call_was_not_started() -> None:
     assert sink.outcome.stop_reason is StopReason.END_TURN
     waited, approved = returns(world)
     assert (waited.status, approved.status) == (ToolStatus.FAILED, ToolStatus.FAILED)
-    assert told(world)[1].startswith("The call was not started: it was approved")
+    assert return_messages(world)[1].startswith("The call was not started: it was approved")
     assert not acts(world)
     assert_a_provider_takes_it(world)
 
@@ -83,7 +83,7 @@ async def test_another_answer_counts_and_the_call_runs_once() -> None:
     await answered_in_vain(world)
     sink = await world.run(with_answer(world, yes(request)), reply("Done."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert told(world) == ["did reads", "did acts"]
+    assert return_messages(world) == ["did reads", "did acts"]
     assert sum(acts(world).values()) == 1
     assert open_requests(world.recall.messages) == []
     assert_a_provider_takes_it(world)
@@ -108,7 +108,10 @@ async def test_what_was_denied_or_returned_by_the_client_is_told_by_the_next_run
     )
     await answered_in_vain(world, mine)
     await world.run(world.request("And?"), reply("I see."))
-    assert told(world) == ["Error: request to call tool denied. User reason: No.", "mine"]
+    assert return_messages(world) == [
+        "Error: request to call tool denied. User reason: No.",
+        "mine",
+    ]
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -127,7 +130,7 @@ async def test_an_old_request_whose_call_ends_a_turn_does_not_end_the_next_one(d
         run = replace(run, attempt=2)
     sink = await world.run(run, reply("I see."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert told(world) == ["mine"]
+    assert return_messages(world) == ["mine"]
     assert world.recall.messages[-1].text == "I see."
 
 
@@ -156,7 +159,7 @@ async def test_a_call_that_has_ended_is_told_with_its_result(again: bool) -> Non
     assert sum(acts(world).values()) == 1
     following = with_answer(world, yes(request)) if again else world.request("And?")
     await world.run(following, reply("It is done."))
-    assert told(world) == ["did acts"]
+    assert return_messages(world) == ["did acts"]
     assert sum(acts(world).values()) == 1
 
 
@@ -174,17 +177,17 @@ async def test_a_run_that_is_over_cannot_begin_its_calls_any_more() -> None:
     begin = world.recall.begin_turn
 
     async def slowly(key: object, inputs: object, *, clear: bool = False) -> object:
-        found = await begin(key, inputs, clear=clear)  # type: ignore[arg-type]
+        begun = await begin(key, inputs, clear=clear)  # type: ignore[arg-type]
         if key.run_id == run.run_id:  # type: ignore[attr-defined]
             world.recall.begin_turn = begin  # type: ignore[method-assign]
             await overtake()
-        return found
+        return begun
 
     world.recall.begin_turn = slowly  # type: ignore[method-assign, assignment]
     with pytest.raises(AbortedError):
         await world.run(run)
     assert not acts(world)
-    assert told(world)[0].startswith("The call was not started:")
+    assert return_messages(world)[0].startswith("The call was not started:")
 
 
 async def test_a_service_that_is_down_leaves_the_answer_to_the_retry() -> None:
@@ -201,7 +204,7 @@ async def test_a_service_that_is_down_leaves_the_answer_to_the_retry() -> None:
         await world.run(run)
     world.memory.compile = compile_it  # type: ignore[method-assign]
     await world.run(replace(run, attempt=2), reply("Done."))
-    assert told(world) == ["did acts"]
+    assert return_messages(world) == ["did acts"]
     assert sum(acts(world).values()) == 1
 
 

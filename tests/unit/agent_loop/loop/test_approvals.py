@@ -30,7 +30,7 @@ from unit.agent_loop.loop.gated import (
     yes,
 )
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.ruled import most, rule, told
+from unit.agent_loop.loop.ruled import most, return_messages, rule
 from unit.agent_loop.loop.world import USAGE, LoopWorld, assert_pairs_are_whole, reply
 
 GATE = ToolRuleType.REQUIRES_APPROVAL
@@ -43,17 +43,17 @@ def roles(world: LoopWorld) -> list[str]:
 async def test_a_call_that_needs_approval_ends_the_run_with_a_request() -> None:
     world = gated_world("acts")
     calls = world.calls("reads", "acts")
-    said = replace(calls, content=(ReasoningPart("hm", "signed"), TextPart("Shall I?")))
-    sink = await world.run(None, said)
+    model_reply = replace(calls, content=(ReasoningPart("hm", "signed"), TextPart("Shall I?")))
+    sink = await world.run(None, model_reply)
 
     assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
     assert (sink.outcome.step_count, sink.outcome.usage) == (1, USAGE)
     assert roles(world) == ["user", "approval"]
     assert world.tools.batches == []
     request = asked(world)
-    reads, gated = said.tool_calls
+    reads, gated = model_reply.tool_calls
     assert (request.tool_calls, request.waiting_calls) == ((gated,), (reads,))
-    assert request.calls == said.tool_calls
+    assert request.calls == model_reply.tool_calls
     assert [bound.tool_call_id for bound in request.bindings] == [reads.id, gated.id]
     assert {bound.tool_version for bound in request.bindings} == {"1"}
     assert request.bindings[1].arguments_hash == arguments_hash("{}")
@@ -66,19 +66,19 @@ async def test_a_call_that_needs_approval_ends_the_run_with_a_request() -> None:
 async def test_an_approved_call_runs_once_and_the_reply_is_stored_whole() -> None:
     world = gated_world("acts")
     calls = world.calls("reads", "acts")
-    said = replace(calls, content=(ReasoningPart("hm", "signed"), TextPart("Shall I?")))
-    await world.run(None, said)
+    model_reply = replace(calls, content=(ReasoningPart("hm", "signed"), TextPart("Shall I?")))
+    await world.run(None, model_reply)
     sink = await world.run(with_answer(world, yes(asked(world))), reply("Done."))
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert (sink.outcome.step_count, sink.outcome.usage) == (1, USAGE)
     assert roles(world) == ["user", "approval", "approval", "assistant", "tool", "assistant"]
     whole = world.recall.messages[4]
-    assert whole.parts == (*said.content, *said.tool_calls)
+    assert whole.parts == (*model_reply.content, *model_reply.tool_calls)
     assert whole.usage is None
     assert whole.step_id == world.recall.messages[2].step_id
-    assert told(world) == ["did reads", "did acts"]
-    assert acts(world) == {said.tool_calls[1].id: 1}
+    assert return_messages(world) == ["did reads", "did acts"]
+    assert acts(world) == {model_reply.tool_calls[1].id: 1}
     assert_a_provider_takes_it(world)
     [shown] = world.model.requests[1:]
     assert [chat.role.value for chat in shown.messages[1:]] == ["user", "assistant", "tool", "tool"]
@@ -89,7 +89,7 @@ async def test_a_denied_call_tells_the_reason_and_does_not_run() -> None:
     await world.run(None, world.calls("reads", "acts"))
     await world.run(with_answer(world, no(asked(world), "Too dear.")), reply("I see."))
 
-    assert told(world) == [
+    assert return_messages(world) == [
         "did reads",
         "Error: request to call tool denied. User reason: Too dear.",
     ]
@@ -101,19 +101,22 @@ async def test_what_the_client_returns_stands_in_place_of_the_call() -> None:
     world = gated_world("acts", "edits")
     await world.run(None, world.calls("acts", "edits"))
     first, second = asked(world).tool_calls
-    given = answer(
+    response = answer(
         asked(world),
         Decision(first.id, client_return="42"),
         Decision(second.id, client_return="no disk", client_failed=True),
     )
-    given = replace(given, answered_by="key-of-the-answer")
-    await world.run(with_answer(world, given), reply("Good."))
+    response = replace(response, answered_by="key-of-the-answer")
+    await world.run(with_answer(world, response), reply("Good."))
 
-    assert told(world) == ["42", "no disk"]
-    assert [told.status for told in returns(world)] == [ToolStatus.OK, ToolStatus.FAILED]
+    assert return_messages(world) == ["42", "no disk"]
+    assert [tool_return.status for tool_return in returns(world)] == [
+        ToolStatus.OK,
+        ToolStatus.FAILED,
+    ]
     # A person's words, not the tool's, and with the key that they came with.
-    assert {told.provenance for told in returns(world)} == {Provenance.USER}
-    assert {told.returned_by for told in returns(world)} == {"key-of-the-answer"}
+    assert {tool_return.provenance for tool_return in returns(world)} == {Provenance.USER}
+    assert {tool_return.returned_by for tool_return in returns(world)} == {"key-of-the-answer"}
     assert world.tools.batches == []
     assert world.journal.opened == 0
 
@@ -137,8 +140,8 @@ async def test_nobody_is_asked_about_what_would_be_refused_anyway() -> None:
 
 async def test_people_see_the_arguments_that_rules_give() -> None:
     world = gated_world("acts")
-    given = ToolRule(ToolRuleType.RUN_FIRST, "acts", prefilled={"acts": '{"x": 1}'})
-    rule(world, given, tools=("acts",))
+    prefilling = ToolRule(ToolRuleType.RUN_FIRST, "acts", prefilled={"acts": '{"x": 1}'})
+    rule(world, prefilling, tools=("acts",))
     toolset = world.tools.toolset
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     tools = (replace(t, schema=replace(t.schema, parameters=schema)) for t in toolset.tools)
@@ -156,7 +159,7 @@ async def test_an_approved_call_is_not_judged_by_the_rules_and_counts() -> None:
     rule(world, most("acts", 1), tools=("acts", "reads"))
     await world.run(None, world.calls("acts"))
     await world.run(with_answer(world, yes(asked(world))), world.calls("acts"), reply("x"))
-    first, second = told(world)
+    first, second = return_messages(world)
     assert first == "did acts"
     assert second.startswith("[ToolConstraintError]")
 
@@ -168,7 +171,7 @@ async def test_a_message_in_place_of_an_answer_denies_and_goes_on() -> None:
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert roles(world) == ["user", "approval", "user", "assistant", "tool", "assistant"]
-    waited, denied = told(world)
+    waited, denied = return_messages(world)
     assert denied.startswith("Error: request to call tool denied. The user did not answer")
     assert waited.startswith("The call was not started:")
     assert world.tools.batches == []
@@ -181,7 +184,7 @@ async def test_after_the_deadline_the_agent_is_told_that_nobody_answered() -> No
     await world.run(None, world.calls("acts"))
     world.clock.advance(world.ports.approval_s)
     await world.run(world.request("Hello?"), reply("Hello."))
-    assert told(world) == [
+    assert return_messages(world) == [
         "Error: request to call tool denied. Nobody answered before the deadline of the request."
     ]
 
@@ -213,7 +216,7 @@ async def test_a_tool_that_is_another_one_now_does_not_run(change: str) -> None:
         world.tools.toolset = world.tools.toolset.only({"reads"})
     sink = await world.run(with_answer(world, yes(request)), reply("Oh."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    refused, free = told(world)
+    refused, free = return_messages(world)
     starts = {
         "changed": "The call needs the approval of a person: acts was changed",
         "deleted": "[ToolConstraintError] Cannot call acts",
@@ -272,7 +275,7 @@ async def test_a_reply_whose_tool_has_come_to_need_approval_meanwhile_is_not_run
     change_tools(world, "acts")
     sink = await world.run(replace(request, attempt=2), reply("Oh."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    free, refused = told(world)
+    free, refused = return_messages(world)
     assert free == "did reads"
     assert refused.startswith("The call needs the approval of a person")
     assert not acts(world)

@@ -117,8 +117,8 @@ class Story:
         ran = acts(world)
         assert max(ran.values(), default=0) <= 1
         assert set(ran) <= self.approved
-        told = [tool_return.tool_call_id for tool_return in returns(world)]
-        assert len(told) == len(set(told))
+        answered_ids = [tool_return.tool_call_id for tool_return in returns(world)]
+        assert len(answered_ids) == len(set(answered_ids))
         for tool_return in returns(world):
             if tool_return.name == "acts" and tool_return.tool_call_id in ran:
                 assert tool_return.status is not ToolStatus.FAILED
@@ -130,15 +130,15 @@ def test_calls_run_at_most_once_and_only_if_approved(
     story: list[tuple[str, list[str], tuple[int, bool] | None]],
 ) -> None:
     async def play() -> None:
-        told = Story()
+        played = Story()
         for kind, words, death in story:
-            await told.tell(kind, words, death)
-            told.check()
-        world = told.world
+            await played.tell(kind, words, death)
+            played.check()
+        world = played.world
         world.model.replies = [reply("Still here.")]
         sink = await world.run(world.request("Are you there?"))
         assert sink.outcome.stop_reason is StopReason.END_TURN
         assert open_requests(world.recall.messages) == []
-        told.check()
+        played.check()
 
     asyncio.run(play())

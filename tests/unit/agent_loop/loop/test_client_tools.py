@@ -31,7 +31,7 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.ruled import child, first, most, rule, told
+from unit.agent_loop.loop.ruled import child, first, most, return_messages, rule
 from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 SHOWS = Tool(
@@ -68,10 +68,10 @@ def calls(world: LoopWorld, *made: str | Mapping[str, Any]) -> ModelReply:
     """A reply: names are calls of other tools, mappings the arguments of calls of `shows`."""
     blank = world.calls(*["x"] * len(made))
     named = (
-        ToolCall(call.id, each, "{}")
-        if isinstance(each, str)
-        else ToolCall(call.id, "shows", json.dumps(each))
-        for call, each in zip(blank.tool_calls, made, strict=True)
+        ToolCall(call.id, made_call, "{}")
+        if isinstance(made_call, str)
+        else ToolCall(call.id, "shows", json.dumps(made_call))
+        for call, made_call in zip(blank.tool_calls, made, strict=True)
     )
     return replace(blank, tool_calls=tuple(named))
 
@@ -91,7 +91,7 @@ async def test_a_call_of_the_clients_tool_waits_for_its_return() -> None:
     shown = replace(shown, answered_by="key-of-the-answer")
     sink = await world.run(with_answer(world, shown), reply("There."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert told(world) == ["did reads", "Rome is in view."]
+    assert return_messages(world) == ["did reads", "Rome is in view."]
     assert [tool_return.provenance for tool_return in returns(world)] == [None, Provenance.TOOL]
     assert [tool_return.returned_by for tool_return in returns(world)] == ["", "key-of-the-answer"]
     assert [call.name for batch in world.tools.batches for call in batch.calls] == ["reads"]
@@ -106,7 +106,7 @@ async def test_the_client_gets_arguments_that_fit_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         ({}, "Invalid arguments for shows: missing 'place'."),
         ({"place": "Rome", "zoom": "far"}, "'zoom' is wrong"),
@@ -114,12 +114,12 @@ async def test_the_client_gets_arguments_that_fit_the_schema() -> None:
     ],
 )
 async def test_a_call_that_does_not_fit_does_not_reach_the_client(
-    arguments: dict[str, Any], said: str
+    arguments: dict[str, Any], error: str
 ) -> None:
     world = client_world()
     sink = await world.run(None, calls(world, arguments), reply("Oh."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert said in told(world)[0]
+    assert error in return_messages(world)[0]
     assert returns(world)[0].status is ToolStatus.FAILED
     assert world.tools.batches == []
 
@@ -137,24 +137,24 @@ async def test_what_does_not_fit_behind_another_call_does_not_reach_the_client()
     assert json.loads(call.arguments) == {"place": "Rome", "zoom": 3}
     shown = answer(asked(world), Decision(call.id, client_return="Shown."))
     await world.run(with_answer(world, shown), reply("Good."))
-    assert told(world)[:2] == ["did reads", "Shown."]
-    assert "missing 'place'" in told(world)[2]
+    assert return_messages(world)[:2] == ["did reads", "Shown."]
+    assert "missing 'place'" in return_messages(world)[2]
 
 
 @pytest.mark.parametrize(
-    "given", [Decision("", approve=True), Decision("", client_return="Shown.")]
+    "decision", [Decision("", approve=True), Decision("", client_return="Shown.")]
 )
-async def test_only_a_call_that_was_made_counts_for_the_rules(given: Decision) -> None:
+async def test_only_a_call_that_was_made_counts_for_the_rules(decision: Decision) -> None:
     world = client_world(most("shows", 1))
     await world.run(None, calls(world, {"place": "Rome"}, {"place": "Oslo"}))
     [rome] = asked(world).tool_calls
-    answered = answer(asked(world), replace(given, tool_call_id=rome.id))
+    answered = answer(asked(world), replace(decision, tool_call_id=rome.id))
     sink = await world.run(
         with_answer(world, answered), calls(world, {"place": "Graz"}), reply("Enough.")
     )
-    made = given.client_return is not None
+    made = decision.client_return is not None
     assert (sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL) is not made
-    assert ("Cannot call shows" in told(world)[1]) is made
+    assert ("Cannot call shows" in return_messages(world)[1]) is made
 
 
 async def test_arguments_of_a_rule_reach_the_client() -> None:
@@ -168,9 +168,9 @@ async def test_what_the_client_does_not_return_was_not_done() -> None:
     world = client_world()
     await world.run(None, calls(world, {"place": "Rome"}, {"place": "Oslo"}))
     rome, oslo = asked(world).tool_calls
-    given = answer(asked(world), Decision(rome.id, reason="No map."), Decision(oslo.id, True))
-    await world.run(with_answer(world, given), reply("I see."))
-    assert told(world) == [
+    response = answer(asked(world), Decision(rome.id, reason="No map."), Decision(oslo.id, True))
+    await world.run(with_answer(world, response), reply("I see."))
+    assert return_messages(world) == [
         "Error: request to call tool denied. User reason: No map.",
         "The call is made by the client, and it gave no return.",
     ]
@@ -179,7 +179,7 @@ async def test_what_the_client_does_not_return_was_not_done() -> None:
 
 
 async def test_silence_of_the_client_is_told_and_holds_nobody_up() -> None:
-    for waited, said in (
+    for waited, expected in (
         (True, "The call is made by the client, which gave no return before the deadline"),
         (False, "The call is made by the client, which had given no return when"),
     ):
@@ -189,7 +189,7 @@ async def test_silence_of_the_client_is_told_and_holds_nobody_up() -> None:
             world.clock.advance(world.ports.approval_s)
         sink = await world.run(None, reply("Never mind."))
         assert sink.outcome.stop_reason is StopReason.END_TURN
-        assert told(world)[0].startswith(said)
+        assert return_messages(world)[0].startswith(expected)
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -208,9 +208,9 @@ async def test_one_request_asks_a_person_and_the_client() -> None:
     request = asked(world)
     pays, shows = request.tool_calls
     assert [bound.by_client for bound in request.bindings] == [False, True]
-    given = answer(request, Decision(pays.id, True), Decision(shows.id, client_return="shown"))
-    await world.run(with_answer(world, given), reply("Done."))
-    assert told(world) == ["did acts", "shown"]
+    response = answer(request, Decision(pays.id, True), Decision(shows.id, client_return="shown"))
+    await world.run(with_answer(world, response), reply("Done."))
+    assert return_messages(world) == ["did acts", "shown"]
     assert acts(world) == {pays.id: 1}
 
 
@@ -218,9 +218,9 @@ async def test_a_long_return_is_cut_at_the_limit_of_the_tool() -> None:
     world = client_world(return_char_limit=10)
     await world.run(None, calls(world, {"place": "Rome"}))
     [call] = asked(world).tool_calls
-    given = answer(asked(world), Decision(call.id, client_return="x" * 30))
-    await world.run(with_answer(world, given), reply("Much."))
-    assert told(world)[0] == (
+    response = answer(asked(world), Decision(call.id, client_return="x" * 30))
+    await world.run(with_answer(world, response), reply("Much."))
+    assert return_messages(world)[0] == (
         "x" * 10 + " [NOTE: function output was truncated since it exceeded the character limit"
         " (30 > 10)]"
     )
@@ -236,7 +236,7 @@ async def test_what_strangers_wrote_taints_the_turn() -> None:
         with_answer(world, answer(asked(world), read)), calls(world, "acts"), reply("No.")
     )
     # Beside it nobody could have known; behind it a person is asked.
-    assert told(world)[1].startswith("The call needs the approval of a person")
+    assert return_messages(world)[1].startswith("The call needs the approval of a person")
     assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
     assert [source.label for source in asked(world).taint] == [Provenance.WEB]
     assert not acts(world)
@@ -246,8 +246,8 @@ async def test_code_cannot_wait_for_the_client() -> None:
     world, coding = coding_world(tools=("keyed", "shows"))
     coding.toolset = ToolSet((*coding.toolset.tools, replace(SHOWS, schema=_without_arguments())))
     await world.run(None, coded(world, ["shows"]), reply("Oh."))
-    [said] = errors(coding)
-    assert "The call is made by the client, which running code cannot wait for" in said
+    [error] = errors(coding)
+    assert "The call is made by the client, which running code cannot wait for" in error
 
 
 def _without_arguments() -> ToolSchema:
@@ -264,7 +264,7 @@ def test_no_server_runs_what_the_client_runs(made: list[str], how: str, rules: b
     async def play() -> None:
         world = client_world(*([most("acts", 2)] if rules else []))
         forms: dict[str, Any] = {"fits": {"place": "Rome"}, "wrong": {"zoom": 1}}
-        await world.run(None, calls(world, *(forms.get(each, each) for each in made)), reply("."))
+        await world.run(None, calls(world, *(forms.get(form, form) for form in made)), reply("."))
         if "fits" in made:
             request = asked(world)
             decisions = {
@@ -274,11 +274,11 @@ def test_no_server_runs_what_the_client_runs(made: list[str], how: str, rules: b
             if how == "silence":
                 await world.run(None, reply("So be it."))
             elif how in decisions:
-                given = answer(request, *map(decisions[how], request.tool_calls))
-                await world.run(with_answer(world, given), reply("Good."))
+                response = answer(request, *map(decisions[how], request.tool_calls))
+                await world.run(with_answer(world, response), reply("Good."))
             else:
-                given = no(request) if how == "deny" else yes(request)
-                await world.run(with_answer(world, given), reply("Good."))
+                response = no(request) if how == "deny" else yes(request)
+                await world.run(with_answer(world, response), reply("Good."))
         ran = [call.name for batch in world.tools.batches for call in batch.calls]
         assert "shows" not in ran
         assert len(returns(world)) == len(made)

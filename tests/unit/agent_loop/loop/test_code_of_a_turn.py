@@ -25,7 +25,15 @@ from strata.shared.errors import InvalidArgumentError, UnavailableError
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, errors, nested
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.ruled import child, conditional, first, leaves, most, required, told
+from unit.agent_loop.loop.ruled import (
+    child,
+    conditional,
+    first,
+    leaves,
+    most,
+    required,
+    return_messages,
+)
 from unit.agent_loop.loop.ruled import until_done as until_done_with
 from unit.agent_loop.loop.world import Sink, assert_pairs_are_whole, lost, reply
 
@@ -65,8 +73,8 @@ async def test_calls_of_code_are_run_written_down_and_told() -> None:
     assert {f"{prefix}/{number}" for number in range(1, 5)} <= coding.keys
     record = world.journal.rows[request.run_id][1]
     assert record is not None
-    assert [each.call.id for each in record.nested] == [call.id for call in made]
-    assert all(each.result is not None for each in record.nested)
+    assert [record.call.id for record in record.nested] == [call.id for call in made]
+    assert all(record.result is not None for record in record.nested)
     # The window has the model's call and its return alone; memory that the code edited is shown.
     assert [m.role.value for m in world.recall.messages[2:]] == ["assistant", "tool", "assistant"]
     assert_pairs_are_whole(world.recall.messages)
@@ -97,10 +105,10 @@ async def test_what_may_not_be_called_from_code_is_refused_and_the_code_goes_on(
     before = ["acts"] if rules and rules[0].type is ToolRuleType.MAX_COUNT_PER_STEP else []
     sink = await world.run(None, coded(world, [*before, name, "reads"]), reply("Done."))
 
-    found = errors(coding)[len(before) :]
-    assert found[0] is not None
-    assert found[0].startswith(why)
-    assert found[1] is None
+    code_errors = errors(coding)[len(before) :]
+    assert code_errors[0] is not None
+    assert code_errors[0].startswith(why)
+    assert code_errors[1] is None
     assert sum(coding.acted.values()) == len(before)
     assert [call.refused for call in nested(world)] == [*(False for _ in before), True, False]
     assert sink.outcome.stop_reason is StopReason.END_TURN
@@ -204,7 +212,7 @@ async def test_cancelled_turn_tells_what_its_code_had_called() -> None:
         ("acts", ToolStatus.OK),
         ("blocks", ToolStatus.UNKNOWN),
     ]
-    assert "By then its code had called: acts (OK), blocks (Unknown)." in told(world)[0]
+    assert "By then its code had called: acts (OK), blocks (Unknown)." in return_messages(world)[0]
     assert_pairs_are_whole(world.recall.messages)
 
 
@@ -246,7 +254,7 @@ async def test_whatever_dies_nothing_acts_twice_and_no_rule_is_broken(
     rules: list[ToolRule], script: list[list[str | tuple[str, ...]]], deaths: list[int]
 ) -> None:
     world, coding = coding_world(*rules)
-    replies = [coded(world, *each) if each else reply("Bye.") for each in script]
+    replies = [coded(world, *code_calls) if code_calls else reply("Bye.") for code_calls in script]
     await until_done_with(world, [*replies, reply("Bye."), reply("Bye.")], deaths)
 
     assert all(times == 1 for times in coding.acted.values())
@@ -285,6 +293,6 @@ async def test_code_that_was_lost_is_not_run_again_and_what_it_called_is_told(la
     acted = {key.rpartition("/1/")[2] for key in coding.acted}
     assert acted <= {call.id for call in code.nested} | set()
     if code.status is ToolStatus.UNKNOWN and code.nested:
-        assert "By then its code had called: acts (" in told(world)[0]
+        assert "By then its code had called: acts (" in return_messages(world)[0]
     for call in code.nested:
         assert call.status is ToolStatus.UNKNOWN or call.id in acted

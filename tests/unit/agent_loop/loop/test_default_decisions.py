@@ -18,7 +18,7 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.ruled import rule, told
+from unit.agent_loop.loop.ruled import return_messages, rule
 from unit.agent_loop.loop.world import LoopWorld, reply
 
 GATE = ToolRuleType.REQUIRES_APPROVAL
@@ -75,10 +75,10 @@ async def test_the_default_answer_runs_the_calls_and_is_not_called_a_persons() -
     await world.run(None, world.calls("acts"))
     default = replace(yes(asked(world)), by_default=True)
     await world.run(with_answer(world, default), reply("Done."))
-    assert told(world) == ["did acts"]
+    assert return_messages(world) == ["did acts"]
     assert sum(acts(world).values()) == 1
-    [given] = [m for m in world.recall.messages if m.approval_response is not None]
-    assert given.provenance == (Provenance.SYSTEM,)
+    [response_message] = [m for m in world.recall.messages if m.approval_response is not None]
+    assert response_message.provenance == (Provenance.SYSTEM,)
 
 
 async def test_the_default_is_bound_to_the_version_of_the_tool() -> None:
@@ -88,7 +88,7 @@ async def test_the_default_is_bound_to_the_version_of_the_tool() -> None:
     default = replace(yes(asked(world)), by_default=True)
     change_tools(world, version="2")
     await world.run(with_answer(world, default), reply("Oh."))
-    [refused] = told(world)
+    [refused] = return_messages(world)
     assert refused.startswith("The call needs the approval of a person: acts was changed")
     assert not acts(world)
 
@@ -99,7 +99,7 @@ async def test_a_message_in_place_of_the_default_denies() -> None:
     await world.run(None, world.calls("acts"))
     world.clock.advance(world.ports.approval_s)
     await world.run(world.request("Never mind."), reply("Fine."))
-    [denied] = told(world)
+    [denied] = return_messages(world)
     assert "The user did not answer" in denied
     assert [tool_return.name for tool_return in returns(world)] == ["acts"]
     assert not acts(world)

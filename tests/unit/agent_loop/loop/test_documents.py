@@ -12,16 +12,16 @@ from strata.agent_loop.models.domain import TextPart
 READ = DocumentRange("agent-1", "file-1", after_line=9, until_line=19)
 
 
-def text_of(given: MessageInput) -> str:
-    [part] = given.parts
+def text_of(message: MessageInput) -> str:
+    [part] = message.parts
     assert isinstance(part, TextPart)
     return part.text
 
 
-def end_of(given: MessageInput) -> TranscriptRead | None:
+def end_of(message: MessageInput) -> TranscriptRead | None:
     """How far the message goes once it is stored."""
     stored = Message(
-        "message-1", given.role, given.parts, client_message_id=given.client_message_id
+        "message-1", message.role, message.parts, client_message_id=message.client_message_id
     )
     return read_of([stored])
 

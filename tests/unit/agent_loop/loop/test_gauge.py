@@ -18,7 +18,7 @@ VIEW = View(5_000)
 NONE = ToolSet(())
 
 
-def said(number: int, role: MessageRole, size: int, tokens: int = 0) -> Message:
+def sized_message(number: int, role: MessageRole, size: int, tokens: int = 0) -> Message:
     """A message; with `tokens`, a reply to a prompt of so many."""
     message = Message(f"m{number}", role, (TextPart("x" * size),), sequence=number)
     if not tokens:
@@ -34,13 +34,13 @@ def read(*messages: Message, tokens: TokenEstimator | None = None) -> Gauge:
 
 def test_the_count_of_a_prompt_that_was_cut_does_not_deceive() -> None:
     window = [
-        said(0, MessageRole.SYSTEM, 8_000),
-        said(1, MessageRole.USER, 400),
-        said(2, MessageRole.ASSISTANT, 100, tokens=2_100),
+        sized_message(0, MessageRole.SYSTEM, 8_000),
+        sized_message(1, MessageRole.USER, 400),
+        sized_message(2, MessageRole.ASSISTANT, 100, tokens=2_100),
         # 24,000 bytes of which the model was shown a part: by this count eight bytes a token.
-        said(3, MessageRole.TOOL, 0),
-        said(4, MessageRole.USER, 23_500),
-        said(5, MessageRole.ASSISTANT, 100, tokens=4_000),
+        sized_message(3, MessageRole.TOOL, 0),
+        sized_message(4, MessageRole.USER, 23_500),
+        sized_message(5, MessageRole.ASSISTANT, 100, tokens=4_000),
     ]
     assert read(*window[:3]).ratio == pytest.approx(4.0)
     assert read(*window).ratio == pytest.approx(4.0)
@@ -50,17 +50,17 @@ def test_what_this_process_has_learnt_holds_where_every_prompt_was_cut() -> None
     tokens = TokenEstimator()
     Gauge(tokens, SETTINGS, "agent-1").observe(16_000, Usage(prompt_tokens=4_000))
     window = [
-        said(0, MessageRole.SYSTEM, 24_000),
-        said(1, MessageRole.ASSISTANT, 100, tokens=3_000),
+        sized_message(0, MessageRole.SYSTEM, 24_000),
+        sized_message(1, MessageRole.ASSISTANT, 100, tokens=3_000),
     ]
     assert read(*window).ratio == pytest.approx(8.0)
     assert read(*window, tokens=tokens).ratio == pytest.approx(4.0)
 
 
 def test_the_newest_counts_decide_where_the_text_becomes_denser() -> None:
-    window = [said(0, MessageRole.SYSTEM, 4_000)]
+    window = [sized_message(0, MessageRole.SYSTEM, 4_000)]
     window += [
-        said(number, MessageRole.ASSISTANT, 4_000, tokens=1_000 * number * number)
+        sized_message(number, MessageRole.ASSISTANT, 4_000, tokens=1_000 * number * number)
         for number in range(1, 6)
     ]
     # Of 20,000 bytes the newest count makes 25,000 tokens.
@@ -70,22 +70,22 @@ def test_the_newest_counts_decide_where_the_text_becomes_denser() -> None:
 def test_counts_of_a_window_before_its_summary_are_of_another_window() -> None:
     summary = Message("s", MessageRole.SUMMARY, (SummaryPart("short"),), sequence=9)
     window = [
-        said(0, MessageRole.SYSTEM, 8_000),
+        sized_message(0, MessageRole.SYSTEM, 8_000),
         summary,
-        said(5, MessageRole.ASSISTANT, 100, tokens=4_000),
+        sized_message(5, MessageRole.ASSISTANT, 100, tokens=4_000),
     ]
     before = Gauge(TokenEstimator(), SETTINGS, "agent-1").ratio
     assert read(*window).ratio == before
-    newer = said(10, MessageRole.ASSISTANT, 100, tokens=4_000)
+    newer = sized_message(10, MessageRole.ASSISTANT, 100, tokens=4_000)
     assert read(*window, newer).ratio == pytest.approx(2.1, abs=0.1)
 
 
 def test_counts_under_a_longer_system_message_do_not_deceive() -> None:
     """Files were closed between the two: the first count is of a prompt that is gone."""
     window = [
-        said(0, MessageRole.SYSTEM, 4_000),
-        said(1, MessageRole.ASSISTANT, 100, tokens=7_000),
-        said(2, MessageRole.USER, 300),
-        said(3, MessageRole.ASSISTANT, 100, tokens=1_100),
+        sized_message(0, MessageRole.SYSTEM, 4_000),
+        sized_message(1, MessageRole.ASSISTANT, 100, tokens=7_000),
+        sized_message(2, MessageRole.USER, 300),
+        sized_message(3, MessageRole.ASSISTANT, 100, tokens=1_100),
     ]
     assert read(*window).ratio == pytest.approx(4.0)

@@ -191,8 +191,8 @@ async def test_image_of_a_tool_is_shown_stored_and_not_in_the_events() -> None:
     sink = await world.run(None, world.calls("reads", "acts"), reply("A red field."))
     assert shown(world.model.requests[1]) == [image.data]
     returned = world.recall.messages[3].tool_returns
-    assert [told.images for told in returned] == [(replace(image, data=b""),), ()]
-    assert [len(each.result.tool_return.images) for each in sink.of(ToolFinished)] == [1, 0]
+    assert [tool_return.images for tool_return in returned] == [(replace(image, data=b""),), ()]
+    assert [len(event.result.tool_return.images) for event in sink.of(ToolFinished)] == [1, 0]
 
 
 @pytest.mark.parametrize("last", range(1, 30))
@@ -234,8 +234,8 @@ def test_images_of_a_step_are_limited_by_whole_returns() -> None:
         for call, count in (("a", 1), ("b", 1), ("c", 0), ("d", 1))
     ]
     limited = limit_images(returns, 100)
-    assert [len(told.images) for told in limited] == [1, 0, 0, 0]
-    messages = [json.loads(told.content)["message"] for told in limited]
+    assert [len(tool_return.images) for tool_return in limited] == [1, 0, 0, 0]
+    messages = [json.loads(tool_return.content)["message"] for tool_return in limited]
     assert messages[0] == messages[2] == "Drawn."
     assert messages[1].startswith("Drawn.\n[1 image(s) omitted")
     assert limit_images(returns, 180) == tuple(returns)
@@ -249,6 +249,6 @@ def test_cache_of_images_never_exceeds_its_limit(uses: list[tuple[int, bool]], l
         if put:
             cache.put(key, bytes(number * 5))
             assert cache.get(key) == (bytes(number * 5) if number * 5 <= limit else None)
-        held = [cache.get(("project", str(each))) for each in range(10)]
+        held = [cache.get(("project", str(number))) for number in range(10)]
         assert sum(len(data) for data in held if data is not None) <= limit
     assert cache.get(("other", "1")) is None

@@ -231,13 +231,13 @@ def test_steps_differ_by_each_part_of_an_exchange() -> None:
         images = (ImagePart("image/png", image),)
         call = ToolCall(f"call_{now}", name, arguments)
         part = ToolReturn(call.id, name, status, content, images=images)
-        [found] = traces_of(
+        [step_trace] = traces_of(
             [
                 Message("m-1", MessageRole.ASSISTANT, (call,), "conversation", "agent"),
                 Message("m-2", MessageRole.TOOL, (part,), "conversation", "agent"),
             ]
         )
-        return found
+        return step_trace
 
     start = datetime(2026, 1, 1, tzinfo=UTC)
     times = (start + timedelta(hours=number) for number in itertools.count())

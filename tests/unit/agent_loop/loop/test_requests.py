@@ -55,16 +55,16 @@ NO_TOOLS = ToolSet(())
 VIEW = View(5000)
 
 
-def said(role: MessageRole, text: str, **fields: object) -> Message:
+def text_message(role: MessageRole, text: str, **fields: object) -> Message:
     return Message("message-1", role, (TextPart(text),), **fields)  # type: ignore[arg-type]
 
 
 def called(*ids: str) -> list[Message]:
     calls = tuple(ToolCall(call_id, "f", "{}") for call_id in ids)
-    told = tuple(ToolReturn(call_id, "f", ToolStatus.OK, "r" * 40) for call_id in ids)
+    tool_returns = tuple(ToolReturn(call_id, "f", ToolStatus.OK, "r" * 40) for call_id in ids)
     return [
         Message("message-1", MessageRole.ASSISTANT, calls),
-        Message("message-2", MessageRole.TOOL, told),
+        Message("message-2", MessageRole.TOOL, tool_returns),
     ]
 
 
@@ -99,9 +99,9 @@ def _shows(chat: ChatMessage, message: Message) -> bool:
 
 
 def test_what_no_compaction_can_take_out_is_cut_the_longest_text_first() -> None:
-    long = said(MessageRole.USER, "u" * 50_000)
-    call, told = called("1")
-    window = [said(MessageRole.SYSTEM, "system"), long, call, told]
+    long = text_message(MessageRole.USER, "u" * 50_000)
+    call, return_message = called("1")
+    window = [text_message(MessageRole.SYSTEM, "system"), long, call, return_message]
     fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=4000)
 
     assert fitted.size <= 4000
@@ -115,12 +115,14 @@ def test_what_no_compaction_can_take_out_is_cut_the_longest_text_first() -> None
 
 def test_arguments_that_are_cut_stay_json() -> None:
     call = ToolCall("1", "f", json.dumps({"text": "a" * 30_000}))
-    told = ToolReturn("1", "f", ToolStatus.OK, package(ToolStatus.OK, "r" * 30_000, NOW, "UTC"))
+    tool_return = ToolReturn(
+        "1", "f", ToolStatus.OK, package(ToolStatus.OK, "r" * 30_000, NOW, "UTC")
+    )
     window = [
-        said(MessageRole.SYSTEM, "system"),
-        said(MessageRole.USER, "Go."),
+        text_message(MessageRole.SYSTEM, "system"),
+        text_message(MessageRole.USER, "Go."),
         Message("message-1", MessageRole.ASSISTANT, (ReasoningPart("x" * 9000, "s"), call)),
-        Message("message-2", MessageRole.TOOL, (told,)),
+        Message("message-2", MessageRole.TOOL, (tool_return,)),
     ]
     fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=3000)
 
@@ -159,7 +161,7 @@ def test_limit_of_a_return_grows_with_the_window(window: int, limit: int) -> Non
 
 
 def test_roles_names_images_and_unknown_parts() -> None:
-    assert VIEW.chat(said(MessageRole.USER, "Hi.", name="Ada"))[0].text == "Ada: Hi."
+    assert VIEW.chat(text_message(MessageRole.USER, "Hi.", name="Ada"))[0].text == "Ada: Hi."
     image = ImagePart("image/png", "id", 640, 480, 9, alt_text="A cat.")
     message = Message("message-1", MessageRole.USER, (image,))
     assert VIEW.chat(message)[0].images == (ShownImage(image, round(425 * 3.2)),)
@@ -213,12 +215,12 @@ def test_returns_of_a_step_fit_into_one_message(shapes: list[tuple[int, str]]) -
 
 def pictures(count: int, size: int = 100, *, pixels: int = 100) -> list[Message]:
     """A window in which each message of the user shows an image and is answered."""
-    window = [said(MessageRole.SYSTEM, "s")]
+    window = [text_message(MessageRole.SYSTEM, "s")]
     for number in range(count):
         image = ImagePart("image/png", f"id-{number}", pixels, pixels, size)
         parts = (TextPart(f"look {number}"), image)
         window.append(Message(f"message-{number}", MessageRole.USER, parts))
-        window.append(said(MessageRole.ASSISTANT, "seen"))
+        window.append(text_message(MessageRole.ASSISTANT, "seen"))
     return window
 
 
@@ -256,7 +258,7 @@ def test_size_of_a_request_counts_its_images(count: int, size: int, max_bytes: i
 
 def test_images_of_a_tool_follow_its_text() -> None:
     image = ImagePart("image/png", "id", 10, 10, 9)
-    told = ToolReturn("call", "look", ToolStatus.OK, "{}", images=(image,))
-    (chat,) = VIEW.chat(Message("message-1", MessageRole.TOOL, (told,)))
+    tool_return = ToolReturn("call", "look", ToolStatus.OK, "{}", images=(image,))
+    (chat,) = VIEW.chat(Message("message-1", MessageRole.TOOL, (tool_return,)))
     assert (chat.tool_call_id, chat.text) == ("call", "{}")
     assert [part.image for part in chat.images] == [image]

@@ -26,8 +26,8 @@ from unit.agent_loop.loop.ruled import (
     parent,
     ran,
     required,
+    return_messages,
     rule,
-    told,
     until_done,
     world_with,
 )
@@ -36,17 +36,20 @@ from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 def told_in(world: LoopWorld) -> list[tuple[str, str, str, str]]:
     """What a conversation looks like, but for ids, times and lost outcomes."""
-    found = []
+    described = []
     for message in world.recall.messages[1:]:
         returns = [
-            (told.name, "ran" if told.provenance is not Provenance.SYSTEM else "refused")
-            if told.status is not ToolStatus.UNKNOWN
-            else (told.name, "ran")
-            for told in message.tool_returns
+            (
+                tool_return.name,
+                "ran" if tool_return.provenance is not Provenance.SYSTEM else "refused",
+            )
+            if tool_return.status is not ToolStatus.UNKNOWN
+            else (tool_return.name, "ran")
+            for tool_return in message.tool_returns
         ]
         calls = [(call.name, call.arguments) for call in message.tool_calls]
-        found.append((message.role.value, str(message.hidden), repr(returns), repr(calls)))
-    return found
+        described.append((message.role.value, str(message.hidden), repr(returns), repr(calls)))
+    return described
 
 
 NAMES = ("keyed", "reads", "acts")
@@ -116,7 +119,7 @@ async def test_reply_is_judged_by_the_rules_that_it_was_made_under() -> None:
     await world.run(replace(request, attempt=2))
 
     assert ran(world)[1:] == [["keyed"]]
-    assert "Cannot call acts" in told(world)[1]
+    assert "Cannot call acts" in return_messages(world)[1]
 
 
 async def test_call_that_was_never_started_is_run_after_a_death_before_it() -> None:

@@ -28,7 +28,7 @@ from unit.agent_loop.loop.ruled import (
     parent,
     ran,
     required,
-    told,
+    return_messages,
     until_done,
     world_with,
 )
@@ -97,7 +97,7 @@ async def test_refusal_names_what_may_be_called_and_the_rules() -> None:
         "** Hint: Possible rules that were violated:\n"
         "\t- <tool_rule>\nkeyed: at most 1 use(s) per response\n</tool_rule>"
     )
-    assert told(world)[1:] == [refused.format("keyed"), refused.format("other")]
+    assert return_messages(world)[1:] == [refused.format("keyed"), refused.format("other")]
     assert world.recall.messages[5].tool_returns[0].status is ToolStatus.FAILED
 
 
@@ -155,7 +155,7 @@ async def test_condition_without_a_mapping_takes_the_default_or_leaves_only_text
     )
     sink = await world.run(None, world.calls("keyed"), world.calls("acts"), reply("Done."))
     assert offered(world)[1] == (["keyed", "reads", "acts"], ToolChoice.none())
-    assert "valid tools include: []." in told(world)[1]
+    assert "valid tools include: []." in return_messages(world)[1]
     assert sink.outcome.stop_reason is StopReason.END_TURN, "what nobody can call is not waited for"
 
 
@@ -170,8 +170,8 @@ async def test_calls_of_one_reply_are_run_in_turn_each_after_what_came_before() 
     assert ran(world) == [["reads"], ["keyed"], ["acts"], ["reads"]]
     statuses = [part.status.value for part in world.recall.messages[3].tool_returns]
     assert statuses == ["Failed", "OK", "OK", "Failed", "OK", "OK"]
-    assert "valid tools include: ['reads']" in told(world)[0]
-    assert "valid tools include: ['acts']" in told(world)[3]
+    assert "valid tools include: ['reads']" in return_messages(world)[0]
+    assert "valid tools include: ['acts']" in return_messages(world)[3]
     assert_pairs_are_whole(world.recall.messages)
     assert len(world.recall.commits) == 2
 
@@ -219,7 +219,7 @@ async def test_wrong_prefilled_arguments_end_the_turn_and_run_nothing(arguments:
 
         assert sink.outcome.stop_reason is StopReason.INVALID_TOOL_CALL
         assert ran(world) == []
-        assert told(world)[0].startswith(
+        assert return_messages(world)[0].startswith(
             "Invalid prefilled tool arguments from tool rules (source=InitToolRule(keyed)): "
         )
 
@@ -319,16 +319,16 @@ async def test_tool_that_could_not_be_run_was_not_called() -> None:
     await world.run(None)
 
     assert ran(world) == [["keyed"]]
-    assert "could not be run" in told(world)[0]
-    assert "Cannot call acts" in told(world)[1]
+    assert "could not be run" in return_messages(world)[0]
+    assert "Cannot call acts" in return_messages(world)[1]
     assert offered(world)[1] == (["keyed"], ToolChoice.named("keyed"))
 
 
 def test_heartbeat_leaves_the_window_with_its_reply_and_is_no_question() -> None:
-    said = Message("1", MessageRole.USER, (), provenance=(Provenance.USER,))
+    question = Message("1", MessageRole.USER, (), provenance=(Provenance.USER,))
     answer = Message("2", MessageRole.ASSISTANT, ())
     beat = Message("3", MessageRole.USER, (), provenance=(Provenance.SYSTEM,))
-    units = units_of([said, answer, beat, answer])
+    units = units_of([question, answer, beat, answer])
 
     assert [unit.kind for unit in units] == [UnitKind.INPUT, UnitKind.STEP, UnitKind.STEP]
     assert units[1].messages == (answer, beat)

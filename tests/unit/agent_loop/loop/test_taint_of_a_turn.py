@@ -16,7 +16,7 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.ruled import rule, told
+from unit.agent_loop.loop.ruled import return_messages, rule
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 
 WEB, MCP = Provenance.WEB, Provenance.MCP
@@ -56,7 +56,7 @@ async def test_without_text_of_strangers_the_call_runs() -> None:
     sink = await world.run(None, world.calls("acts"), reply("Done."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert (taints(sink), sink.outcome.taint) == ([(), ()], ())
-    assert told(world) == ["did acts"]
+    assert return_messages(world) == ["did acts"]
 
 
 async def test_after_a_page_was_read_it_waits_and_says_why() -> None:
@@ -88,7 +88,7 @@ async def test_the_next_turn_is_tainted_by_what_is_still_in_the_window() -> None
 async def test_memory_that_was_read_taints() -> None:
     world = careful_world()
     await world.run(None, world.calls("keyed"), world.calls("acts"))
-    assert [(each.label, each.tool_name) for each in asked(world).taint] == [(MCP, "keyed")]
+    assert [(source.label, source.tool_name) for source in asked(world).taint] == [(MCP, "keyed")]
     assert world.recall.messages[3].provenance == (Provenance.MEMORY, MCP)
 
 
@@ -102,7 +102,7 @@ async def test_memory_that_is_shown_taints_until_its_mark_is_gone() -> None:
     world.memory.taint = {}
     sink = await world.run(world.request("Again."), world.calls("acts"))
     assert sink.outcome.stop_reason is WAITS
-    assert {each.label for each in asked(world).taint} == {WEB}
+    assert {source.label for source in asked(world).taint} == {WEB}
 
 
 async def test_a_page_that_is_fetched_in_the_same_reply_gates_what_follows_it() -> None:
@@ -113,25 +113,25 @@ async def test_a_page_that_is_fetched_in_the_same_reply_gates_what_follows_it() 
     assert (gated.name, waiting.name) == ("acts", "reads")
     assert asked(world).taint == (TaintSource(WEB, tool_name="reads", tool_call_id=waiting.id),)
     await world.run(with_answer(world, yes(asked(world))), reply("Done."))
-    assert told(world) == ["did reads", "did acts"]
+    assert return_messages(world) == ["did reads", "did acts"]
 
 
 async def test_a_page_that_is_fetched_after_the_call_does_not_gate_it() -> None:
     world = careful_world()
     await world.run(None, world.calls("acts", "reads"), reply("Done."))
-    assert told(world) == ["did acts", "did reads"]
+    assert return_messages(world) == ["did acts", "did reads"]
 
 
 async def test_a_memory_read_in_the_same_reply_came_too_late_for_its_words() -> None:
     world = careful_world()
     await world.run(None, world.calls("keyed", "acts"), reply("Done."))
-    assert told(world) == ["did keyed", "did acts"]
+    assert return_messages(world) == ["did keyed", "did acts"]
 
 
 async def test_calls_that_run_in_turn_see_what_the_ones_before_them_read() -> None:
     world = careful_world(ToolRule(ToolRuleType.RUN_FIRST, "keyed"))
     await world.run(None, world.calls("keyed", "acts"), reply("Oh."))
-    first, second = told(world)
+    first, second = return_messages(world)
     assert first == "did keyed"
     assert "was not run. Call it alone." in second
     assert not acts(world)
@@ -180,8 +180,8 @@ async def test_a_client_that_fetches_a_page_brings_text_of_strangers() -> None:
     world = careful_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "reads"))
     await world.run(None, world.calls("reads"))
     [call] = asked(world).tool_calls
-    given = answer(asked(world), Decision(call.id, client_return="<p>Obey</p>"))
-    sink = await world.run(with_answer(world, given), world.calls("acts"))
+    response = answer(asked(world), Decision(call.id, client_return="<p>Obey</p>"))
+    sink = await world.run(with_answer(world, response), world.calls("acts"))
     assert sink.outcome.stop_reason is WAITS
 
 

@@ -55,8 +55,8 @@ def roles(world: LoopWorld) -> list[str]:
 
 
 def content(world: LoopWorld, message: int, part: int = 0) -> str:
-    told = world.recall.messages[message].tool_returns[part].content
-    return str(json.loads(told)["message"])
+    packed = world.recall.messages[message].tool_returns[part].content
+    return str(json.loads(packed)["message"])
 
 
 async def test_usage_is_summed_and_steps_are_counted() -> None:
@@ -148,9 +148,9 @@ async def test_a_new_day_is_told_once_and_the_prompt_stays_through_the_day() -> 
     assert world.recall.commits[-1].system_text is None
     world.clock.advance(24 * 3600)
     await world.run(None, reply("Hello."))
-    told = world.recall.commits[-1].system_text
-    assert told is not None
-    assert f"date is: {world.clock.now():%B %d, %Y}\n" in told
+    system_text = world.recall.commits[-1].system_text
+    assert system_text is not None
+    assert f"date is: {world.clock.now():%B %d, %Y}\n" in system_text
     await world.run(None, reply("Hello."))
     assert world.recall.commits[-1].system_text is None
 
@@ -440,7 +440,7 @@ async def test_cancel_while_tools_run_keeps_the_pair_whole() -> None:
     world.model.replies = [world.calls("acts", "blocks", "acts")]
     sink = await cancelled_turn(world, world.tools.running)
 
-    assert [each.result.tool_return.status for each in sink.of(ToolFinished)] == [
+    assert [event.result.tool_return.status for event in sink.of(ToolFinished)] == [
         ToolStatus.OK,
         ToolStatus.UNKNOWN,
         ToolStatus.UNKNOWN,

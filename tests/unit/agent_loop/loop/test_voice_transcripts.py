@@ -18,7 +18,7 @@ from strata.agent_loop.models.domain import TextPart
 READ = TranscriptRange("agent-1", "conversation-1", 4, 9)
 
 
-def said(sequence: int, text: str, role: MessageRole = MessageRole.USER) -> Message:
+def text_message(sequence: int, text: str, role: MessageRole = MessageRole.USER) -> Message:
     return Message(
         f"message-{sequence}",
         role,
@@ -35,9 +35,9 @@ def stored(older: list[Message], newer: list[Message], budget: int = 60_000) -> 
 
 
 def test_lines_are_numbered_over_both_parts_and_marked() -> None:
-    older = [said(5, "one"), said(6, "two", MessageRole.ASSISTANT)]
+    older = [text_message(5, "one"), text_message(6, "two", MessageRole.ASSISTANT)]
     # The window still holds what is archived.
-    newer = [said(0, "You speak.", MessageRole.SYSTEM), *older, said(10, "three")]
+    newer = [text_message(0, "You speak.", MessageRole.SYSTEM), *older, text_message(10, "three")]
     assert stored(older, newer).text == (
         f"{REMINDER}\n\nMessages:\n"
         "0. (Older) user: one\n1. (Older) assistant: two\n2. (Newer) user: three"
@@ -57,7 +57,9 @@ def test_lines_are_numbered_over_both_parts_and_marked() -> None:
     ],
 )
 def test_older_lines_are_read_back_whatever_was_said(text: str) -> None:
-    transcript = stored([said(5, text), said(6, "second")], [said(10, text)])
+    transcript = stored(
+        [text_message(5, text), text_message(6, "second")], [text_message(10, text)]
+    )
     older = older_lines(READ, [transcript])
     assert len(older.lines) == 2
     assert older.lines[0].startswith("user: ")
@@ -66,13 +68,13 @@ def test_older_lines_are_read_back_whatever_was_said(text: str) -> None:
 
 
 def test_text_of_many_lines_stays_one_line_with_its_breaks() -> None:
-    older = older_lines(READ, [stored([said(5, "a\nb")], [])])
+    older = older_lines(READ, [stored([text_message(5, "a\nb")], [])])
     assert older.lines == ("user: a\n  b",)
 
 
 def test_copies_and_other_conversations_are_left_out() -> None:
-    copied = replace(said(5, "copied"), copied=True)
-    elsewhere = replace(said(6, "elsewhere"), conversation_id="conversation-2")
+    copied = replace(text_message(5, "copied"), copied=True)
+    elsewhere = replace(text_message(6, "elsewhere"), conversation_id="conversation-2")
     transcript = stored([copied, elsewhere], [])
     assert transcript.text == f"{REMINDER}\n\nMessages:\n"
     assert older_lines(READ, [transcript]).lines == ()
@@ -80,15 +82,17 @@ def test_copies_and_other_conversations_are_left_out() -> None:
 
 
 def test_a_long_text_is_cut_so_that_all_lines_are_read() -> None:
-    lines = older_lines(READ, [stored([said(5, "x" * 100_000), said(6, "y")], [])]).lines
+    lines = older_lines(
+        READ, [stored([text_message(5, "x" * 100_000), text_message(6, "y")], [])]
+    ).lines
     assert len(lines) == 2
     assert lines[0].endswith("characters left out]")
     assert lines[1] == "user: y"
 
 
 def test_transcript_fits_the_memory_agent_and_cuts_what_stays_in_view_first() -> None:
-    older = [said(5, "o" * 5_000), said(6, "é" * 1_000)]
-    newer = [said(10 + number, "n" * 4_000) for number in range(5)]
+    older = [text_message(5, "o" * 5_000), text_message(6, "é" * 1_000)]
+    newer = [text_message(10 + number, "n" * 4_000) for number in range(5)]
     transcript = stored(older, newer, 10_000)
     assert len(transcript.text.encode()) < 10_000 + len(REMINDER) + 500
     assert [f"{number}. (" in transcript.text for number in range(8)] == [True] * 7 + [False]

@@ -331,11 +331,11 @@ class Tools:
             edits = (edit,) if call.name == "edits" else ()
             label, taint = self.labels.get(call.name, (None, ()))
             images = self.images if call.name == "reads" else ()
-            told = ToolReturn(
+            tool_return = ToolReturn(
                 call.id, call.name, status, content, provenance=label, taint=taint, images=images
             )
             opened = call.name == "open_files" and status is ToolStatus.OK
-            yield CallFinished(ToolResult(told, 1, edits, call.name == "files", opened))
+            yield CallFinished(ToolResult(tool_return, 1, edits, call.name == "files", opened))
 
 
 class Memory:
@@ -537,6 +537,6 @@ def assert_pairs_are_whole(messages: Sequence[Message]) -> None:
         if message is not None and message.tool_calls:
             assert following is not None
             asked = [call.id for call in message.tool_calls]
-            assert [told.tool_call_id for told in following.tool_returns] == asked
+            assert [tool_return.tool_call_id for tool_return in following.tool_returns] == asked
         if following is not None and following.tool_returns:
             assert message is not None and message.tool_calls  # noqa: PT018

@@ -65,9 +65,9 @@ def test_an_action_is_found(text: str) -> None:
 
 
 def test_raw_line_breaks_in_strings_are_forgiven() -> None:
-    found = parse('{"tool": "say", "arguments": {"message": "a\nb"}}')
-    assert found is not None
-    assert found.message() == "a\nb"
+    action = parse('{"tool": "say", "arguments": {"message": "a\nb"}}')
+    assert action is not None
+    assert action.message() == "a\nb"
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,10 @@ def test_every_conversation_is_taken(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_text_of_the_conversation_is_lost(service: str) -> None:
-    said = ["You are a test.", "one", "two", "Looking.", "found", "three", "alert", "done"]
+    texts = ["You are a test.", "one", "two", "Looking.", "found", "three", "alert", "done"]
     messages = [
-        ChatMessage.system(said[0]),
-        *map(ChatMessage.user, said[1:3]),
+        ChatMessage.system(texts[0]),
+        *map(ChatMessage.user, texts[1:3]),
         CALLING,
         RETURN,
         ChatMessage.user("three"),
@@ -97,7 +97,7 @@ def test_no_text_of_the_conversation_is_lost(service: str) -> None:
         ChatMessage.assistant("done"),
     ]
     sent = body_for(service, messages)["messages"]
-    places = [str(sent).index(text) for text in said]
+    places = [str(sent).index(text) for text in texts]
     assert places == sorted(places)
 
 

@@ -38,7 +38,7 @@ def change(document: dict[str, Any], *path: str | int, to: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "error"),
     [
         (["format"], "something", "format"),
         (["version"], 2, "version 2"),
@@ -61,14 +61,14 @@ def change(document: dict[str, Any], *path: str | int, to: Any) -> bytes:
     ],
 )
 async def test_wrong_value_is_refused(
-    document: dict[str, Any], path: list[str | int], value: Any, told: str
+    document: dict[str, Any], path: list[str | int], value: Any, error: str
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
+    with pytest.raises(InvalidArgumentError, match=error):
         recording_from_json(change(document, *path, to=value))
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "error"),
     [
         (b"", "not JSON"),
         (b"\xff\xfe", "not JSON"),
@@ -82,8 +82,8 @@ async def test_wrong_value_is_refused(
         (b'{"format": NaN}', "not JSON"),
     ],
 )
-def test_what_is_no_recording_is_refused(data: bytes, told: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
+def test_what_is_no_recording_is_refused(data: bytes, error: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=error):
         recording_from_json(data)
 
 
@@ -104,14 +104,14 @@ async def test_any_member_may_be_missing_or_of_another_kind(document: dict[str, 
 
 
 def _damaged(document: dict[str, Any]) -> list[dict[str, Any]]:
-    found = []
+    damaged = []
     for path in _paths(document):
         values: tuple[Any, ...] = (None, {}, "x", -1)
         for value in values:
             copy = json.loads(json.dumps(document))
             change(copy, *path, to=value)
-            found.append(copy)
-    return found
+            damaged.append(copy)
+    return damaged
 
 
 def _paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -123,9 +123,9 @@ def _paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         items = list(enumerate(value))[:1]
     return [
         path
-        for name, each in items
+        for name, member in items
         if (*before, name) != ("format",)
-        for path in [(*before, name), *_paths(each, (*before, name))]
+        for path in [(*before, name), *_paths(member, (*before, name))]
     ]
 
 

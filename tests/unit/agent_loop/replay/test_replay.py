@@ -206,11 +206,11 @@ async def test_first_difference_of_the_prompt_is_told_with_its_place() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, world.calls("reads"), reply("Done."))
     changed = replace(recording, agent=replace(recording.agent, system="Another base."))
-    found = (await replay(changed)).difference
-    assert found is not None
-    assert found.path == "steps[0].request.system"
-    assert "-Base." in found.diff
-    assert "+Another base." in found.diff
+    difference = (await replay(changed)).difference
+    assert difference is not None
+    assert difference.path == "steps[0].request.system"
+    assert "-Base." in difference.diff
+    assert "+Another base." in difference.diff
 
 
 async def test_first_difference_of_the_rules_is_told() -> None:
@@ -218,19 +218,19 @@ async def test_first_difference_of_the_rules_is_told() -> None:
     recording = await run_and_record(world, world.calls("reads"), reply("Done."))
     rule: ToolRule = rule_from_json({"type": "exit_loop", "tool_name": "reads"})
     changed = replace(recording, agent=replace(recording.agent, tool_rules=(rule,)))
-    found = (await replay(changed)).difference
-    assert found is not None
-    assert found.path.startswith("steps[0].request.options")
+    difference = (await replay(changed)).difference
+    assert difference is not None
+    assert difference.path.startswith("steps[0].request.options")
 
 
 async def test_first_difference_of_the_order_of_tools_is_told() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, reply("Done."))
     tools = replace(recording.tools, tools=recording.tools.tools[::-1])
-    found = (await replay(replace(recording, tools=tools))).difference
-    assert found is not None
-    assert found.path == "steps[0].request.options.tools[0].name"
-    assert (found.recorded, found.replayed) == ("keyed", "blocks")
+    difference = (await replay(replace(recording, tools=tools))).difference
+    assert difference is not None
+    assert difference.path == "steps[0].request.options.tools[0].name"
+    assert (difference.recorded, difference.replayed) == ("keyed", "blocks")
 
 
 async def test_first_difference_of_shown_messages_is_told() -> None:
@@ -238,10 +238,10 @@ async def test_first_difference_of_shown_messages_is_told() -> None:
     recording = await run_and_record(world, reply("Done."))
     packaging = MessagePackaging(pack_user_messages=True)
     changed = replace(recording, agent=replace(recording.agent, packaging=packaging))
-    found = (await replay(changed)).difference
-    assert found is not None
-    assert found.path == "steps[0].request.messages[0].content[0].text"
-    assert found.recorded == "Hi."
+    difference = (await replay(changed)).difference
+    assert difference is not None
+    assert difference.path == "steps[0].request.messages[0].content[0].text"
+    assert difference.recorded == "Hi."
 
 
 async def test_call_that_the_recorded_run_refused_is_a_difference() -> None:
@@ -254,24 +254,24 @@ async def test_call_that_the_recorded_run_refused_is_a_difference() -> None:
         for step in changed.steps
         if step.request
     ]
-    found = (await replay(replace(changed, steps=tuple(unchecked)))).difference
-    assert found is not None
-    assert found.path == "steps[0].calls"
-    assert "runs acts" in found.summary
+    difference = (await replay(replace(changed, steps=tuple(unchecked)))).difference
+    assert difference is not None
+    assert difference.path == "steps[0].calls"
+    assert "runs acts" in difference.summary
 
 
 async def test_build_that_ends_earlier_or_later_is_told() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, world.calls("reads"), reply("Done."))
     shorter = replace(recording, turn=replace(recording.turn, max_steps=1))
-    found = (await replay(shorter)).difference
-    assert found is not None
-    assert "ends the run here (max_steps)" in found.summary
+    difference = (await replay(shorter)).difference
+    assert difference is not None
+    assert "ends the run here (max_steps)" in difference.summary
     recording = await run_and_record(world, world.calls("reads"), max_steps=1)
     longer = replace(recording, turn=replace(recording.turn, max_steps=2))
-    found = (await replay(longer)).difference
-    assert found is not None
-    assert "asks the model once more" in found.summary
+    difference = (await replay(longer)).difference
+    assert difference is not None
+    assert "asks the model once more" in difference.summary
 
 
 async def test_run_in_which_another_model_answered_is_replayed() -> None:
@@ -297,8 +297,8 @@ async def test_run_that_failed_is_replayed_up_to_the_request_that_failed() -> No
     assert_whole(recording)
     assert (await replay(recording)).difference is None
     tools = replace(recording.tools, tools=recording.tools.tools[1:])
-    found = (await replay(replace(recording, tools=tools))).difference
-    assert found is not None
+    difference = (await replay(replace(recording, tools=tools))).difference
+    assert difference is not None
 
 
 async def test_run_that_ends_with_an_error_of_its_own_is_replayed() -> None:
@@ -369,18 +369,18 @@ async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
     world.tools.text = "x" * 100
     recording = await run_and_record(world, world.calls("reads"), reply("Done."))
     returned = recording.steps[0].messages[1]
-    told = replace(returned.tool_returns[0], content=returned.tool_returns[0].content + " ")
+    tool_return = replace(returned.tool_returns[0], content=returned.tool_returns[0].content + " ")
     step = replace(
         recording.steps[0],
-        messages=(recording.steps[0].messages[0], replace(returned, parts=(told,))),
+        messages=(recording.steps[0].messages[0], replace(returned, parts=(tool_return,))),
     )
-    found = (await replay(replace(recording, steps=(step, recording.steps[1])))).difference
-    assert found is not None
-    assert found.path == "steps[1].request.messages[2].content[0].text"
+    difference = (await replay(replace(recording, steps=(step, recording.steps[1])))).difference
+    assert difference is not None
+    assert difference.path == "steps[1].request.messages[2].content[0].text"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "error"),
     [
         (lambda world, events: events.pop(), "not over"),
         (lambda world, events: events.pop(0), "before its messages"),
@@ -391,13 +391,13 @@ async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
         ),
     ],
 )
-async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, told: str) -> None:
+async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, error: str) -> None:
     world = LoopWorld()
     await world.run(world.request("Earlier."), reply("Yes."))
     request = world.request()
     events = (await world.run(request, reply("Done."))).events
     spoil(world, events)
-    with pytest.raises(FailedPreconditionError, match=told) as raised:
+    with pytest.raises(FailedPreconditionError, match=error) as raised:
         await record(world, request, events)
     assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
 

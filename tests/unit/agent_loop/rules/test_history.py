@@ -28,18 +28,22 @@ def message(*returns: ToolReturn) -> Message:
     return Message("message-1", MessageRole.TOOL, returns)
 
 
-def told(name: str, content: str, status: ToolStatus = ToolStatus.OK) -> ToolReturn:
+def tool_return(name: str, content: str, status: ToolStatus = ToolStatus.OK) -> ToolReturn:
     return ToolReturn(f"call_{name}", name, status, content, provenance=Provenance.MEMORY)
 
 
 @pytest.mark.parametrize("value", ["plain", "", '{"status": "x", "message": "y"}', {"k": [1]}])
 def test_the_value_is_taken_out_of_what_the_model_is_shown(value: Any) -> None:
     packed = package(ToolStatus.OK, value, NOW, "UTC")
-    assert calls_of([message(told("a", packed))]) == [Called("a", value)]
+    assert calls_of([message(tool_return("a", packed))]) == [Called("a", value)]
 
 
 def test_what_is_not_packed_is_the_value_itself() -> None:
-    returns = (told("a", "raw"), told("b", '{"x": 1}'), told("c", "[" * 100_000))
+    returns = (
+        tool_return("a", "raw"),
+        tool_return("b", '{"x": 1}'),
+        tool_return("c", "[" * 100_000),
+    )
     outputs = [call.output for call in calls_of([message(*returns)])]
     assert outputs == ["raw", {"x": 1}, "[" * 100_000]
 
@@ -50,11 +54,11 @@ def test_calls_are_counted_once_and_refused_ones_never() -> None:
     refused = own_result(call, ToolStatus.FAILED, text, NOW, "UTC").tool_return
     lost = own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, NOW, "UTC").tool_return
     asked = Message("message-2", MessageRole.ASSISTANT, (call, TextPart("x")))
-    failed = told("b", package(ToolStatus.FAILED, "boom", NOW, "UTC"), ToolStatus.FAILED)
+    failed = tool_return("b", package(ToolStatus.FAILED, "boom", NOW, "UTC"), ToolStatus.FAILED)
     # Of a failed look at the web it is the system that speaks, too.
     web = own_result(replace(call, name="w"), ToolStatus.FAILED, "404.", NOW, "UTC").tool_return
-    quoted = told("q", package(ToolStatus.OK, text, NOW, "UTC"))
-    returns = message(told("a", "1"), refused, failed, web, quoted)
+    quoted = tool_return("q", package(ToolStatus.OK, text, NOW, "UTC"))
+    returns = message(tool_return("a", "1"), refused, failed, web, quoted)
     messages = [asked, returns, asked, message(lost)]
 
     assert [made.name for made in calls_of(messages)] == ["a", "b", "w", "q", "r"]
@@ -67,6 +71,6 @@ def test_calls_of_code_come_after_the_call_that_ran_it_unless_they_were_refused(
         NestedCall("call_code/3", "c", "{}", ToolStatus.FAILED),
         NestedCall("call_code/4", "d", "{}", ToolStatus.UNKNOWN),
     )
-    code = replace(told("code", "{}"), nested=nested)
-    names = [made.name for made in calls_of([message(code, told("e", "1"))])]
+    code = replace(tool_return("code", "{}"), nested=nested)
+    names = [made.name for made in calls_of([message(code, tool_return("e", "1"))])]
     assert names == ["code", "a", "c", "d", "e"]

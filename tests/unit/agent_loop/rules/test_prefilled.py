@@ -35,11 +35,11 @@ values = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
     st.dictionaries(st.sampled_from(["text", "free"]), st.text(max_size=5)),
 )
 def test_they_override_what_the_model_wrote_and_leave_the_rest(
-    wrote: dict[str, Any], given_: dict[str, Any]
+    wrote: dict[str, Any], overrides: dict[str, Any]
 ) -> None:
-    told, wrong = merged(json.dumps(wrote), [Prefilled(json.dumps(given_), "s")], SCHEMA)
+    arguments, wrong = merged(json.dumps(wrote), [Prefilled(json.dumps(overrides), "s")], SCHEMA)
     assert wrong is None
-    assert json.loads(told) == {**wrote, **given_}
+    assert json.loads(arguments) == {**wrote, **overrides}
 
 
 def test_a_call_without_prefilled_arguments_stays_as_it_was_written() -> None:
@@ -48,9 +48,9 @@ def test_a_call_without_prefilled_arguments_stays_as_it_was_written() -> None:
 
 
 def test_later_rules_override_earlier_ones() -> None:
-    given_ = [Prefilled('{"text": "a", "count": 1}', "s"), Prefilled('{"text": "b"}', "t")]
-    told, wrong = merged("", given_, SCHEMA)
-    assert (json.loads(told), wrong) == ({"text": "b", "count": 1}, None)
+    overrides = [Prefilled('{"text": "a", "count": 1}', "s"), Prefilled('{"text": "b"}', "t")]
+    arguments, wrong = merged("", overrides, SCHEMA)
+    assert (json.loads(arguments), wrong) == ({"text": "b", "count": 1}, None)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,10 @@ def test_values_are_held_to_the_schema(name: str, good: list[Any], bad: list[Any
 
 
 def test_what_is_wrong_is_said_with_its_source() -> None:
-    told, wrong = merged('{"text": "x"}', [Prefilled('{"nope": 1}', "InitToolRule(a)")], SCHEMA)
-    assert told == '{"text": "x"}'
+    arguments, wrong = merged(
+        '{"text": "x"}', [Prefilled('{"nope": 1}', "InitToolRule(a)")], SCHEMA
+    )
+    assert arguments == '{"text": "x"}'
     assert wrong == (
         "Invalid prefilled tool arguments from tool rules (source=InitToolRule(a)): "
         "the tool has no argument 'nope'"

@@ -68,12 +68,12 @@ def reference(
     initial = [r for r in rule_set if r.type == "run_first" and r.tool_name in available]
     if len(history) == 0 and initial:
         allowed = {r.tool_name for r in initial}
-        given: dict[str, list[str]] = {}
+        prefilled: dict[str, list[str]] = {}
         for r in initial:
-            given.setdefault(r.tool_name, []).append(r.prefilled[r.tool_name])
-        return sorted(allowed), True, given
+            prefilled.setdefault(r.tool_name, []).append(r.prefilled[r.tool_name])
+        return sorted(allowed), True, prefilled
     everything = set(available)
-    sets, forced, given = [everything], False, {}
+    sets, forced, prefilled = [everything], False, {}
     last = history[-1] if history else None
     counts = Counter(call.name for call in history)
     for r in rule_set:
@@ -82,7 +82,7 @@ def reference(
             sets.append(everything & set(r.children))
             forced = True
             for name, text in r.prefilled.items():
-                given.setdefault(name, []).append(text)
+                prefilled.setdefault(name, []).append(text)
         if r.type == "parent_last_tool":
             sets.append(set(r.children) if active else everything - set(r.children))
             forced = forced or active
@@ -101,7 +101,7 @@ def reference(
         if r.type == "max_count_per_step" and counts[r.tool_name] >= r.max_count:
             sets.append(everything - {r.tool_name})
     allowed = set.intersection(*sets)
-    return sorted(allowed), forced and bool(allowed), given
+    return sorted(allowed), forced and bool(allowed), prefilled
 
 
 @settings(deadline=None, max_examples=1500)
@@ -109,13 +109,13 @@ def reference(
 def test_solver_agrees_with_the_reference(
     rule_set: list[ToolRule], history: list[Called], available: tuple[str, ...]
 ) -> None:
-    allowed, forced, given = reference(rule_set, history, available)
-    found = ToolRulesSolver(rule_set).allowed(history, available)
+    allowed, forced, prefilled = reference(rule_set, history, available)
+    allowance = ToolRulesSolver(rule_set).allowed(history, available)
 
-    assert sorted(found.names) == allowed
-    assert list(found.names) == [name for name in available if name in allowed]
-    assert found.forced == forced
-    assert {n: [p.arguments for p in ps] for n, ps in found.prefilled.items()} == given
+    assert sorted(allowance.names) == allowed
+    assert list(allowance.names) == [name for name in available if name in allowed]
+    assert allowance.forced == forced
+    assert {n: [p.arguments for p in ps] for n, ps in allowance.prefilled.items()} == prefilled
 
 
 @settings(deadline=None)
@@ -244,8 +244,8 @@ def test_default_exit_rule_holds_unless_the_agent_is_told_otherwise() -> None:
     default = ToolRule(ToolRuleType.EXIT_LOOP, "memory_finish_edits")
     assert rules_in_force(tools, ()) == (default,)
     assert rules_in_force(tools, own) == (*own, default)
-    told = [ToolRule(ToolRuleType.CONTINUE_LOOP, "memory_finish_edits")]
-    assert rules_in_force(tools, told) == tuple(told)
+    continues = [ToolRule(ToolRuleType.CONTINUE_LOOP, "memory_finish_edits")]
+    assert rules_in_force(tools, continues) == tuple(continues)
     assert rules_in_force(("memory_insert",), ()) == ()
 
 

@@ -38,9 +38,9 @@ GOOD: dict[str, dict[str, Any]] = {
 
 def wrong(*rules: pb.ToolRule, own: tuple[str, ...] = OWN) -> list[str]:
     """The fields that are found wrong."""
-    found = rule_violations("tool_rules", rules)
-    found = found or tool_violations("tool_rules", rules_from_proto(rules), TOOLS, own)
-    return [violation.field.removeprefix("tool_rules") for violation in found]
+    violations = rule_violations("tool_rules", rules)
+    violations = violations or tool_violations("tool_rules", rules_from_proto(rules), TOOLS, own)
+    return [violation.field.removeprefix("tool_rules") for violation in violations]
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in ToolRuleType])
@@ -76,8 +76,8 @@ def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: 
         "default_decision": {"requires_approval"},
     }
     if kind not in used[field]:
-        found = rule_violations("tool_rules", [rule(kind, **{**GOOD[kind], field: value})])
-        assert [v.field for v in found] == [f"tool_rules[0].{field}"]
+        violations = rule_violations("tool_rules", [rule(kind, **{**GOOD[kind], field: value})])
+        assert [v.field for v in violations] == [f"tool_rules[0].{field}"]
 
 
 @pytest.mark.parametrize(
