@@ -20,8 +20,8 @@ from strata.agent_loop.domain.messages import (
 from strata.agent_loop.loop.packaging import package
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     ReasoningPart,
-    Role,
     TextPart,
     ToolCall,
 )
@@ -134,7 +134,7 @@ def assert_answered(shown: Sequence[ChatMessage]) -> None:
     """Each call is followed at once by its return, and no return stands alone."""
     waiting: list[str] = []
     for message in shown:
-        if message.role is Role.TOOL:
+        if message.role is ChatRole.TOOL:
             assert message.tool_call_id == waiting.pop(0)
         else:
             assert waiting == []

@@ -26,8 +26,8 @@ from strata.agent_loop.convert.tool_rules import rules_to_prompt
 from strata.agent_loop.convert.tools import (
     batch_to_proto,
     code_answer_to_proto,
+    code_batch_to_proto,
     code_call_from_proto,
-    nesting_to_proto,
     tool_event_from_proto,
     toolset_from_proto,
 )
@@ -36,7 +36,7 @@ from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.domain.tools import Nesting, ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.domain.tools import CodeToolAccess, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     CommittedStep,
@@ -458,8 +458,8 @@ class ToolClient:
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
         """Runs calls; closing the generator cancels the stream, which kills what runs."""
-        if batch.nesting is not None:
-            async with aclosing(self._execute_nesting(batch, batch.nesting)) as events:
+        if batch.code_access is not None:
+            async with aclosing(self._execute_code(batch, batch.code_access)) as events:
                 async for event in events:
                     yield event
             return
@@ -473,11 +473,11 @@ class ToolClient:
         finally:
             call.cancel()
 
-    async def _execute_nesting(
-        self, batch: ToolBatch, nesting: Nesting
+    async def _execute_code(
+        self, batch: ToolBatch, code_access: CodeToolAccess
     ) -> AsyncGenerator[ToolEvent, None]:
         async def answered(asked: execution_pb.NestedCall) -> _NestingMessage:
-            answer = await nesting.answer(code_call_from_proto(asked))
+            answer = await code_access.answer(code_call_from_proto(asked))
             return code_answer_to_proto(asked.number, answer)
 
         def answer(
@@ -489,7 +489,7 @@ class ToolClient:
             # Code that has ended waits for nothing any more.
             return response.response.finished.tool_return.name in CODE_TOOLS
 
-        first = nesting_to_proto(batch, nesting)
+        first = code_batch_to_proto(batch, code_access)
         method = functools.partial(self._stub.ExecuteToolsWithCalls, wait_for_ready=True)
         responses = answering(method, first, answer, settles)
         async with aclosing(responses):

@@ -12,7 +12,7 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.ports import BoundModel, MemorySection
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
-from strata.agent_loop.prompts.parts import Part, parts_of
+from strata.agent_loop.prompts.parts import SystemPart, parts_of
 
 # The names of the contract for the parts of a system message.
 _NAMES = {
@@ -88,7 +88,7 @@ def describe(
     return window_parts
 
 
-def _of_text(name: str, part: Part, estimate: Callable[[int], int]) -> WindowPart:
+def _of_text(name: str, part: SystemPart, estimate: Callable[[int], int]) -> WindowPart:
     size = len(part.text.encode("utf-8", "replace"))
     return WindowPart(name, estimate(size), len(part.text), part.count)
 

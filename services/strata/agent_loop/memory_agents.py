@@ -5,7 +5,7 @@ from __future__ import annotations
 from strata.agent_loop.domain.agent_types import AGENT_TYPES
 from strata.agent_loop.domain.agents import Agent, AgentPatch
 from strata.agent_loop.domain.message_buffer import BufferLengths, buffer_lengths
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.prompts.base import base_prompt
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import FieldViolation, InvalidArgumentError
@@ -42,12 +42,12 @@ def memory_agent_for(agent: Agent) -> Agent:
     )
 
 
-def creation_of_memory_agent(agent_id: str) -> Request:
+def creation_of_memory_agent(agent_id: str) -> RequestKey:
     """Returns the request that makes the memory agent of an agent; always the same one.
 
     A client cannot send such an id: it contains a space.
     """
-    return Request(f"memory agent of {agent_id}", "memory agent")
+    return RequestKey(f"memory agent of {agent_id}", "memory agent")
 
 
 def needs_no_memory_agent(agent_type: AgentType) -> InvalidArgumentError:

@@ -13,8 +13,8 @@ from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.ports import Tools
 from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.requests import view_of
-from strata.agent_loop.loop.ruling import TurnRules
-from strata.agent_loop.loop.token_budget import Gauge, compaction_helps, files_excess
+from strata.agent_loop.loop.token_budget import TokenBudget, compaction_helps, files_excess
+from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompt_limits import PromptLimits
 from strata.shared.clock import Clock
@@ -76,14 +76,14 @@ class NextRequests:
         tools = TurnRules(agent, ()).offer(offered).tools
         return NextRequest(agent, working.stored, working.counted, tools, bound, section)
 
-    async def next_steps(self, next_request: NextRequest, gauge: Gauge) -> NextSteps:
+    async def next_steps(self, next_request: NextRequest, token_budget: TokenBudget) -> NextSteps:
         """Returns what a turn would do now to make its request fit; nothing is done.
 
         The message that starts the turn is not known and not counted.
 
         Args:
             next_request: The request.
-            gauge: How full its window is.
+            token_budget: How full its window is.
         """
         if next_request.bound is None:
             return NextSteps()
@@ -92,7 +92,7 @@ class NextRequests:
         fixed = view.size(next_request.window.messages[:1]) + tools
         whole = view.size(next_request.window.messages) + tools
         closed: list[str] = []
-        excess = files_excess(fixed, gauge.max_bytes)
+        excess = files_excess(fixed, token_budget.max_bytes)
         if excess and next_request.section.has_open_files:
             closed = await self._memory.files_to_close(
                 next_request.agent,
@@ -101,5 +101,7 @@ class NextRequests:
             )
         if closed:
             fixed, whole = fixed - excess, whole - excess
-        too_large = whole > gauge.max_bytes and compaction_helps(fixed, gauge.max_bytes)
+        too_large = whole > token_budget.max_bytes and compaction_helps(
+            fixed, token_budget.max_bytes
+        )
         return NextSteps(closed, too_large)

@@ -14,7 +14,7 @@ from strata.agent_loop.domain.file_limits import FileLimits, file_limits_of
 from strata.agent_loop.domain.tool_rules import rules_in_force
 from strata.agent_loop.loop.memory_view import shows_line_numbers
 from strata.agent_loop.loop.ports import BoundModel, PromptLimit
-from strata.agent_loop.loop.token_budget import FILES_SHARE, MESSAGES_SHARE, Gauge
+from strata.agent_loop.loop.token_budget import FILES_SHARE, MESSAGES_SHARE, TokenBudget
 from strata.agent_loop.models.domain import ToolSchema
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.system_message import (
@@ -163,11 +163,11 @@ def budget_of(
     now = clock.now()
     metadata = Metadata(now, agent.timezone, now, _HIDDEN, _LONG_LIVED)
     system = len(assemble(agent.system, "", metadata).encode("utf-8", "replace"))
-    gauge = Gauge(tokens, bound.settings, agent.id)
+    token_budget = TokenBudget(tokens, bound.settings, agent.id)
     return PromptBudget(
         agent_id=agent.id,
         context_window=bound.settings.context_window,
-        usable=int(gauge.max_bytes),
+        usable=int(token_budget.max_bytes),
         fixed=system + tools_bytes(tools) + _rules_bytes(agent),
         line_numbers=shows_line_numbers(agent, bound),
         files=file_limits_of(agent, bound.settings.context_window),

@@ -19,7 +19,7 @@ from strata.agent_loop.models.errors import (
     naming_key,
 )
 from strata.agent_loop.models.factory import EndpointModels, ModelFactory
-from strata.agent_loop.models.probing import Finding, ask_model, ask_server, documented
+from strata.agent_loop.models.probing import ModelFinding, ask_model, ask_server, documented
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 
@@ -184,7 +184,7 @@ class ModelProvider:
 
     async def probe(
         self, handle: str, keys: Sequence[SealedKey] = (), *, ask: bool = True
-    ) -> tuple[list[Finding], list[str]]:
+    ) -> tuple[list[ModelFinding], list[str]]:
         """Finds out what can be known of a model now.
 
         Args:
@@ -217,7 +217,7 @@ class ModelProvider:
             problems.append(f"{name} does not list the model.")
         if window := windows.get(model):
             findings.append(
-                Finding("context window", f"{window:,} tokens", "list of models", window)
+                ModelFinding("context window", f"{window:,} tokens", "list of models", window)
             )
         findings += await ask_server(endpoint, model)
         if ask:

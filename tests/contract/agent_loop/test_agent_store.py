@@ -19,7 +19,7 @@ from strata.agent_loop.domain.agents import (
     MessagePackaging,
     ModelConfig,
 )
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
 from strata.shared import context
@@ -41,7 +41,7 @@ def agent(name: str = "Bo", **fields: Any) -> Agent:
 
 
 async def active(store: PostgresAgentStore, **fields: Any) -> Agent:
-    made = await store.insert(agent(**fields), Request())
+    made = await store.insert(agent(**fields), RequestKey())
     return await store.activate(made.agent.id)
 
 
@@ -75,7 +75,7 @@ async def test_agent_comes_back_as_it_was_stored(store: PostgresAgentStore) -> N
         ),
         packaging=MessagePackaging(True, 'Lis\u00fcbon "x"'),
     )
-    stored = await store.insert(full, Request("r", "h"))
+    stored = await store.insert(full, RequestKey("r", "h"))
     assert stored.state is AgentState.CREATING
     activated = await store.activate(full.id)
 
@@ -88,7 +88,7 @@ async def test_agent_comes_back_as_it_was_stored(store: PostgresAgentStore) -> N
 async def test_agent_in_creation_or_deletion_is_not_loaded_or_listed(
     store: PostgresAgentStore,
 ) -> None:
-    made = (await store.insert(agent(), Request())).agent
+    made = (await store.insert(agent(), RequestKey())).agent
     with pytest.raises(NotFoundError):
         await store.load(made.id, made.default_conversation_id)
     assert list(await store.page((), "", 10, "")) == []
@@ -99,16 +99,16 @@ async def test_agent_in_creation_or_deletion_is_not_loaded_or_listed(
     with pytest.raises(NotFoundError):
         await store.activate(made.id)
     with pytest.raises(NotFoundError):
-        await store.update(AgentPatch(made.id, name="x"), Request())
+        await store.update(AgentPatch(made.id, name="x"), RequestKey())
 
 
 async def test_one_request_makes_one_agent_however_many_ask(store: PostgresAgentStore) -> None:
     made = await asyncio.gather(
-        *(store.insert(agent(f"Bo {n}"), Request("r", "h")) for n in range(6))
+        *(store.insert(agent(f"Bo {n}"), RequestKey("r", "h")) for n in range(6))
     )
     assert len({stored.agent.id for stored in made}) == 1
     with pytest.raises(AlreadyExistsError) as raised:
-        await store.insert(agent("Other"), Request("r", "other"))
+        await store.insert(agent("Other"), RequestKey("r", "other"))
     assert raised.value.reason is Reason.REQUEST_ID_REUSED
 
 
@@ -124,7 +124,10 @@ async def test_loading_for_a_turn_is_one_statement(
 async def test_concurrent_updates_both_count(store: PostgresAgentStore) -> None:
     made = await active(store)
     await asyncio.gather(
-        *(store.update(AgentPatch(made.id, metadata={f"k{n}": "v"}), Request()) for n in range(8))
+        *(
+            store.update(AgentPatch(made.id, metadata={f"k{n}": "v"}), RequestKey())
+            for n in range(8)
+        )
     )
     updated = (await store.get(made.id)).agent
     assert updated.revision == 9
@@ -134,27 +137,27 @@ async def test_concurrent_updates_both_count(store: PostgresAgentStore) -> None:
 async def test_repeated_update_gets_the_first_answer(store: PostgresAgentStore) -> None:
     made = await active(store)
     patch = AgentPatch(made.id, name="New", expected_revision=1)
-    answers = await asyncio.gather(*(store.update(patch, Request("u", "h")) for _ in range(4)))
-    await store.update(AgentPatch(made.id, name="Newer"), Request())
-    answers.append(await store.update(patch, Request("u", "h")))
+    answers = await asyncio.gather(*(store.update(patch, RequestKey("u", "h")) for _ in range(4)))
+    await store.update(AgentPatch(made.id, name="Newer"), RequestKey())
+    answers.append(await store.update(patch, RequestKey("u", "h")))
 
     assert all(answer == answers[0] for answer in answers)
     assert answers[0].name == "New"
     with pytest.raises(AbortedError):
-        await store.update(patch, Request("v", "h"))
+        await store.update(patch, RequestKey("v", "h"))
 
 
 async def test_conversations_belong_to_their_agent_and_project(store: PostgresAgentStore) -> None:
     made, other = await active(store), await active(store, name="Other")
     talk = Conversation(new_id("conversation"), made.id, "Work")
-    stored = await store.insert_conversation(talk, Request("c", "h"))
-    assert await store.known_conversation(Request("c", "h")) == stored
+    stored = await store.insert_conversation(talk, RequestKey("c", "h"))
+    assert await store.known_conversation(RequestKey("c", "h")) == stored
     assert len(await store.conversations(made.id, 10, "")) == 2
     with pytest.raises(NotFoundError) as raised:
         await store.load(other.id, talk.id)
     assert raised.value.reason is Reason.CONVERSATION_NOT_FOUND
     with context.use(RequestContext(caller=Caller("org", new_id("project"), "key"))):
-        assert await store.known_conversation(Request("c", "h")) is None
+        assert await store.known_conversation(RequestKey("c", "h")) is None
         for work in (
             store.get(made.id),
             store.by_name("Bo"),
@@ -176,7 +179,7 @@ async def test_housekeeping_forgets_what_is_old_in_every_project(
     store: PostgresAgentStore, database: Database, urls: Any
 ) -> None:
     made = await active(store)
-    await store.update(AgentPatch(made.id, name="New"), Request("u", "h"))
+    await store.update(AgentPatch(made.id, name="New"), RequestKey("u", "h"))
     worker = Database(urls.worker_url)
     try:
         week = timedelta(days=7)

@@ -11,9 +11,9 @@ from sqlalchemy import text
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ImageDetail,
@@ -38,7 +38,7 @@ from strata.shared.tool_rules import ToolRuleType
 @pytest.fixture
 async def key(database: Database) -> JournalKey:
     agent = Agent(new_id("agent"), "a", AgentType.LETTA_V1, "")
-    await PostgresAgentStore(database).insert(agent, Request())
+    await PostgresAgentStore(database).insert(agent, RequestKey())
     return JournalKey(agent.default_conversation_id, agent.id, new_id("run"), 1)
 
 
@@ -56,10 +56,18 @@ def record(*ids: str, step: int = 1) -> StepRecord:
         "test-model",
     )
     effects = dict.fromkeys(ids, ToolEffect.IDEMPOTENT)
-    seen = Seen({"human": 2}, max_files_open=3)
+    snapshot = PromptSnapshot({"human": 2}, max_files_open=3)
     rules = (ToolRule(ToolRuleType.CONSTRAIN_CHILD_TOOLS, "a", ("b",)),)
     return StepRecord(
-        step, new_id("step"), new_id("message"), "test/test-model", reply, effects, {}, seen, rules
+        step,
+        new_id("step"),
+        new_id("message"),
+        "test/test-model",
+        reply,
+        effects,
+        {},
+        snapshot,
+        rules,
     )
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from contract.agent_loop.conftest import signed_in
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.keys import SealedKey, in_force
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
 from strata.shared import context
 from strata.shared.agent_types import AgentType
@@ -30,7 +30,7 @@ def agents(database: Database) -> PostgresAgentStore:
 
 
 async def active(agents: PostgresAgentStore, name: str) -> Agent:
-    made = await agents.insert(Agent(new_id("agent"), name, AgentType.LETTA_V1, ""), Request())
+    made = await agents.insert(Agent(new_id("agent"), name, AgentType.LETTA_V1, ""), RequestKey())
     return await agents.activate(made.agent.id)
 
 
@@ -65,7 +65,7 @@ async def test_a_key_takes_the_place_of_the_one_before(keys: PostgresModelKeys) 
 async def test_only_an_active_agent_can_have_keys(
     keys: PostgresModelKeys, agents: PostgresAgentStore
 ) -> None:
-    made = await agents.insert(Agent(new_id("agent"), "New", AgentType.LETTA_V1, ""), Request())
+    made = await agents.insert(Agent(new_id("agent"), "New", AgentType.LETTA_V1, ""), RequestKey())
     for agent_id in (made.agent.id, new_id("agent")):
         with pytest.raises(NotFoundError) as caught:
             await keys.put(SealedKey("openai", agent_id, b"x"))

@@ -12,7 +12,7 @@ from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, ModelCall, Reply, call, say
 from strata.agent_loop.convert.messages import part_from_proto, part_to_proto
 from strata.agent_loop.domain.journal import reply_from_json, reply_to_json
-from strata.agent_loop.domain.tools import Seen
+from strata.agent_loop.domain.tools import PromptSnapshot
 from strata.agent_loop.models.domain import (
     ChatMessage,
     FinishReason,
@@ -179,7 +179,7 @@ async def test_reasoning_survives_the_wire_and_the_journal(responses_bench: Benc
     _, whole = await responses_bench.ask("Look.", parallel_tool_calls=True)
     kept = [part_from_proto(part_to_proto(part)) for part in (*whole.content, *whole.tool_calls)]
     assert kept == [*whole.content, *whole.tool_calls]
-    stored = reply_to_json(whole, Seen())
+    stored = reply_to_json(whole, PromptSnapshot())
     assert reply_from_json(json.loads(json.dumps(stored))) == whole
 
 

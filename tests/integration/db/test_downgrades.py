@@ -22,7 +22,7 @@ from contract.recall.test_forks import Talk
 from contract.tool_execution.test_tool_store import NOTHING, custom
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.archival.convert import own_archive
@@ -346,7 +346,7 @@ async def test_agents_and_their_journals_outlive_a_downgrade(databases: Database
     key = JournalKey(agent.default_conversation_id, agent.id, new_id("run"), 1)
     written, nested = record("a", "b"), ToolCall("nested", "memory_insert", "{}")
     async with _opened(urls) as database:
-        await PostgresAgentStore(database).insert(agent, Request())
+        await PostgresAgentStore(database).insert(agent, RequestKey())
         before = await PostgresAgentStore(database).get(agent.id)
         journal = PostgresJournal(database)
         await journal.open_step(key, written)

@@ -27,7 +27,7 @@ from strata.agent_loop.domain.journal import (
     result_from_json,
     result_to_json,
     rules_from_json,
-    seen_from_json,
+    snapshot_from_json,
 )
 from strata.agent_loop.domain.messages import (
     Message,
@@ -38,10 +38,10 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.domain.runs import Outcome, RunFailure, StopReason
+from strata.agent_loop.domain.runs import RunFailure, RunOutcome, StopReason
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ImageDetail,
@@ -168,7 +168,7 @@ def test_messages_come_back_from_the_wire(message: Message) -> None:
 @given(
     replies,
     st.builds(
-        Seen,
+        PromptSnapshot,
         st.dictionaries(text, st.integers(1)),
         st.integers(0),
         st.lists(provenance, max_size=2).map(tuple),
@@ -176,11 +176,11 @@ def test_messages_come_back_from_the_wire(message: Message) -> None:
     st.none() | st.lists(rules, max_size=3).map(tuple),
 )
 def test_replies_come_back_from_the_journal(
-    reply: ModelReply, seen: Seen, judged_by: tuple[ToolRule, ...] | None
+    reply: ModelReply, snapshot: PromptSnapshot, judged_by: tuple[ToolRule, ...] | None
 ) -> None:
-    stored = json.loads(json.dumps(reply_to_json(reply, seen, judged_by)))
+    stored = json.loads(json.dumps(reply_to_json(reply, snapshot, judged_by)))
     assert reply_from_json(stored) == reply
-    assert seen_from_json(stored) == seen
+    assert snapshot_from_json(stored) == snapshot
     assert rules_from_json(stored) == judged_by
 
 
@@ -197,9 +197,11 @@ def test_rules_come_back_from_the_wire_and_from_their_row(
 
 
 def test_replies_and_results_of_the_release_before_come_back() -> None:
-    stored = reply_to_json(ModelReply((), (), FinishReason.STOP, Usage()), Seen({"human": 3}, 5))
+    stored = reply_to_json(
+        ModelReply((), (), FinishReason.STOP, Usage()), PromptSnapshot({"human": 3}, 5)
+    )
     del stored["seen"], stored["rules"]
-    assert seen_from_json(stored) == Seen()
+    assert snapshot_from_json(stored) == PromptSnapshot()
     assert rules_from_json(stored) is None
     result = ToolResult(
         ToolReturn("c", "n", ToolStatus.OK, "x"), 1, (MemoryEdit("b", "l", 2, "+x"),)
@@ -266,7 +268,7 @@ def test_tools_bring_their_version_and_whether_they_wait_for_a_person() -> None:
 @pytest.mark.parametrize("reason", list(StopReason))
 def test_every_stop_reason_has_its_number_on_the_wire(reason: StopReason) -> None:
     failure = RunFailure(Reason.INTERNAL, "m", retryable=True)
-    event = RunFinished(Outcome(reason, Usage(1, 2), 3, failure))
+    event = RunFinished(RunOutcome(reason, Usage(1, 2), 3, failure))
     wire = event_to_proto(event, "run-1", datetime(2026, 1, 1, tzinfo=UTC)).run_finished
     assert run_event_pb2.StopReason.Name(wire.stop_reason) == f"STOP_REASON_{reason.name}"
     assert wire.usage.total_tokens == 3

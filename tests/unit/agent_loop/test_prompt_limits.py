@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from strata.agent_loop.domain.agents import Agent, AgentPatch, ModelConfig, apply_patch
 from strata.agent_loop.domain.commands import UpdateAgent
 from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.store import AgentStore, Request
+from strata.agent_loop.domain.store import AgentStore, RequestKey
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.ports import BoundModel, Models, PromptLimit, Tools
-from strata.agent_loop.loop.token_budget import MESSAGES_SHARE, Gauge
+from strata.agent_loop.loop.token_budget import MESSAGES_SHARE, TokenBudget
 from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings, ToolSchema
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
@@ -77,7 +77,7 @@ def test_memory_that_fits_always_fits_into_the_model(
     agent, model = agent_with(system), bound(window, endpoint, max_tokens=most)
     schemas = [TOOL] * tools
     computed = budget(agent, model, schemas)
-    gauge = Gauge(TokenEstimator(), model.settings, agent.id)
+    token_budget = TokenBudget(TokenEstimator(), model.settings, agent.id)
     metadata = Metadata(NOW, "UTC", NOW, 999_999, archival_lines(ArchivalStats(999_999), ()))
     sent = tools_bytes(schemas) + len(assemble(system, "", metadata).encode())
     assert computed.fixed >= sent
@@ -85,8 +85,8 @@ def test_memory_that_fits_always_fits_into_the_model(
     whole = sent + computed.limit.bytes + 2
     if computed.memory_bytes >= 0:
         computed.check()
-        assert gauge.max_bytes - whole >= MESSAGES_SHARE * gauge.max_bytes - 8
-        assert gauge.least(whole) <= gauge.usable_tokens < window
+        assert token_budget.max_bytes - whole >= MESSAGES_SHARE * token_budget.max_bytes - 8
+        assert token_budget.least(whole) <= token_budget.usable_tokens < window
     else:
         with pytest.raises(FailedPreconditionError) as caught:
             computed.check()
@@ -172,13 +172,13 @@ class Services:
             raise Died
         return dies
 
-    async def known_agent(self, request: Request) -> Agent | None:
+    async def known_agent(self, request: RequestKey) -> Agent | None:
         return self.seen.get(request.id)
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
         return self.agent
 
-    async def update(self, patch: AgentPatch, request: Request) -> Agent:
+    async def update(self, patch: AgentPatch, request: RequestKey) -> Agent:
         dies = self._call("store")
         if self.refuses is not None:
             raise self.refuses
@@ -235,7 +235,7 @@ class Services:
 
     def change(self, request_id: str = "", **patch: Any) -> Agent:
         """Asks for a change of the agent, and returns how it is then."""
-        command = UpdateAgent(AgentPatch("agent-1", **patch), Request(request_id))
+        command = UpdateAgent(AgentPatch("agent-1", **patch), RequestKey(request_id))
         return asyncio.run(self.limits.change(command, _accept))
 
     @property

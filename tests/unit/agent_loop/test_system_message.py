@@ -35,9 +35,7 @@ def metadata(**fields: object) -> Metadata:
 
 
 def test_metadata_has_exactly_these_lines() -> None:
-    lines = metadata(
-        hidden_messages=3, archival=archival_lines(ArchivalStats(5, ("a", "b c")), ())
-    )
+    lines = metadata(hidden_messages=3, archival=archival_lines(ArchivalStats(5, ("a", "b c")), ()))
     assert render_metadata(lines) == (
         "<memory_metadata>\n"
         "- The current system date is: November 21, 2026\n"

@@ -13,7 +13,7 @@ from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.inspection import NextRequest
 from strata.agent_loop.loop.ports import Models, Recall
 from strata.agent_loop.loop.requests import view_of
-from strata.agent_loop.loop.token_budget import Gauge
+from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.shared.clock import Clock
 from strata.shared.errors import FailedPreconditionError, Reason
@@ -95,17 +95,17 @@ class CompactionByHand:
                 reason=Reason.MODEL_NOT_CONFIGURED,
             )
         view = view_of(bound.settings, agent)
-        gauge = Gauge(self._tokens, bound.settings, agent.id)
-        gauge.read(inspected.counted, toolset, view)
+        token_budget = TokenBudget(self._tokens, bound.settings, agent.id)
+        token_budget.read(inspected.counted, toolset, view)
         fixed = view.size(window.messages[:1]) + tools_bytes(toolset.schemas)
         held = view.size(window.messages[1:])
-        before = gauge.estimate(fixed + held)
+        before = token_budget.estimate(fixed + held)
         summarizer = Summarizer(self._models, self._tokens, agent, bound)
         compactor = Compactor(agent, summarizer, self._recall, self._clock)
-        space = min(gauge.max_bytes - fixed, held)
+        space = min(token_budget.max_bytes - fixed, held)
         done = await compactor.compact(window, view, space, None)
         if done is None:
             return Freed(None, before, before)
         return Freed(
-            done.summary, before, gauge.estimate(fixed + view.size(done.window.messages[1:]))
+            done.summary, before, token_budget.estimate(fixed + view.size(done.window.messages[1:]))
         )

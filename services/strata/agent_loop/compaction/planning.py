@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from strata.agent_loop.domain.agents import CompactionMode, CompactionSettings
 from strata.agent_loop.domain.messages import Message, SummaryPart
-from strata.agent_loop.loop.exchanges import Unit, UnitKind, leaving, units_of
+from strata.agent_loop.loop.exchanges import UnitKind, WindowUnit, leaving, units_of
 from strata.agent_loop.loop.requests import View
 
 MIN_SUMMARY_BYTES = 600
@@ -93,11 +93,11 @@ def _reserve(space: float, settings: CompactionSettings) -> float:
     )
 
 
-def _messages(units: Sequence[Unit], wanted: set[int]) -> tuple[Message, ...]:
+def _messages(units: Sequence[WindowUnit], wanted: set[int]) -> tuple[Message, ...]:
     return tuple(message for i in sorted(wanted) for message in units[i].messages)
 
 
-def _earlier(units: Sequence[Unit], summaries: set[int]) -> tuple[SummaryPart, ...]:
+def _earlier(units: Sequence[WindowUnit], summaries: set[int]) -> tuple[SummaryPart, ...]:
     return tuple(
         part
         for message in _messages(units, summaries)

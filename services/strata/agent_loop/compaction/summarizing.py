@@ -16,7 +16,7 @@ from strata.agent_loop.compaction import transcript
 from strata.agent_loop.domain.agents import Agent, ModelConfig
 from strata.agent_loop.domain.messages import Message, SummaryPart
 from strata.agent_loop.loop.ports import BoundModel, Models
-from strata.agent_loop.loop.token_budget import Gauge
+from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.domain import ChatMessage, ModelReply, ModelRequest, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, request_bytes
@@ -189,9 +189,9 @@ class _Ladder:
             TimeoutError: It took too long.
         """
         request = ModelRequest([*self._opening, ChatMessage.user("\n".join(transcript_lines))])
-        gauge = Gauge(self._tokens, bound.settings, self._agent.id)
+        token_budget = TokenBudget(self._tokens, bound.settings, self._agent.id)
         # The answer needs space as well, where the model's settings reserve none.
-        if gauge.estimate(request_bytes(request) + self._limit) > gauge.usable_tokens:
+        if token_budget.estimate(request_bytes(request) + self._limit) > token_budget.usable_tokens:
             raise TooLongError
         try:
             async with asyncio.timeout(CALL_SECONDS):

@@ -44,7 +44,7 @@ from strata.agent_loop.domain.commands import (
     UpdateAgent,
 )
 from strata.agent_loop.domain.message_buffer import MAX_BUFFER, BufferLengths, buffer_lengths
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.memory_agents import (
     MAX_FREQUENCY,
     frequency_of,
@@ -488,14 +488,14 @@ def request_of(
         | group_pb.CreateGroupRequest
         | group_pb.UpdateGroupRequest
     ),
-) -> Request:
+) -> RequestKey:
     """Returns what makes a mutation recognisable when it comes again."""
     bare = type(request)()
     bare.CopyFrom(request)  # type: ignore[arg-type]
     bare.ClearField("request_id")
     payload = type(request).DESCRIPTOR.full_name.encode() + b"\0"
     payload += bare.SerializeToString(deterministic=True)
-    return Request(request.request_id, hashlib.sha256(payload).hexdigest())
+    return RequestKey(request.request_id, hashlib.sha256(payload).hexdigest())
 
 
 def _optional(request: ProtoMessage, name: str) -> str | None:

@@ -7,7 +7,7 @@ from strata.agent_loop.convert.messages import message_to_proto
 from strata.agent_loop.domain.file_limits import file_limits_of
 from strata.agent_loop.inspection import NextRequest, NextSteps, describe
 from strata.agent_loop.loop.requests import view_of
-from strata.agent_loop.loop.token_budget import Gauge
+from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -16,37 +16,39 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 _NO_MODEL = ModelSettings("", DEFAULT_ENDPOINT_TYPE, "")
 
 
-def gauge_of(next_request: NextRequest, tokens: TokenEstimator) -> Gauge:
+def token_budget_of(next_request: NextRequest, tokens: TokenEstimator) -> TokenBudget:
     """Returns how full the window of a request is.
 
     The tokens are those of the model's last exact count, shared out by bytes, with an estimate of
     what came since.
     """
     settings = _settings(next_request)
-    gauge = Gauge(tokens, settings, next_request.agent.id)
-    gauge.read(next_request.counted, next_request.tools, view_of(settings, next_request.agent))
-    return gauge
+    token_budget = TokenBudget(tokens, settings, next_request.agent.id)
+    token_budget.read(
+        next_request.counted, next_request.tools, view_of(settings, next_request.agent)
+    )
+    return token_budget
 
 
 def window_to_proto(
-    next_request: NextRequest, gauge: Gauge, steps: NextSteps
+    next_request: NextRequest, token_budget: TokenBudget, steps: NextSteps
 ) -> pb.GetContextWindowResponse:
     """Returns the parts of what the next model call would be given.
 
     Args:
         next_request: The request.
-        gauge: See `gauge_of`.
+        token_budget: See `token_budget_of`.
         steps: What a turn would do before it.
     """
     agent, window, toolset = next_request.agent, next_request.window, next_request.tools
     settings = _settings(next_request)
     view = view_of(settings, agent)
-    parts = describe(window, toolset, view, gauge.estimate)
+    parts = describe(window, toolset, view, token_budget.estimate)
     size = view.size(window.messages) + tools_bytes(toolset.schemas)
     limits = file_limits_of(agent, settings.context_window)
     return pb.GetContextWindowResponse(
         context_window=settings.context_window,
-        used_tokens=gauge.estimate(size),
+        used_tokens=token_budget.estimate(size),
         parts=[
             pb.ContextWindowPart(
                 name=part.name,
@@ -58,7 +60,7 @@ def window_to_proto(
         ],
         system_message=window.messages[0].text if window.messages else "",
         estimated=True,
-        compaction_tokens=gauge.usable_tokens,
+        compaction_tokens=token_budget.usable_tokens,
         max_files_open=limits.max_open,
         per_file_view_window_char_limit=limits.view_chars,
         files_to_close=steps.files_to_close,

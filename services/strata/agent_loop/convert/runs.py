@@ -43,7 +43,7 @@ from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import (
     DEFAULT_MAX_STEPS,
     DocumentRange,
-    Outcome,
+    RunOutcome,
     RunRequest,
     StopReason,
     TranscriptRange,
@@ -304,7 +304,7 @@ def edits_to_proto(edits: Iterable[MemoryEdit]) -> list[pb.MemoryEdit]:
     ]
 
 
-def _outcome(outcome: Outcome) -> pb.RunFinished:
+def _outcome(outcome: RunOutcome) -> pb.RunFinished:
     wire = pb.RunFinished(
         stop_reason=STOP_REASONS[outcome.stop_reason],
         usage=usage_to_proto(outcome.usage),

@@ -15,8 +15,8 @@ from strata.agent_loop.domain.tools import (
     CallStarted,
     CodeAnswer,
     CodeCall,
+    CodeToolAccess,
     MemoryEdit,
-    Nesting,
     Tool,
     ToolBatch,
     ToolEvent,
@@ -84,12 +84,12 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         ],
         allowed_tools=batch.allowed,
         agent_type=batch.agent_type,
-        block_revisions=batch.seen.block_revisions,
-        max_files_open=batch.seen.max_files_open,
-        per_file_view_window_char_limit=batch.seen.file_view_chars,
-        max_memory_bytes=batch.seen.max_memory_bytes,
+        block_revisions=batch.snapshot.block_revisions,
+        max_files_open=batch.snapshot.max_files_open,
+        per_file_view_window_char_limit=batch.snapshot.file_view_chars,
+        max_memory_bytes=batch.snapshot.max_memory_bytes,
         message_id=batch.message_id,
-        taint=labels_to_proto(batch.seen.taint),
+        taint=labels_to_proto(batch.snapshot.taint),
         older_lines=pb.OlderLines(**asdict(older)) if older is not None else None,
         group=None
         if group is None
@@ -103,11 +103,13 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
     )
 
 
-def nesting_to_proto(batch: ToolBatch, nesting: Nesting) -> pb.ExecuteToolsWithCallsRequest:
+def code_batch_to_proto(
+    batch: ToolBatch, code_access: CodeToolAccess
+) -> pb.ExecuteToolsWithCallsRequest:
     """Returns the first message of a stream for calls whose code calls tools."""
     tools = [
         pb.NestedTool(name=tool.name, parameters=list(tool.schema.parameters.get("properties", {})))
-        for tool in nesting.tools.tools
+        for tool in code_access.tools.tools
     ]
     return pb.ExecuteToolsWithCallsRequest(
         request=pb.NestingRequest(request=batch_to_proto(batch), tools=tools)

@@ -8,7 +8,7 @@ from typing import Any
 
 from strata.agent_loop.domain.agents import Agent, AgentPatch
 from strata.agent_loop.domain.messages import MessageInput
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class CreateAgent:
     blocks: Sequence[Any]
     block_ids: Sequence[str]
     initial_messages: Sequence[MessageInput] | None
-    request: Request
+    request: RequestKey
     enable_sleeptime: bool = False
 
 
@@ -38,7 +38,7 @@ class UpdateAgent:
     """Change an agent."""
 
     patch: AgentPatch
-    request: Request
+    request: RequestKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CreateConversation:
 
     agent_id: str
     title: str
-    request: Request
+    request: RequestKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +62,4 @@ class ForkConversation:
     conversation_id: str
     until_message_id: str
     title: str
-    request: Request
+    request: RequestKey

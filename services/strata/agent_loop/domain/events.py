@@ -8,7 +8,7 @@ from typing import TypeAlias
 from strata.agent_loop.domain.approvals import ApprovalRequest
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.request_digest import RequestDigest
-from strata.agent_loop.domain.runs import Outcome
+from strata.agent_loop.domain.runs import RunOutcome
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.models.domain import Usage
@@ -220,7 +220,7 @@ class WindowCompacted:
 class RunFinished:
     """The one terminal event."""
 
-    outcome: Outcome
+    outcome: RunOutcome
 
 
 RunEvent: TypeAlias = (

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 
 MAX_MEMBERS = 32
@@ -137,7 +137,7 @@ class CreateGroup:
     manager: ManagerConfig
     agent_ids: tuple[str, ...]
     shared_block_ids: tuple[str, ...]
-    request: Request = field(default_factory=Request)
+    request: RequestKey = field(default_factory=RequestKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class UpdateGroup:
     agent_ids: tuple[str, ...] | None = None
     shared_block_ids: tuple[str, ...] | None = None
     expected_revision: int = 0
-    request: Request = field(default_factory=Request)
+    request: RequestKey = field(default_factory=RequestKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class GroupStore(Protocol):
         """Returns up to ``limit`` active groups after the id ``after``, in order of ids."""
         ...
 
-    async def known(self, request: Request) -> Group | None:
+    async def known(self, request: RequestKey) -> Group | None:
         """Returns the group that an earlier equal update changed, as it is now.
 
         Raises:

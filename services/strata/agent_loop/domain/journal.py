@@ -16,7 +16,7 @@ from typing import Any
 from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ImageDetail,
@@ -93,7 +93,7 @@ class StepRecord:
         reply: The reply.
         effects: What each call's tool does, by call id.
         results: Results in the ledger, by call id.
-        seen: What the reply was made from; its calls are sent with it however often they are.
+        snapshot: What the reply was made from; its calls are sent with it however often they are.
         rules: The rules by which its calls are judged; None if a release wrote it down that had
             no rules but the default ones.
         nested: Calls of code in the ledger, in order.
@@ -106,13 +106,13 @@ class StepRecord:
     reply: ModelReply
     effects: Mapping[str, ToolEffect]
     results: Mapping[str, ToolResult]
-    seen: Seen = field(default_factory=Seen)
+    snapshot: PromptSnapshot = field(default_factory=PromptSnapshot)
     rules: tuple[ToolRule, ...] | None = None
     nested: tuple[NestedRecord, ...] = ()
 
 
 def reply_to_json(
-    reply: ModelReply, seen: Seen, rules: Sequence[ToolRule] | None = None
+    reply: ModelReply, snapshot: PromptSnapshot, rules: Sequence[ToolRule] | None = None
 ) -> dict[str, Any]:
     """Returns the stored form of a reply, with what it was made from and is judged by."""
     return {
@@ -121,7 +121,7 @@ def reply_to_json(
         "finish_reason": reply.finish_reason.value,
         "usage": asdict(reply.usage),
         "model": reply.model,
-        "seen": asdict(seen),
+        "seen": asdict(snapshot),
         "rules": None if rules is None else [rule_to_json(rule) for rule in rules],
     }
 
@@ -137,14 +137,14 @@ def reply_from_json(value: Mapping[str, Any]) -> ModelReply:
     )
 
 
-def seen_from_json(value: Mapping[str, Any]) -> Seen:
+def snapshot_from_json(value: Mapping[str, Any]) -> PromptSnapshot:
     """Returns what a reply was made from; nothing of it is known of replies of old releases."""
     if "seen" not in value:
-        return Seen()
+        return PromptSnapshot()
     seen = dict(value["seen"])
     # A release that wrote none down let no call depend on it.
     seen["taint"] = tuple(Provenance(label) for label in seen.get("taint", ()))
-    return Seen(**seen)
+    return PromptSnapshot(**seen)
 
 
 def rules_from_json(value: Mapping[str, Any]) -> tuple[ToolRule, ...] | None:

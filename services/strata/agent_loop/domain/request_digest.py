@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.models.domain import ChatMessage, ModelRequest, Role, TextPart
+from strata.agent_loop.models.domain import ChatMessage, ChatRole, ModelRequest, TextPart
 
 _DIGEST_BYTES = 16
 _OPTIONS = tuple(field.name for field in fields(ModelRequest) if field.name != "messages")
@@ -130,7 +130,7 @@ def _plain_message(message: ChatMessage) -> dict[str, Any]:
             {"id": call.id, "name": call.name, "arguments": call.arguments}
             for call in message.tool_calls
         ]
-    if message.role is Role.TOOL:
+    if message.role is ChatRole.TOOL:
         plain["tool_call_id"] = message.tool_call_id
     return plain
 

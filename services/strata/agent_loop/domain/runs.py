@@ -152,7 +152,7 @@ class RunFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     Attributes:

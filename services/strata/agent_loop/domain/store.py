@@ -15,7 +15,7 @@ from strata.agent_loop.domain.agents import (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestKey:
     """What makes a mutation recognisable when it comes again.
 
     Attributes:
@@ -33,7 +33,7 @@ class AgentStore(Protocol):
     Lists give up to ``limit`` rows after the id ``after``, in order of ids.
     """
 
-    async def insert(self, agent: Agent, request: Request) -> StoredAgent:
+    async def insert(self, agent: Agent, request: RequestKey) -> StoredAgent:
         """Notes that an agent is being created, with its default conversation.
 
         Returns the agent of an earlier request with this id instead, if there is one.
@@ -107,7 +107,7 @@ class AgentStore(Protocol):
         """Lists active agents that have all the tags and the text in their names."""
         ...
 
-    async def known_agent(self, request: Request) -> Agent | None:
+    async def known_agent(self, request: RequestKey) -> Agent | None:
         """Returns the agent as an earlier request with this id changed it.
 
         Raises:
@@ -115,7 +115,7 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def update(self, patch: AgentPatch, request: Request) -> Agent:
+    async def update(self, patch: AgentPatch, request: RequestKey) -> Agent:
         """Changes an active agent; a repeated request gets the first one's answer.
 
         In the same transaction the creation of a new memory agent ends, and a memory agent that
@@ -145,7 +145,7 @@ class AgentStore(Protocol):
         """Deletes the rows of agents. Nothing to delete is success."""
         ...
 
-    async def known_conversation(self, request: Request) -> Conversation | None:
+    async def known_conversation(self, request: RequestKey) -> Conversation | None:
         """Returns the conversation that an earlier request with this id made.
 
         Raises:
@@ -154,7 +154,7 @@ class AgentStore(Protocol):
         ...
 
     async def insert_conversation(
-        self, conversation: Conversation, request: Request
+        self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         """Stores a conversation; a repeated request gets the first one's answer.
 

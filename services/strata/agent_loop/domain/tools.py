@@ -81,7 +81,7 @@ class ToolSet:
         """What code finds as functions."""
         return ToolSet(tuple(tool for tool in self.tools if tool.name not in CODE_TOOLS))
 
-    def strangers(self, name: str) -> tuple[Provenance, ...]:
+    def untrusted_labels(self, name: str) -> tuple[Provenance, ...]:
         """The untrusted labels of what a tool returns, or may: code calls what it likes."""
         called = self.callable.tools if name in CODE_TOOLS else (self.find(name),)
         labels = (tool.returns_from for tool in called if tool is not None)
@@ -152,7 +152,7 @@ ToolEvent: TypeAlias = CallStarted | CallFinished
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PromptSnapshot:
     """What a reply was made from, as far as its calls depend on it.
 
     Attributes:
@@ -170,7 +170,7 @@ class Seen:
     file_view_chars: int = 0
     max_memory_bytes: int = 0
 
-    def after(self, results: Collection[ToolResult]) -> Seen:
+    def after(self, results: Collection[ToolResult]) -> PromptSnapshot:
         """Returns what calls see that are run after others of the same reply.
 
         A block that the reply itself made or renamed was not seen under its label; the executor
@@ -214,7 +214,7 @@ class CodeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Nesting:
+class CodeToolAccess:
     """What code can call, and who runs that.
 
     Attributes:
@@ -262,9 +262,9 @@ class ToolBatch:
         idempotency_keys: By call id: names a call for ever.
         allowed: Names of the agent's tools.
         agent_type: The agent's type, by its wire name.
-        seen: What the reply was made from.
+        snapshot: What the reply was made from.
         message_id: Id that the reply will be stored with.
-        nesting: For calls whose code calls tools; None if there are none.
+        code_access: For calls whose code calls tools; None if there are none.
         older_lines: What ``store_memories`` can store; None if it can store nothing.
         group: The group in whose run the calls are made, if it offers the agent a tool.
     """
@@ -279,8 +279,8 @@ class ToolBatch:
     idempotency_keys: Mapping[str, str]
     allowed: Sequence[str]
     agent_type: str
-    seen: Seen
+    snapshot: PromptSnapshot
     message_id: str
-    nesting: Nesting | None = None
+    code_access: CodeToolAccess | None = None
     older_lines: OlderLines | None = None
     group: CallingGroup | None = None

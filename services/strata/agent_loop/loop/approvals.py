@@ -23,7 +23,7 @@ from strata.agent_loop.domain.journal import JournalKey, NestedRecord
 from strata.agent_loop.domain.messages import Message, Provenance, ToolStatus
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tools import ToolResult, ToolSet
-from strata.agent_loop.loop.nesting import joined, recorded
+from strata.agent_loop.loop.nested_calls import joined, recorded
 from strata.agent_loop.loop.packaging import (
     DEPENDED,
     EXPIRED,
@@ -53,7 +53,7 @@ _JOURNALLED = timedelta(hours=23)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApprovalAnswer:
     """An answer in the window.
 
     Attributes:
@@ -85,7 +85,7 @@ class OpenRequest:
 
     message: Message
     request: ApprovalRequest
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ApprovalAnswer, ...] = ()
     begun: bool = False
     results: Mapping[str, ToolResult] = field(default_factory=dict)
     nested: tuple[NestedRecord, ...] = ()
@@ -195,7 +195,9 @@ def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
         elif answer is not None:
             asked = requests.get(answer.approval_id)
             if asked is not None:
-                stored_answer = Answer(answer, message.run_id, message.create_time, message.copied)
+                stored_answer = ApprovalAnswer(
+                    answer, message.run_id, message.create_time, message.copied
+                )
                 requests[answer.approval_id] = replace(
                     asked, answers=(*asked.answers, stored_answer)
                 )
@@ -303,7 +305,7 @@ def coming_taint(
     return tuple(
         TaintSource(label, tool_name=call.name, tool_call_id=call.id)
         for call in calls[:end]
-        for label in toolset.strangers(call.name)
+        for label in toolset.untrusted_labels(call.name)
     )
 
 

@@ -25,7 +25,7 @@ class UnitKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class WindowUnit:
     """Messages that stay or go together."""
 
     kind: UnitKind
@@ -52,21 +52,21 @@ class Leaving:
     fixed: tuple[int, ...] = ()
 
 
-def units_of(messages: Sequence[Message]) -> list[Unit]:
+def units_of(messages: Sequence[Message]) -> list[WindowUnit]:
     """Returns the units of a window without its system message, in order."""
-    units: list[Unit] = []
+    units: list[WindowUnit] = []
     for message in messages:
         # What the system says to the model goes with the reply that it speaks of.
         follower = message.role in _FOLLOWERS or message.hidden
         follows = follower and units and units[-1].kind is not UnitKind.SUMMARY
         if follows:
-            units[-1] = Unit(units[-1].kind, (*units[-1].messages, message))
+            units[-1] = WindowUnit(units[-1].kind, (*units[-1].messages, message))
         else:
-            units.append(Unit(_kind(message), (message,)))
+            units.append(WindowUnit(_kind(message), (message,)))
     return units
 
 
-def leaving(units: Sequence[Unit]) -> Leaving:
+def leaving(units: Sequence[WindowUnit]) -> Leaving:
     """Returns what may leave, in order.
 
     What always stays: the newest unit, the newest message of the user, pinned units with the
@@ -96,7 +96,7 @@ def _kind(message: Message) -> UnitKind:
     return UnitKind.STEP
 
 
-def _exchanges(units: Sequence[Unit]) -> list[list[int]]:
+def _exchanges(units: Sequence[WindowUnit]) -> list[list[int]]:
     exchanges: list[list[int]] = []
     answered = True
     for position, unit in enumerate(units):
@@ -109,7 +109,7 @@ def _exchanges(units: Sequence[Unit]) -> list[list[int]]:
     return exchanges
 
 
-def _protected(units: Sequence[Unit], exchanges: Sequence[Sequence[int]]) -> set[int]:
+def _protected(units: Sequence[WindowUnit], exchanges: Sequence[Sequence[int]]) -> set[int]:
     kept = {len(units) - 1}
     user_units = [i for i, unit in enumerate(units) if unit.messages[0].role is MessageRole.USER]
     kept.update(user_units[-1:])

@@ -17,11 +17,11 @@ from strata.agent_loop.loop.calls import storable
 from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     JsonReply,
     ModelEvent,
     ModelReply,
-    Part,
-    Role,
+    ReplyPart,
     TextDelta,
     TextPart,
     ToolCall,
@@ -162,7 +162,7 @@ def _unfenced(text: str) -> str:
 
 def _with_text(reply: ModelReply, text: str) -> ModelReply:
     """Returns a reply with this text in the place of its first one, and without the others."""
-    content: list[Part] = []
+    content: list[ReplyPart] = []
     placed = False
     for part in reply.content:
         if not isinstance(part, TextPart):
@@ -191,7 +191,7 @@ def repair_of(reply: ModelReply, problem: str) -> Sequence[ChatMessage]:
         replace(call, arguments=storable(call.arguments[:_MAX_ECHO_CHARS]))
         for call in reply.tool_calls
     )
-    echo = ChatMessage(Role.ASSISTANT, content, calls)
+    echo = ChatMessage(ChatRole.ASSISTANT, content, calls)
     if not calls:
         return [echo, ChatMessage.user(_REPAIR.format(problem))]
     correction = _REPAIR_CALL.format(problem)

@@ -22,7 +22,7 @@ from strata.agent_loop.domain.messages import (
 )
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.added_arguments import ArgumentsStream, CallForm
-from strata.agent_loop.loop.exchanges import Unit, leaving, units_of
+from strata.agent_loop.loop.exchanges import WindowUnit, leaving, units_of
 from strata.agent_loop.loop.packaging import (
     cut_return,
     pack_summary,
@@ -32,6 +32,7 @@ from strata.agent_loop.loop.packaging import (
 from strata.agent_loop.models.domain import (
     DEFAULT_ENDPOINT_TYPE,
     ChatMessage,
+    ChatRole,
     EndpointType,
     ImagePart,
     JsonReply,
@@ -39,7 +40,6 @@ from strata.agent_loop.models.domain import (
     ModelSettings,
     PromptPart,
     ReasoningPart,
-    Role,
     ShownImage,
     TextPart,
     ToolCall,
@@ -62,10 +62,10 @@ NO_SPACE_FOR_IMAGE = "it does not fit into the context window"
 _SHRINK = 0.8
 _MARK = "... [truncated {} chars]"
 _SIMPLE_ROLES = {
-    MessageRole.SYSTEM: Role.SYSTEM,
-    MessageRole.USER: Role.USER,
-    MessageRole.ASSISTANT: Role.ASSISTANT,
-    MessageRole.SUMMARY: Role.USER,
+    MessageRole.SYSTEM: ChatRole.SYSTEM,
+    MessageRole.USER: ChatRole.USER,
+    MessageRole.ASSISTANT: ChatRole.ASSISTANT,
+    MessageRole.SUMMARY: ChatRole.USER,
 }
 
 
@@ -97,7 +97,7 @@ class View:
         if message.role is MessageRole.TOOL:
             return [
                 ChatMessage(
-                    Role.TOOL,
+                    ChatRole.TOOL,
                     (
                         TextPart(cut_return(part.content, self.return_limit)),
                         *map(self._image, part.images),
@@ -112,7 +112,7 @@ class View:
             return []
         content = self._content(message)
         # A message of the user keeps its place even if nothing of it can be shown.
-        if not (content or message.tool_calls or role is Role.USER):
+        if not (content or message.tool_calls or role is ChatRole.USER):
             return []
         calls = message.tool_calls
         if self.form is not None:
@@ -289,7 +289,9 @@ def build_request(
     shown = [chat for i, unit in enumerate(chats) if i not in gone for chat in unit]
     size = sum(sizes) - sum(sizes[i] for i in gone)
     if size > max_bytes - fixed:
-        packed = {Role.TOOL, Role.USER} if view.packaging.pack_user_messages else {Role.TOOL}
+        packed = (
+            {ChatRole.TOOL, ChatRole.USER} if view.packaging.pack_user_messages else {ChatRole.TOOL}
+        )
         shown = _cut_texts(shown, max_bytes - fixed, packed)
         size = messages_bytes(shown)
     return FittedRequest(
@@ -331,7 +333,7 @@ def _newest_images(chats: list[list[ChatMessage]]) -> list[list[ChatMessage]]:
     ]
 
 
-def _too_much(units: Sequence[Unit], sizes: Sequence[int], budget: float) -> set[int]:
+def _too_much(units: Sequence[WindowUnit], sizes: Sequence[int], budget: float) -> set[int]:
     gone: set[int] = set()
     size = sum(sizes)
     if size <= budget:
@@ -347,7 +349,7 @@ def _too_much(units: Sequence[Unit], sizes: Sequence[int], budget: float) -> set
 
 
 def _cut_texts(
-    chats: Sequence[ChatMessage], budget: float, packed: Collection[Role]
+    chats: Sequence[ChatMessage], budget: float, packed: Collection[ChatRole]
 ) -> list[ChatMessage]:
     """Cuts the longest texts until all fit.
 
@@ -393,7 +395,7 @@ def _piece_sizes(chat: ChatMessage) -> list[int]:
     ]
 
 
-def _capped(chat: ChatMessage, cap: int, packed: Collection[Role]) -> ChatMessage:
+def _capped(chat: ChatMessage, cap: int, packed: Collection[ChatRole]) -> ChatMessage:
     content = tuple(_capped_part(part, cap, chat.role in packed) for part in chat.content)
     return replace(
         chat, content=content, tool_calls=tuple(_capped_call(c, cap) for c in chat.tool_calls)

@@ -10,7 +10,7 @@ from typing import Any
 from strata.shared import context
 
 
-async def uninterrupted(work: Coroutine[Any, Any, None], *, seconds: float) -> None:
+async def shielded(work: Coroutine[Any, Any, None], *, seconds: float) -> None:
     """Runs `work` to its end, whatever cancellations come meanwhile; the caller re-raises.
 
     The deadline of the call being served may be what has passed, so `work` gets its own.

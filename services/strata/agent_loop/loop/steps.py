@@ -25,7 +25,7 @@ from strata.agent_loop.domain.journal import StepRecord, key_of
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.domain.taint import Taint, labels_of, sources_of, taint_of
-from strata.agent_loop.domain.tools import CallingGroup, Seen, ToolResult, ToolSet
+from strata.agent_loop.domain.tools import CallingGroup, PromptSnapshot, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
     coming_taint,
@@ -34,13 +34,13 @@ from strata.agent_loop.loop.approvals import (
     request_for,
     settled_steps,
 )
-from strata.agent_loop.loop.asking import Asker, StepName
 from strata.agent_loop.loop.calls import tidy
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.failures import nothing_to_answer
 from strata.agent_loop.loop.fallbacks import ModelChain
 from strata.agent_loop.loop.images import load_images
 from strata.agent_loop.loop.memory_view import memory_view
+from strata.agent_loop.loop.model_requests import ModelRequester, StepName
 from strata.agent_loop.loop.packaging import (
     CANCELLED,
     TIMED_OUT,
@@ -59,10 +59,10 @@ from strata.agent_loop.loop.ports import (
 )
 from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.prompt import WorkingWindow
-from strata.agent_loop.loop.ruling import StepRules, TurnRules
-from strata.agent_loop.loop.shield import uninterrupted
+from strata.agent_loop.loop.shield import shielded
+from strata.agent_loop.loop.step_calls import StepCalls, ToolContext, effects
 from strata.agent_loop.loop.token_budget import FILES_SHARE
-from strata.agent_loop.loop.tooling import StepCalls, ToolContext, effects
+from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.loop.voice_transcripts import older_lines
 from strata.agent_loop.models.domain import (
     FinishReason,
@@ -136,7 +136,7 @@ class Steps:
             ports.models, ports.tokens, agent, lambda: self._chain.current, self._count_summary
         )
         compactor = Compactor(agent, summarizer, ports.recall, ports.clock)
-        self._asker = Asker(
+        self._asker = ModelRequester(
             self._chain,
             ports.tokens,
             agent,
@@ -212,7 +212,7 @@ class Steps:
             self.settled += 1
         rules = self._rules.of(record, grants)
         calls = StepCalls(
-            self._bench(record, rules), record, resumed=True, known_results=known_results
+            self._tool_context(record, rules), record, resumed=True, known_results=known_results
         )
         await self._commit_cut(record, calls)
         self._settling = False
@@ -271,7 +271,7 @@ class Steps:
             effects(asked.reply, self._toolset),
             {},
             # Since it was asked for, nothing was added to what its calls were made from.
-            replace(self._files_seen(), taint=taint_of(labels_of(asked.message))),
+            replace(self._snapshot_of_files(), taint=taint_of(labels_of(asked.message))),
             self._rules.rules,
         )
         rules = self._rules.of(record, asked.granted(self._key.run_id))
@@ -291,7 +291,7 @@ class Steps:
     async def _step(self, step: int, resumed: StepRecord | None) -> StopReason | None:
         record = resumed or await self._ask(step)
         if resumed is not None:
-            taint = resumed.seen.taint
+            taint = resumed.snapshot.taint
             await self._tell_started(
                 step, resumed.step_id, resumed.message_id, taint, resumed.model
             )
@@ -335,16 +335,16 @@ class Steps:
         self._see(closed)
         return closed.size < section.size
 
-    def _files_seen(self) -> Seen:
+    def _snapshot_of_files(self) -> PromptSnapshot:
         """Returns the limits that calls which open files are held to."""
         rules = len(parts_of(self._section.text)["tool rules"].text.encode("utf-8", "replace"))
         rest = self._window.system_bytes - self._section.size + rules
         fixed = rest + tools_bytes(self._rules.shown(self._toolset).schemas)
-        return Seen(
+        return PromptSnapshot(
             max_files_open=self._memory_view.files.max_open,
             file_view_chars=self._memory_view.files.view_chars,
             max_memory_bytes=max(
-                1, int(self._asker.gauge.bytes_beside_messages(FILES_SHARE)) - fixed
+                1, int(self._asker.token_budget.bytes_beside_messages(FILES_SHARE)) - fixed
             ),
         )
 
@@ -373,7 +373,7 @@ class Steps:
         reply = self._rules.taken(tidy(reply, self._window.call_ids), self._toolset)
         tool_effects = effects(reply, self._toolset)
         # Asking may have closed files, after which memory was read again.
-        seen = replace(self._files_seen(), block_revisions=self._section.block_revisions)
+        snapshot = replace(self._snapshot_of_files(), block_revisions=self._section.block_revisions)
         return StepRecord(
             step,
             name.step_id,
@@ -382,7 +382,7 @@ class Steps:
             reply,
             tool_effects,
             {},
-            replace(seen, taint=taint),
+            replace(snapshot, taint=taint),
             self._rules.rules,
         )
 
@@ -427,7 +427,7 @@ class Steps:
         known_results: Mapping[str, ToolResult] | None = None,
     ) -> tuple[list[ToolResult], StopReason | None]:
         calls = StepCalls(
-            self._bench(record, rules), record, resumed=resumed, known_results=known_results
+            self._tool_context(record, rules), record, resumed=resumed, known_results=known_results
         )
         self._left = None
         try:
@@ -449,7 +449,7 @@ class Steps:
         stop, note = rules.ending(messages, self._toolset.names)
         return (self._messages(record, calls, reminder=note) if note else messages), stop
 
-    def _bench(self, record: StepRecord, rules: StepRules) -> ToolContext:
+    def _tool_context(self, record: StepRecord, rules: StepRules) -> ToolContext:
         # What was offered when the reply was made is judged by that, also in a later dispatch.
         called = {call.name for call in record.reply.tool_calls if call.id in record.effects}
         toolset = self._known.only({*self._toolset.names, *called})
@@ -473,7 +473,7 @@ class Steps:
             await self._commit_cut(record, calls)
         else:
             # Another attempt follows: the ledger has what ended, all else is unknown to it.
-            await self._uninterrupted(calls.keep())
+            await self._shielded(calls.keep())
 
     async def _commit_cut(self, record: StepRecord, calls: StepCalls) -> None:
         for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
@@ -481,11 +481,11 @@ class Steps:
         messages = self._messages(record, calls)
         # The time for it is short, so that it gives way to nobody.
         work = self._ports.work.of(background=False)
-        await self._uninterrupted(self._commit(record, messages, calls.results, work))
+        await self._shielded(self._commit(record, messages, calls.results, work))
 
-    async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _shielded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await uninterrupted(work, seconds=_CLEANUP_SECONDS)
+            await shielded(work, seconds=_CLEANUP_SECONDS)
         except (StrataError, TimeoutError) as error:
             # A newer attempt has the step in its journal; otherwise nothing of it is stored.
             run_id = self._key.run_id
@@ -540,7 +540,7 @@ class Steps:
             model=record.model,
             # What a person was asked about was counted with the request.
             usage=None if self._settling else record.reply.usage,
-            provenance=(Provenance.MODEL, *record.seen.taint),
+            provenance=(Provenance.MODEL, *record.snapshot.taint),
         )
 
     def _returns(self, record: StepRecord, results: list[ToolResult]) -> Message:

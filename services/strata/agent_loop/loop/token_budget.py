@@ -37,7 +37,7 @@ _GENEROUS_RATIO = 6.0
 _COUNTS = 3
 
 
-class Gauge:
+class TokenBudget:
     """Bytes and tokens of one agent's windows.
 
     The last exact counts of this very window give the bytes per token; what was added since is

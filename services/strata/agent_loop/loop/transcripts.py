@@ -16,7 +16,7 @@ from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.taint import taint_of_messages
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.ports import BoundModel, MemorySection
-from strata.agent_loop.loop.token_budget import Gauge
+from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, TextPart
 from strata.agent_loop.models.text_bytes import text_bytes
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
@@ -49,7 +49,7 @@ _READ_UNTIL = "read until"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TranscriptReading:
     """What a run of a memory agent reads.
 
     Attributes:
@@ -80,7 +80,7 @@ def reading_budget(
     if bound is None:
         usable = DEFAULT_CONTEXT_WINDOW * _FEW_BYTES_PER_TOKEN
     else:
-        usable = Gauge(tokens, bound.settings, agent.id).max_bytes
+        usable = TokenBudget(tokens, bound.settings, agent.id).max_bytes
     fixed = text_bytes(agent.system) + text_bytes(REMINDER)
     if section is not None:
         fixed += text_bytes(section.text)
@@ -90,7 +90,9 @@ def reading_budget(
     return min(max(int((usable - fixed) * READING_SHARE), _LEAST_BYTES), _MOST_BYTES)
 
 
-def read_transcript(messages: Sequence[Message], read: TranscriptRange, budget: int) -> Reading:
+def read_transcript(
+    messages: Sequence[Message], read: TranscriptRange, budget: int
+) -> TranscriptReading:
     """Returns the part of a range that fits into a budget, as a memory agent is shown it.
 
     Messages are shown whole. The first one that does not fit ends the part, and belongs to the
@@ -130,7 +132,7 @@ def read_transcript(messages: Sequence[Message], read: TranscriptRange, budget: 
         client_message_id=reading_mark(until, until_id),
         taint=taint_of_messages(shown),
     )
-    return Reading(message_input, TranscriptRead(until, until_id))
+    return TranscriptReading(message_input, TranscriptRead(until, until_id))
 
 
 def reading_mark(until: int, until_id: str) -> str:

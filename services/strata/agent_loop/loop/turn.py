@@ -24,8 +24,8 @@ from strata.agent_loop.domain.journal import key_of
 from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole, Provenance
 from strata.agent_loop.domain.runs import (
     DocumentRange,
-    Outcome,
     RunFailure,
+    RunOutcome,
     RunRequest,
     StopReason,
     TranscriptRange,
@@ -51,9 +51,9 @@ from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.message_buffer import buffer_of, first_sequence
 from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
-from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.loop.steps import Steps
 from strata.agent_loop.loop.transcripts import read_of, read_transcript, reading_budget
+from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.loop.voice_transcripts import voice_transcript_input
 from strata.agent_loop.models.domain import ImagePart, JsonReply, Usage
 from strata.agent_loop.models.errors import ModelError
@@ -232,7 +232,7 @@ class Turn:
             count = max(count, self._steps.step - self._steps.settled)
             taint = self._steps.taint
         await self._note_buffer()
-        await self._sink.emit(RunFinished(Outcome(stop, usage, count, failure, taint)))
+        await self._sink.emit(RunFinished(RunOutcome(stop, usage, count, failure, taint)))
 
     async def _note_buffer(self) -> None:
         """Tells the gateway what of the window the memory agent of a voice agent can archive."""

@@ -16,7 +16,7 @@ _MESSAGE = re.compile(r'\{\s*"message"\s*:\s*"')
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ModelAction:
     """What the model wants to do. `arguments` is raw JSON text, valid or not."""
 
     tool: str
@@ -70,7 +70,7 @@ class MessageStream:
         return self._decoder.feed(self._buffer[start.end() :])
 
 
-def parse(text: str) -> Action | None:
+def parse(text: str) -> ModelAction | None:
     """Finds the action in a finished reply; None if there is none.
 
     Tolerant of what small models do when the server does not enforce the schema: a code fence or
@@ -94,17 +94,17 @@ def parse(text: str) -> Action | None:
     return None
 
 
-def _too_deep(text: str, start: int) -> Action | None:
+def _too_deep(text: str, start: int) -> ModelAction | None:
     """Returns the action with its arguments unparsed, for the loop to refuse as too deep."""
     head = _HEAD.match(text, start)
-    return None if head is None else Action(head[1], text[head.end() :])
+    return None if head is None else ModelAction(head[1], text[head.end() :])
 
 
-def _action(value: Any) -> Action | None:
+def _action(value: Any) -> ModelAction | None:
     if not isinstance(value, dict):
         return None
     tool = value.get("tool", value.get("name"))
     arguments = value.get("arguments", value.get("parameters"))
     if not isinstance(tool, str) or not tool or not isinstance(arguments, dict):
         return None
-    return Action(tool, json.dumps(arguments, ensure_ascii=False))
+    return ModelAction(tool, json.dumps(arguments, ensure_ascii=False))

@@ -28,9 +28,9 @@ from strata.agent_loop.models.domain import (
     ModelReply,
     ModelRequest,
     ModelSettings,
-    Part,
     ReasoningDelta,
     ReasoningPart,
+    ReplyPart,
     TextDelta,
     TextPart,
     ToolCall,
@@ -432,9 +432,9 @@ class _ReplyBuilder:
     def _calls(self) -> list[_Block]:
         return [block for block in self._ordered() if block.type == "tool_use"]
 
-    def content(self) -> tuple[Part, ...]:
+    def content(self) -> tuple[ReplyPart, ...]:
         """Reasoning and text, in order."""
-        parts: list[Part] = []
+        parts: list[ReplyPart] = []
         for block in self._ordered():
             if block.type == "text" and block.text:
                 parts.append(TextPart(block.text))

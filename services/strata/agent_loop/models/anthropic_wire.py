@@ -10,10 +10,10 @@ from typing import Any
 from strata.agent_loop.models.closed_schema import to_closed
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     ModelRequest,
     ModelSettings,
     ReasoningPart,
-    Role,
     ShownImage,
     ToolChoice,
     ToolChoiceMode,
@@ -184,9 +184,9 @@ def _thinking(
 
 
 def _in_loop_without_thinking(messages: Sequence[ChatMessage]) -> bool:
-    if not messages or messages[-1].role is not Role.TOOL:
+    if not messages or messages[-1].role is not ChatRole.TOOL:
         return False
-    last = next(m for m in reversed(messages) if m.role is Role.ASSISTANT)
+    last = next(m for m in reversed(messages) if m.role is ChatRole.ASSISTANT)
     return not any(_replayable(part) for part in last.content if isinstance(part, ReasoningPart))
 
 
@@ -260,7 +260,7 @@ def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Alternating turns, the user first and last, with a cache mark on the last user block."""
     turns: list[dict[str, Any]] = []
     for message in messages:
-        role = "assistant" if message.role is Role.ASSISTANT else "user"
+        role = "assistant" if message.role is ChatRole.ASSISTANT else "user"
         blocks = _blocks(message)
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"].extend(blocks)
@@ -275,12 +275,12 @@ def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
-    if message.role is Role.TOOL:
+    if message.role is ChatRole.TOOL:
         result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
         if message.images:
             return [{**result, "content": [b for p in message.content if (b := _part(p))]}]
         return [{**result, "content": message.text} if message.text.strip() else result]
-    if message.role is Role.SYSTEM:
+    if message.role is ChatRole.SYSTEM:
         # Few models take a system message in mid-conversation; all take a marked user block.
         return [{"type": "text", "text": system_as_user(message).text}]
     blocks = [block for part in message.content if (block := _part(part)) is not None]

@@ -21,7 +21,7 @@ DEFAULT_CONTEXT_WINDOW = 32_000
 DEFAULT_TEMPERATURE = 0.7
 
 
-class Role(StrEnum):
+class ChatRole(StrEnum):
     """Who speaks in a message."""
 
     SYSTEM = "system"
@@ -101,8 +101,8 @@ class ShownImage:
     weight: int
 
 
-Part: TypeAlias = TextPart | ReasoningPart
-PromptPart: TypeAlias = Part | ShownImage
+ReplyPart: TypeAlias = TextPart | ReasoningPart
+PromptPart: TypeAlias = ReplyPart | ShownImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class ChatMessage:
         tool_call_id: For a tool message, the id of the call that it answers.
     """
 
-    role: Role
+    role: ChatRole
     content: tuple[PromptPart, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
@@ -153,22 +153,22 @@ class ChatMessage:
     @classmethod
     def system(cls, text: str) -> Self:
         """A system message."""
-        return cls(Role.SYSTEM, (TextPart(text),))
+        return cls(ChatRole.SYSTEM, (TextPart(text),))
 
     @classmethod
     def user(cls, text: str) -> Self:
         """A user message."""
-        return cls(Role.USER, (TextPart(text),))
+        return cls(ChatRole.USER, (TextPart(text),))
 
     @classmethod
     def assistant(cls, text: str = "", tool_calls: Sequence[ToolCall] = ()) -> Self:
         """An assistant message with text, tool calls, or both."""
-        return cls(Role.ASSISTANT, (TextPart(text),) if text else (), tuple(tool_calls))
+        return cls(ChatRole.ASSISTANT, (TextPart(text),) if text else (), tuple(tool_calls))
 
     @classmethod
     def tool(cls, tool_call_id: str, text: str) -> Self:
         """The return of one tool call."""
-        return cls(Role.TOOL, (TextPart(text),), tool_call_id=tool_call_id)
+        return cls(ChatRole.TOOL, (TextPart(text),), tool_call_id=tool_call_id)
 
 
 @dataclass(frozen=True)
@@ -344,9 +344,9 @@ class Usage:
     Attributes:
         prompt_tokens: The whole prompt, tokens read from or written to a cache included.
         completion_tokens: The whole reply, reasoning included.
-        cached_input_tokens: Part of the prompt that was read from the provider's cache.
-        cache_write_tokens: Part of the prompt that was written to the provider's cache.
-        reasoning_tokens: Part of the reply that is reasoning.
+        cached_input_tokens: ReplyPart of the prompt that was read from the provider's cache.
+        cache_write_tokens: ReplyPart of the prompt that was written to the provider's cache.
+        reasoning_tokens: ReplyPart of the reply that is reasoning.
         estimated: The server reported nothing and the figures are computed from text lengths.
     """
 
@@ -435,7 +435,7 @@ class ModelReply:
         model: The model's name as the server reports it.
     """
 
-    content: tuple[Part, ...]
+    content: tuple[ReplyPart, ...]
     tool_calls: tuple[ToolCall, ...]
     finish_reason: FinishReason
     usage: Usage
@@ -458,7 +458,7 @@ class ModelReply:
 
     def to_message(self) -> ChatMessage:
         """The reply as a message of the next prompt."""
-        return ChatMessage(Role.ASSISTANT, self.content, self.tool_calls)
+        return ChatMessage(ChatRole.ASSISTANT, self.content, self.tool_calls)
 
 
 ModelEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | UsageEvent | ModelReply

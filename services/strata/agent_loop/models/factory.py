@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from strata.agent_loop.models.dialects.base import Connection
+from strata.agent_loop.models.dialects.base import EndpointConnection
 from strata.agent_loop.models.dialects.table import dialect_of
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
@@ -50,7 +50,7 @@ class ModelFactory:
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
         self._retry = retry or RetryPolicy()
-        self._connections: dict[tuple[EndpointType, str], Connection] = {}
+        self._connections: dict[tuple[EndpointType, str], EndpointConnection] = {}
         self._models: dict[ModelSettings, ChatModel] = {}
         self._imported: set[EndpointType] = set()
         self._stack = AsyncExitStack()
@@ -148,10 +148,10 @@ class ModelFactory:
     async def _ask(self, endpoint: ModelEndpoint) -> list[tuple[str, int | None]]:
         return await self._connection_of(endpoint).list_models(endpoint.api_key)
 
-    def _connection_of(self, endpoint: ModelEndpoint) -> Connection:
+    def _connection_of(self, endpoint: ModelEndpoint) -> EndpointConnection:
         return self._connection(endpoint.type, endpoint.base_url)
 
-    def _connection(self, kind: EndpointType, base_url: str) -> Connection:
+    def _connection(self, kind: EndpointType, base_url: str) -> EndpointConnection:
         connection = self._connections.get((kind, base_url))
         if connection is None:
             connection = dialect_of(kind).load().connect(base_url)

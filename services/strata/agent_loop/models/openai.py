@@ -25,9 +25,9 @@ from strata.agent_loop.models.domain import (
     ModelReply,
     ModelRequest,
     ModelSettings,
-    Part,
     ReasoningDelta,
     ReasoningPart,
+    ReplyPart,
     TextDelta,
     TextPart,
     ToolCall,
@@ -405,9 +405,9 @@ class _ReplyBuilder:
             self._slot_by_wire_index[wire_index] = slot
         return slot
 
-    def content(self) -> tuple[Part, ...]:
+    def content(self) -> tuple[ReplyPart, ...]:
         """Reasoning, then text."""
-        parts: list[Part] = []
+        parts: list[ReplyPart] = []
         if self._reasoning:
             parts.append(ReasoningPart("".join(self._reasoning)))
         parts.extend(

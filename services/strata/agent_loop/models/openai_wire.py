@@ -10,12 +10,12 @@ from typing import Any
 
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     ImageDetail,
     JsonReply,
     ModelRequest,
     ModelSettings,
     ReasoningPart,
-    Role,
     ShownImage,
     TextPart,
     ToolChoice,
@@ -260,7 +260,7 @@ def _conversation(request: ModelRequest, quirks: Quirks, form: ReplyForm) -> lis
         messages = with_instruction(messages, reply, tools=bool(request.tools))
     if quirks.system_first:
         system, others = leading_system(messages)
-        later = [system_as_user(m) if m.role is Role.SYSTEM else m for m in others]
+        later = [system_as_user(m) if m.role is ChatRole.SYSTEM else m for m in others]
         messages = [*([ChatMessage.system(system)] if system else []), *later]
     return _ordered(_messages(messages, quirks, bool(request.tools)), quirks)
 
@@ -332,15 +332,15 @@ def _messages(
     wires: list[dict[str, Any]] = []
     returned: list[dict[str, Any]] = []
     for message in messages:
-        if message.role is not Role.TOOL and returned:
+        if message.role is not ChatRole.TOOL and returned:
             wires.append({"role": "user", "content": returned})
             returned = []
         wires.append(_message(message))
-        if reasoning_field and message.role is Role.ASSISTANT:
+        if reasoning_field and message.role is ChatRole.ASSISTANT:
             wires[-1][reasoning_field] = _reasoning_of(message)
         if quirks.call_signatures and message.tool_calls:
             _sign(wires[-1]["tool_calls"], message, quirks.unsigned_call)
-        if message.role is Role.TOOL:
+        if message.role is ChatRole.TOOL:
             for image in message.images:
                 note = f"[Returned by the tool call {message.tool_call_id}:]"
                 returned += [{"type": "text", "text": note}, _image(image)]
@@ -382,7 +382,7 @@ def _reasoning_of(message: ChatMessage) -> str:
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    if message.role is Role.TOOL:
+    if message.role is ChatRole.TOOL:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}
     if message.images:
         return {"role": message.role.value, "content": list(_parts(message))}

@@ -52,7 +52,7 @@ _TOOL = ToolSchema(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ModelFinding:
     """One thing that is known of a model now.
 
     Attributes:
@@ -68,7 +68,7 @@ class Finding:
     tokens: int = 0
 
 
-def documented(endpoint: ModelEndpoint, model: str) -> list[Finding]:
+def documented(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
     """Returns what the settings and the table of known models say of a model."""
     known, findings = endpoint.known(model), []
     if endpoint.context_window:
@@ -79,7 +79,7 @@ def documented(endpoint: ModelEndpoint, model: str) -> list[Finding]:
     return findings
 
 
-async def ask_server(endpoint: ModelEndpoint, model: str) -> list[Finding]:
+async def ask_server(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
     """Asks the routes that Ollama, LM Studio and llama.cpp have beside the list of models.
 
     Args:
@@ -96,7 +96,7 @@ async def ask_server(endpoint: ModelEndpoint, model: str) -> list[Finding]:
         return []
     root = endpoint.base_url.rstrip("/").removesuffix("/v1")
     headers = {"authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-    findings: list[Finding] = []
+    findings: list[ModelFinding] = []
     async with httpx2.AsyncClient(headers=headers, timeout=SECONDS) as client:
         shown = await _read(client, "POST", f"{root}/api/show", {"model": model})
         findings += _of_ollama(shown)
@@ -109,7 +109,7 @@ async def ask_server(endpoint: ModelEndpoint, model: str) -> list[Finding]:
     return findings
 
 
-async def ask_model(chat: ChatModel) -> list[Finding]:
+async def ask_model(chat: ChatModel) -> list[ModelFinding]:
     """Sends two tiny requests: for a word, and for a call of a tool.
 
     Raises:
@@ -123,15 +123,15 @@ async def ask_model(chat: ChatModel) -> list[Finding]:
         raise ModelError(ModelErrorKind.TIMEOUT, message) from error
 
 
-async def _ask(chat: ChatModel) -> list[Finding]:
+async def _ask(chat: ChatModel) -> list[ModelFinding]:
     plain = ModelRequest([ChatMessage.user("Answer with the word OK.")], max_tokens=_REPLY_TOKENS)
     reply = await _reply(chat, plain)
     tokens = f"{reply.usage.prompt_tokens} tokens in, {reply.usage.completion_tokens} out"
-    findings = [Finding("answers", f"yes ({tokens})", "a request")]
+    findings = [ModelFinding("answers", f"yes ({tokens})", "a request")]
     if reply.model:
-        findings.append(Finding("name in replies", reply.model, "a request"))
+        findings.append(ModelFinding("name in replies", reply.model, "a request"))
     if reply.reasoning or reply.usage.reasoning_tokens:
-        findings.append(Finding("reasoning", "yes", "a request"))
+        findings.append(ModelFinding("reasoning", "yes", "a request"))
     calling = ModelRequest(
         [ChatMessage.user("Report that you are ready.")],
         (_TOOL,),
@@ -143,7 +143,7 @@ async def _ask(chat: ChatModel) -> list[Finding]:
         tools = "yes" if called else "no: it answered without the call that was asked for"
     except ModelError as error:
         tools = f"no: {error.message}"
-    return [*findings, Finding("tool calls", tools, "a request")]
+    return [*findings, ModelFinding("tool calls", tools, "a request")]
 
 
 async def _reply(chat: ChatModel, request: ModelRequest) -> ModelReply:
@@ -172,7 +172,7 @@ async def _read(
         return {}
 
 
-def _of_ollama(shown: Mapping[str, Any]) -> list[Finding]:
+def _of_ollama(shown: Mapping[str, Any]) -> list[ModelFinding]:
     source = "POST /api/show"
     findings = [
         _window("longest context window", value, source)
@@ -187,11 +187,11 @@ def _of_ollama(shown: Mapping[str, Any]) -> list[Finding]:
     capabilities = shown.get("capabilities")
     if isinstance(capabilities, list) and capabilities:
         listed = ", ".join(str(capability) for capability in capabilities[:16])
-        findings.append(Finding("capabilities", listed, source))
+        findings.append(ModelFinding("capabilities", listed, source))
     return findings
 
 
-def _of_lm_studio(described: Mapping[str, Any]) -> list[Finding]:
+def _of_lm_studio(described: Mapping[str, Any]) -> list[ModelFinding]:
     source = "GET /api/v0/models/NAME"
     names = {
         "loaded_context_length": "context window",
@@ -203,22 +203,22 @@ def _of_lm_studio(described: Mapping[str, Any]) -> list[Finding]:
         if _is_count(described.get(key))
     ]
     if findings and described.get("type"):
-        findings.append(Finding("kind", str(described["type"]), source))
+        findings.append(ModelFinding("kind", str(described["type"]), source))
     return findings
 
 
-def _of_llama_cpp(props: Mapping[str, Any]) -> list[Finding]:
+def _of_llama_cpp(props: Mapping[str, Any]) -> list[ModelFinding]:
     source = "GET /props"
     window = _object(props.get("default_generation_settings")).get("n_ctx")
     findings = [_window("context window", window, source)] if _is_count(window) else []
     seen = _object(props.get("modalities")).get("vision")
     if isinstance(seen, bool):
-        findings.append(Finding("images", "yes" if seen else "no", source))
+        findings.append(ModelFinding("images", "yes" if seen else "no", source))
     return findings
 
 
-def _window(name: str, tokens: Any, source: str) -> Finding:
-    return Finding(name, f"{tokens:,} tokens", source, tokens)
+def _window(name: str, tokens: Any, source: str) -> ModelFinding:
+    return ModelFinding(name, f"{tokens:,} tokens", source, tokens)
 
 
 def _is_count(value: Any) -> bool:

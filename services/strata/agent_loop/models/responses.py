@@ -17,8 +17,8 @@ from strata.agent_loop.models.domain import (
     ModelReply,
     ModelRequest,
     ModelSettings,
-    Part,
     ReasoningDelta,
+    ReplyPart,
     TextDelta,
     TextPart,
     ToolCall,
@@ -316,9 +316,9 @@ class _ReplyBuilder:
     def _ordered(self) -> list[_Item]:
         return [self._items[index] for index in sorted(self._items)]
 
-    def content(self) -> tuple[Part, ...]:
+    def content(self) -> tuple[ReplyPart, ...]:
         """Reasoning and text, in order."""
-        parts: list[Part] = []
+        parts: list[ReplyPart] = []
         for item in self._ordered():
             if item.type == "reasoning" and (item.text or item.encrypted):
                 parts.append(

@@ -15,11 +15,11 @@ from typing import Any, TypeGuard
 
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     ModelRequest,
     ModelSettings,
     PromptPart,
     ReasoningPart,
-    Role,
     ShownImage,
     TextPart,
     ToolCall,
@@ -197,13 +197,13 @@ def _reasoning(settings: ModelSettings, learnt: Learnt) -> dict[str, Any]:
 
 def _items(messages: Sequence[ChatMessage], learnt: Learnt) -> Iterator[dict[str, Any]]:
     for message in messages:
-        if message.role is Role.TOOL:
+        if message.role is ChatRole.TOOL:
             yield {
                 "type": "function_call_output",
                 "call_id": message.tool_call_id,
                 "output": _content(message) if message.images else message.text,
             }
-        elif message.role is Role.ASSISTANT:
+        elif message.role is ChatRole.ASSISTANT:
             yield from _reply(message, learnt)
         else:
             content = _content(message) if message.images else message.text

@@ -21,9 +21,9 @@ from strata.agent_loop.models.domain import (
     ModelEvent,
     ModelReply,
     ModelRequest,
-    Part,
     ReasoningDelta,
     ReasoningPart,
+    ReplyPart,
     TextDelta,
     TextPart,
     ToolCall,
@@ -147,7 +147,7 @@ class _Turn:
                 calls = (ToolCall(new_call_id(), action.tool, action.arguments),)
             if not text and not calls:
                 return None
-        content: tuple[Part, ...] = (*thoughts, TextPart(text)) if text else tuple(thoughts)
+        content: tuple[ReplyPart, ...] = (*thoughts, TextPart(text)) if text else tuple(thoughts)
         return ModelReply(content, calls, self._reason(calls), usage, self.reply.model)
 
     def rest(self, final: ModelReply) -> list[ModelEvent]:

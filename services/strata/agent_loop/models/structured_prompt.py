@@ -14,9 +14,9 @@ from typing import Any
 
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     JsonReply,
     JsonSchema,
-    Role,
     ShownImage,
     TextPart,
     ToolChoice,
@@ -165,7 +165,7 @@ def render(
     sections = [static, _instructions(tools, shown, reply), memory]
     rendered = [ChatMessage.system("\n\n".join(part for part in sections if part))]
     for role, text, images in _conversation(rest, say, reply):
-        if rendered[-1].role is role and role is Role.USER:
+        if rendered[-1].role is role and role is ChatRole.USER:
             earlier = rendered[-1]
             joined = TextPart(f"{earlier.text}\n\n{text}")
             rendered[-1] = ChatMessage(role, (joined, *earlier.images, *images))
@@ -183,31 +183,31 @@ def _split(system: str) -> tuple[str, str]:
 
 def _conversation(
     messages: Sequence[ChatMessage], say: str, reply: JsonReply | None
-) -> Iterator[tuple[Role, str, tuple[ShownImage, ...]]]:
+) -> Iterator[tuple[ChatRole, str, tuple[ShownImage, ...]]]:
     names: dict[str, str] = {}
     at = 0
     while at < len(messages):
         message = messages[at]
         at += 1
-        if message.role is Role.USER:
-            yield Role.USER, message.text, message.images
-        elif message.role is Role.SYSTEM:
-            yield Role.USER, f"[system] {message.text}", ()
-        elif message.role is Role.TOOL:
+        if message.role is ChatRole.USER:
+            yield ChatRole.USER, message.text, message.images
+        elif message.role is ChatRole.SYSTEM:
+            yield ChatRole.USER, f"[system] {message.text}", ()
+        elif message.role is ChatRole.TOOL:
             name = names.get(message.tool_call_id or "", "tool")
-            yield Role.USER, f"[result of {name}] {message.text}", message.images
+            yield ChatRole.USER, f"[result of {name}] {message.text}", message.images
         else:
             if message.text.strip():
                 text = _as_written(message.text, reply)
-                yield Role.ASSISTANT, _dump(say, json.dumps({"message": text})), ()
+                yield ChatRole.ASSISTANT, _dump(say, json.dumps({"message": text})), ()
             # One action per reply: calls made together are shown one after the other.
             for call in message.tool_calls:
                 names[call.id] = call.name
                 if message.text.strip() or call is not message.tool_calls[0]:
-                    yield Role.USER, "[go on]", ()
-                yield Role.ASSISTANT, _dump(call.name, legal_arguments(call.arguments)), ()
+                    yield ChatRole.USER, "[go on]", ()
+                yield ChatRole.ASSISTANT, _dump(call.name, legal_arguments(call.arguments)), ()
                 answer = messages[at]
-                yield Role.USER, f"[result of {call.name}] {answer.text}", answer.images
+                yield ChatRole.USER, f"[result of {call.name}] {answer.text}", answer.images
                 at += 1
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from strata.agent_loop.models.domain import ChatMessage, PromptPart, Role, TextPart, ToolCall
+from strata.agent_loop.models.domain import ChatMessage, ChatRole, PromptPart, TextPart, ToolCall
 from strata.shared.blank_text import is_blank
 from strata.shared.json_text import JsonTextError, encodable, encodable_text, parse_json
 
@@ -54,12 +54,12 @@ def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[Cha
     ids = _WireIds(call_id_length)
     repaired: list[ChatMessage] = []
     for position, message in enumerate(messages):
-        if message.role is Role.TOOL:
+        if message.role is ChatRole.TOOL:
             continue
         if not message.tool_calls:
             if message.images or not is_blank(message.text):
-                repaired.append(_clean(message))
-            elif message.role is Role.USER:
+                repaired.append(replace(message, content=_clean_parts(message.content)))
+            elif message.role is ChatRole.USER:
                 repaired.append(ChatMessage.user(BLANK_MESSAGE))
             continue
         wire_ids = [ids.assign(call.id) for call in message.tool_calls]
@@ -78,7 +78,7 @@ def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[Cha
             answer = returns.get((position, index))
             text = encodable_text(answer.text) if answer is not None else MISSING_RETURN
             images = answer.images if answer is not None else ()
-            repaired.append(ChatMessage(Role.TOOL, (TextPart(text), *images), (), wire_id))
+            repaired.append(ChatMessage(ChatRole.TOOL, (TextPart(text), *images), (), wire_id))
     return repaired
 
 
@@ -119,7 +119,7 @@ def system_as_user(message: ChatMessage) -> ChatMessage:
 def leading_system(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:
     """Splits off the system text that opens the prompt."""
     count = 0
-    while count < len(messages) and messages[count].role is Role.SYSTEM:
+    while count < len(messages) and messages[count].role is ChatRole.SYSTEM:
         count += 1
     return "\n\n".join(message.text for message in messages[:count]), messages[count:]
 
@@ -135,7 +135,7 @@ def _match_returns(
     unanswered: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     matched: dict[tuple[int, int], ChatMessage] = {}
     for position, message in enumerate(messages):
-        if message.role is not Role.TOOL:
+        if message.role is not ChatRole.TOOL:
             # Reversed, so that of two calls with one id in one message the first is popped first.
             for index in reversed(range(len(message.tool_calls))):
                 unanswered[message.tool_calls[index].id].append((position, index))

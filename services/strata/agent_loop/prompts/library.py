@@ -51,7 +51,7 @@ _BOM = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class LibraryPrompt:
     """A prompt of the library.
 
     Attributes:
@@ -81,7 +81,7 @@ class PromptListing:
         more: Files of the folder that are not among them, because there are too many.
     """
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[LibraryPrompt, ...]
     more: int = 0
 
 
@@ -107,7 +107,7 @@ class PromptLibrary:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
 
-    def get(self, key: str, *, field: str = "key") -> Prompt:
+    def get(self, key: str, *, field: str = "key") -> LibraryPrompt:
         """Returns the prompt of a key; a built-in one comes before a file.
 
         Args:
@@ -128,7 +128,7 @@ class PromptLibrary:
                 f"{field} {wanted}.", violations=[FieldViolation(field, wanted)]
             )
         if key in BUILTIN_DESCRIPTIONS:
-            return Prompt(key, True, system_prompt(key))
+            return LibraryPrompt(key, True, system_prompt(key))
         prompt = self._read(key)
         if prompt is None:
             raise NotFoundError(
@@ -146,7 +146,7 @@ class PromptLibrary:
 
     def list(self) -> PromptListing:
         """Returns the prompts; files that cannot be used are among them, with the reason."""
-        builtin = [Prompt(key, True, system_prompt(key)) for key in BUILTIN_DESCRIPTIONS]
+        builtin = [LibraryPrompt(key, True, system_prompt(key)) for key in BUILTIN_DESCRIPTIONS]
         names = sorted(self._names())
         custom = [self._listed(name) for name in islice(names, MAX_LISTED_FILES)]
         return PromptListing(
@@ -166,16 +166,18 @@ class PromptLibrary:
             if name.endswith(_SUFFIX) and not name.startswith("."):
                 yield name
 
-    def _listed(self, name: str) -> Prompt | None:
+    def _listed(self, name: str) -> LibraryPrompt | None:
         key = name.removesuffix(_SUFFIX)
         if not _KEY.fullmatch(key):
             shown = key.encode("utf-8", "replace").decode()
-            return Prompt(shown, False, "", "The name of the file is no key of a prompt.")
+            return LibraryPrompt(shown, False, "", "The name of the file is no key of a prompt.")
         if key in BUILTIN_DESCRIPTIONS:
-            return Prompt(key, False, "", "A prompt of Strata has this key: rename the file.")
+            return LibraryPrompt(
+                key, False, "", "A prompt of Strata has this key: rename the file."
+            )
         return self._read(key)
 
-    def _read(self, key: str) -> Prompt | None:
+    def _read(self, key: str) -> LibraryPrompt | None:
         """Reads the file of a key; None if there is none."""
         if self._folder is None:
             return None
@@ -187,11 +189,13 @@ class PromptLibrary:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, RuntimeError):
-            return Prompt(key, False, "", f"{path.name} cannot be read.")
+            return LibraryPrompt(key, False, "", f"{path.name} cannot be read.")
         if not inside:
-            return Prompt(key, False, "", f"{path.name} is a link that leads out of the folder.")
+            return LibraryPrompt(
+                key, False, "", f"{path.name} is a link that leads out of the folder."
+            )
         if data is None:
-            return Prompt(key, False, "", f"{path.name} is not a regular file.")
+            return LibraryPrompt(key, False, "", f"{path.name} is not a regular file.")
         return _prompt_of(key, path.name, data)
 
 
@@ -205,12 +209,12 @@ def _content(path: Path) -> bytes | None:
         return file.read(MAX_PROMPT_BYTES + 1)
 
 
-def _prompt_of(key: str, name: str, data: bytes) -> Prompt:
+def _prompt_of(key: str, name: str, data: bytes) -> LibraryPrompt:
     try:
         text = "" if len(data) > MAX_PROMPT_BYTES else _trimmed(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         problem = f"{name} is not UTF-8: byte {error.start} is wrong."
-        return Prompt(key, False, "", problem)
+        return LibraryPrompt(key, False, "", problem)
     if len(data) > MAX_PROMPT_BYTES or len(text) > MAX_PROMPT_CHARS:
         problem = f"{name} is too large: at most {MAX_PROMPT_CHARS} characters."
     elif not text.strip():
@@ -218,8 +222,8 @@ def _prompt_of(key: str, name: str, data: bytes) -> Prompt:
     elif "\0" in text:
         problem = f"{name} contains NUL."
     else:
-        return Prompt(key, False, text)
-    return Prompt(key, False, "", problem)
+        return LibraryPrompt(key, False, text)
+    return LibraryPrompt(key, False, "", problem)
 
 
 def _trimmed(text: str) -> str:

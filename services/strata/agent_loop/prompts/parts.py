@@ -24,14 +24,14 @@ _ITEMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SystemPart:
     """A part of a system message, and how many blocks, rules or files it shows."""
 
     text: str
     count: int
 
 
-def parts_of(text: str) -> dict[str, Part]:
+def parts_of(text: str) -> dict[str, SystemPart]:
     """Returns the parts of a system message by name; ``system prompt`` is what remains.
 
     The other names are ``memory blocks``, ``tool rules``, ``files`` and ``metadata``; a part
@@ -40,9 +40,9 @@ def parts_of(text: str) -> dict[str, Part]:
     rest, parts = text, {}
     for name, (opening, closing) in _ELEMENTS.items():
         element = _element(text, opening, closing)
-        parts[name] = Part(element, len(_ITEMS[name].findall(element)))
+        parts[name] = SystemPart(element, len(_ITEMS[name].findall(element)))
         rest = rest.replace(element, "", 1) if element else rest
-    return {"system prompt": Part(rest.strip("\n"), 1), **parts}
+    return {"system prompt": SystemPart(rest.strip("\n"), 1), **parts}
 
 
 def system_parts(

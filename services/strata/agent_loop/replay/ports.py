@@ -52,8 +52,8 @@ from strata.agent_loop.models.domain import (
     ModelReply,
     ModelRequest,
     ModelSettings,
-    Part,
     ReasoningPart,
+    ReplyPart,
     TextPart,
     ToolCall,
     Usage,
@@ -357,7 +357,7 @@ class RecordedModel:
 
     def _reply(self, step: RecordedStep) -> ModelReply:
         message, end = step.messages[0], self._script.recording.end.stop_reason
-        content: list[Part] = [
+        content: list[ReplyPart] = [
             part for part in message.parts if isinstance(part, TextPart | ReasoningPart)
         ]
         request = message.approval_request

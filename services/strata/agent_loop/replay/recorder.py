@@ -31,7 +31,7 @@ from strata.agent_loop.domain.response_formats import (
 )
 from strata.agent_loop.domain.runs import StopReason, TranscriptRange
 from strata.agent_loop.domain.taint import taint_of
-from strata.agent_loop.loop.asking import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
+from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strata.agent_loop.domain.messages import Message, MessageInput, Provenance
-from strata.agent_loop.domain.runs import Outcome, RunRequest, TranscriptRange
+from strata.agent_loop.domain.runs import RunOutcome, RunRequest, TranscriptRange
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.errors import ModelError
@@ -119,7 +119,7 @@ def _end_value(end: RecordedEnd) -> dict[str, object]:
     }
 
 
-def _outcome_value(outcome: Outcome) -> dict[str, object]:
+def _outcome_value(outcome: RunOutcome) -> dict[str, object]:
     failure = outcome.failure
     return {
         "stop_reason": outcome.stop_reason.value,
@@ -128,7 +128,7 @@ def _outcome_value(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _end_text(outcome: Outcome) -> str:
+def _end_text(outcome: RunOutcome) -> str:
     return outcome.failure.message if outcome.failure is not None else outcome.stop_reason.value
 
 

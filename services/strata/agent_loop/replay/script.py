@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from strata.agent_loop.domain.runs import Outcome, StopReason
+from strata.agent_loop.domain.runs import RunOutcome, StopReason
 from strata.agent_loop.loop.ports import MemorySection
 from strata.agent_loop.replay.differences import Difference, DifferenceFoundError
 from strata.agent_loop.replay.recording import (
@@ -55,7 +55,7 @@ class Script:
     compares: bool = True
     done: int = 0
     captured: list[RequestText] = field(default_factory=list)
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
     summarised: int = 0
     refused: int = 0
     known: dict[str, str] = field(default_factory=dict)

@@ -15,7 +15,11 @@ from strata.agent_loop.convert.agents import (
     fork_from_proto,
     update_from_proto,
 )
-from strata.agent_loop.convert.context_windows import freed_to_proto, gauge_of, window_to_proto
+from strata.agent_loop.convert.context_windows import (
+    freed_to_proto,
+    token_budget_of,
+    window_to_proto,
+)
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.models.tokens import TokenEstimator
@@ -150,9 +154,9 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
         check_id(conversation_id, "conversation", field="conversation_id")
         next_request = await self._next_requests.inspect(request.agent_id, conversation_id)
-        gauge = gauge_of(next_request, self._tokens)
-        steps = await self._next_requests.next_steps(next_request, gauge)
-        return window_to_proto(next_request, gauge, steps)
+        token_budget = token_budget_of(next_request, self._tokens)
+        steps = await self._next_requests.next_steps(next_request, token_budget)
+        return window_to_proto(next_request, token_budget, steps)
 
     async def CompactConversation(
         self, request: pb.CompactConversationRequest, context: Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strata.agent_loop.prompts.library import Prompt, PromptLibrary
+from strata.agent_loop.prompts.library import LibraryPrompt, PromptLibrary
 from strata.api.agent_loop.v1 import prompt_service_pb2 as pb
 from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as pb_grpc
 
@@ -36,7 +36,7 @@ class PromptServicer(pb_grpc.PromptServiceServicer):
         return pb.GetPromptResponse(prompt=_prompt(prompt, with_text=True))
 
 
-def _prompt(prompt: Prompt, *, with_text: bool) -> pb.Prompt:
+def _prompt(prompt: LibraryPrompt, *, with_text: bool) -> pb.Prompt:
     return pb.Prompt(
         key=prompt.key,
         builtin=prompt.builtin,

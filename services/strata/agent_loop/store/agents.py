@@ -19,7 +19,7 @@ from strata.agent_loop.domain.agents import (
     apply_patch,
     check_revision,
 )
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.store.rows import (
     AGENT_COLUMNS,
     CONVERSATION_COLUMNS,
@@ -207,7 +207,7 @@ class PostgresAgentStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def insert(self, agent: Agent, request: Request) -> StoredAgent:
+    async def insert(self, agent: Agent, request: RequestKey) -> StoredAgent:
         """Notes that an agent is being created."""
         try:
             return await self._insert(agent, request)
@@ -285,7 +285,7 @@ class PostgresAgentStore:
             )
         return [to_agent(row) for row in rows]
 
-    async def known_agent(self, request: Request) -> Agent | None:
+    async def known_agent(self, request: RequestKey) -> Agent | None:
         """Returns the agent as an earlier request changed it."""
         if not request.id:
             return None
@@ -293,7 +293,7 @@ class PostgresAgentStore:
             answered = await seen(connection, request)
         return to_agent(answered) if answered is not None else None
 
-    async def update(self, patch: AgentPatch, request: Request) -> Agent:
+    async def update(self, patch: AgentPatch, request: RequestKey) -> Agent:
         """Changes an active agent."""
         try:
             return await self._update(patch, request)
@@ -323,7 +323,7 @@ class PostgresAgentStore:
                 _REMOVE, {"project": current_project(), "ids": list(agent_ids)}
             )
 
-    async def known_conversation(self, request: Request) -> Conversation | None:
+    async def known_conversation(self, request: RequestKey) -> Conversation | None:
         """Returns the conversation that an earlier request made."""
         if not request.id:
             return None
@@ -332,7 +332,7 @@ class PostgresAgentStore:
         return to_conversation(answered) if answered is not None else None
 
     async def insert_conversation(
-        self, conversation: Conversation, request: Request
+        self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         """Stores a conversation."""
         try:
@@ -358,7 +358,7 @@ class PostgresAgentStore:
             raise agent_not_found(agent_id)
         return [to_conversation(row) for row in rows if row["id"] is not None]
 
-    async def _insert(self, agent: Agent, request: Request) -> StoredAgent:
+    async def _insert(self, agent: Agent, request: RequestKey) -> StoredAgent:
         async with self._database.transaction() as connection:
             row = await _one(
                 connection,
@@ -377,7 +377,7 @@ class PostgresAgentStore:
             raise request_reused(request)
         return stored
 
-    async def _update(self, patch: AgentPatch, request: Request) -> Agent:
+    async def _update(self, patch: AgentPatch, request: RequestKey) -> Agent:
         async with self._database.transaction() as connection:
             # Locked first: of two copies of a request the second then sees the first one's answer.
             row = await _one(connection, _LOCK, id=patch.agent_id)
@@ -402,7 +402,7 @@ class PostgresAgentStore:
             return to_agent(row)
 
     async def _insert_conversation(
-        self, conversation: Conversation, request: Request
+        self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         async with self._database.transaction() as connection:
             if request.id and (answered := await seen(connection, request)) is not None:
@@ -480,7 +480,7 @@ async def _all(
     return [dict(row) for row in result.mappings()]
 
 
-async def seen(connection: AsyncConnection, request: Request) -> Mapping[str, Any] | None:
+async def seen(connection: AsyncConnection, request: RequestKey) -> Mapping[str, Any] | None:
     """Returns the answer that an earlier request with this id got; None if there is none.
 
     Raises:
@@ -494,7 +494,7 @@ async def seen(connection: AsyncConnection, request: Request) -> Mapping[str, An
     return read_answer(row["answer"])
 
 
-async def note(connection: AsyncConnection, request: Request, row: Mapping[str, Any]) -> None:
+async def note(connection: AsyncConnection, request: RequestKey, row: Mapping[str, Any]) -> None:
     """Keeps the answer to a request.
 
     Raises:
@@ -531,7 +531,7 @@ def agent_not_found(wanted: str, *, key: str = "id") -> NotFoundError:
     )
 
 
-def request_reused(request: Request) -> AlreadyExistsError:
+def request_reused(request: RequestKey) -> AlreadyExistsError:
     """Returns the error for a request id that stands for something else."""
     return AlreadyExistsError(
         f"The request_id {request.id!r} was used before for something else.",

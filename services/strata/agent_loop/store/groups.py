@@ -29,7 +29,7 @@ from strata.agent_loop.domain.paired_groups import (
     ManagerAgent,
     members_of_pair,
 )
-from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.store.agents import (
     LostRaceError,
     agent_not_found,
@@ -190,7 +190,7 @@ class PostgresGroupStore:
             rows = await connection.execute(_PAGE, values)
             return [_group(row) for row in rows.mappings()]
 
-    async def known(self, request: Request) -> Group | None:
+    async def known(self, request: RequestKey) -> Group | None:
         """See `GroupStore.known`."""
         if not request.id:
             return None

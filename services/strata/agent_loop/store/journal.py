@@ -26,7 +26,7 @@ from strata.agent_loop.domain.journal import (
     result_from_json,
     result_to_json,
     rules_from_json,
-    seen_from_json,
+    snapshot_from_json,
     state_of,
 )
 from strata.agent_loop.domain.tools import ToolResult
@@ -198,7 +198,7 @@ class PostgresJournal:
             message_id=row.message_id,
             model=row.model,
             reply=reply_from_json(reply),
-            seen=seen_from_json(reply),
+            snapshot=snapshot_from_json(reply),
             rules=rules_from_json(reply),
             effects={
                 call.tool_call_id: ToolEffect(call.effect) for call in calls if not call.parent_id
@@ -236,7 +236,7 @@ class PostgresJournal:
             "step_id": record.step_id,
             "message_id": record.message_id,
             "model": record.model,
-            "reply": json.dumps(reply_to_json(record.reply, record.seen, record.rules)),
+            "reply": json.dumps(reply_to_json(record.reply, record.snapshot, record.rules)),
             "calls": json.dumps(calls),
             "pending": CallState.PENDING.value,
         }

@@ -19,7 +19,7 @@ from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart,
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.loop.ports import BoundModel, WindowSwap
 from strata.agent_loop.loop.requests import View
-from strata.agent_loop.loop.token_budget import Gauge
+from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import ModelReply, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
@@ -209,7 +209,7 @@ async def test_pinned_messages_survive_any_number_of_compactions() -> None:
 async def test_memory_that_leaves_no_space_costs_no_summary_each_turn() -> None:
     world = await filled(6)
     assert world.recall.swaps == []
-    usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
+    usable = TokenBudget(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
     world.memory.text = "<memory_blocks>\n" + "m" * int(usable * 0.97) + "\n</memory_blocks>"
     for number in range(6):
         sink = await world.run(world.request(f"Then {number} " + "q" * 400), reply("a" * 400))
@@ -241,7 +241,7 @@ async def test_pinned_messages_that_fill_the_space_cost_no_summary_each_turn() -
 async def test_open_files_are_closed_before_they_take_the_space_of_the_messages() -> None:
     world = await filled(4)
     first_question = "Question 0 "
-    usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
+    usable = TokenBudget(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
     file = '<directories>\n<file status="open" name="a/b">\n{}\n</file>\n</directories>'
     world.memory.text = file.format("f" * int(usable))
     world.memory.without_files = "<directories>\nnothing is open\n</directories>"
@@ -264,7 +264,7 @@ async def test_open_files_are_closed_before_they_take_the_space_of_the_messages(
 
 async def test_a_refusal_for_length_closes_files_if_they_are_the_reason() -> None:
     world = await filled(2)
-    usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
+    usable = TokenBudget(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
     file = '<directories>\n<file status="open" name="a/b">\n{}\n</file>\n</directories>'
     world.memory.text = file.format("f" * int(usable * 0.6))
     world.memory.without_files = "<directories>\nnothing is open\n</directories>"

@@ -266,11 +266,11 @@ async def test_a_refusal_for_length_is_answered_by_halves_too() -> None:
     def refuses_long(request: ModelRequest) -> Answer:
         if len(request.messages[1].text) > 1500:
             return ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")
-        return "- Part."
+        return "- ReplyPart."
 
     own = Chat(refuses_long)
     made = await summarise(own, messages=talk(10, 100))
-    assert (made.text, made.rung) == ("- Part.", "chunks")
+    assert (made.text, made.rung) == ("- ReplyPart.", "chunks")
 
 
 async def test_a_model_too_small_for_any_half_leads_to_the_extract() -> None:

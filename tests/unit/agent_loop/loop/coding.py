@@ -52,9 +52,9 @@ class CodingTools(Tools):
                 continue
             self._fate.step()
             yield CallStarted(call.id, call.name, call.arguments)
-            assert batch.nesting is not None
+            assert batch.code_access is not None
             for name in json.loads(call.arguments)["calls"]:
-                self.answers.append(await batch.nesting.answer(CodeCall(call.id, name, "{}")))
+                self.answers.append(await batch.code_access.answer(CodeCall(call.id, name, "{}")))
             self._fate.step()
             content = package(ToolStatus.OK, "ran", self._clock.now(), "UTC")
             tool_return = ToolReturn(call.id, call.name, ToolStatus.OK, content)

@@ -13,7 +13,7 @@ from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import open_requests
 from strata.agent_loop.loop.requests import View
-from strata.agent_loop.models.domain import Role
+from strata.agent_loop.models.domain import ChatRole
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink
 
@@ -89,7 +89,7 @@ def assert_a_provider_takes_it(world: LoopWorld) -> None:
     """What the model is shown has each call answered at once, and no return without its call."""
     waiting: list[str] = []
     for chat in View(5000).chats(world.recall.messages):
-        if chat.role is Role.TOOL:
+        if chat.role is ChatRole.TOOL:
             assert chat.tool_call_id in waiting
             waiting.remove(chat.tool_call_id)
             continue

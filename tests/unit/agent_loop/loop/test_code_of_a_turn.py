@@ -16,7 +16,7 @@ from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.nesting import MAX_NESTED_CALLS
+from strata.agent_loop.loop.nested_calls import MAX_NESTED_CALLS
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_APPROVED
@@ -162,7 +162,7 @@ async def test_what_strangers_wrote_taints_the_return_and_what_code_does_then() 
 
     assert [error is None for error in errors(coding)] == [True, True, True, True, False]
     assert str(errors(coding)[4]).startswith(NOT_APPROVED)
-    seen = [batch.seen.taint for batch in coding.batches]
+    seen = [batch.snapshot.taint for batch in coding.batches]
     assert seen == [(), (), (), (WEB,)]
     [code] = [part for m in world.recall.messages for part in m.tool_returns]
     assert code.taint == (WEB,)

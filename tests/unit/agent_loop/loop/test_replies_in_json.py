@@ -18,11 +18,11 @@ from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.replies_in_json import checked
 from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.models.domain import (
+    ChatRole,
     FinishReason,
     ModelEvent,
     ModelReply,
     ModelRequest,
-    Role,
     ToolCall,
     ToolCallDelta,
     ToolSchema,
@@ -139,8 +139,8 @@ async def test_invalid_reply_is_corrected_once_and_never_shown_or_stored() -> No
     first, second = world.model.requests
     assert list(second.messages[: len(first.messages)]) == list(first.messages)
     echo, correction = second.messages[len(first.messages) :]
-    assert (echo.role, echo.text) == (Role.ASSISTANT, INVALID)
-    assert correction.role is Role.USER
+    assert (echo.role, echo.text) == (ChatRole.ASSISTANT, INVALID)
+    assert correction.role is ChatRole.USER
     assert PROBLEM in correction.text
     assert second.response_format == first.response_format
 
@@ -324,7 +324,7 @@ async def test_v2_invalid_message_is_corrected_before_the_tool_runs() -> None:
     first, second = world.model.requests
     echo, correction = second.messages[len(first.messages) :]
     assert [call.name for call in echo.tool_calls] == [SEND_MESSAGE]
-    assert (correction.role, correction.tool_call_id) == (Role.TOOL, "call_1")
+    assert (correction.role, correction.tool_call_id) == (ChatRole.TOOL, "call_1")
     assert PROBLEM in correction.text
     assert len(world.tools.batches) == 1
     assert roles(world) == ["system", "user", "assistant", "tool"]

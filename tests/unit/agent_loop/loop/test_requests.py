@@ -40,9 +40,9 @@ from strata.agent_loop.loop.requests import (
 )
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     ImagePart,
     ReasoningPart,
-    Role,
     ShownImage,
     TextPart,
     ToolCall,
@@ -95,7 +95,7 @@ def test_whatever_is_left_out_pairs_stay_whole_and_the_newest_stays(
 def _shows(chat: ChatMessage, message: Message) -> bool:
     """Whether a message is shown, whole or cut."""
     kept = chat.text.partition("... [truncated")[0]
-    return chat.role is Role.USER and bool(chat.text) and message.text.startswith(kept)
+    return chat.role is ChatRole.USER and bool(chat.text) and message.text.startswith(kept)
 
 
 def test_what_no_compaction_can_take_out_is_cut_the_longest_text_first() -> None:
@@ -172,7 +172,7 @@ def test_roles_names_images_and_unknown_parts() -> None:
     )
     assert VIEW.chat(Message("message-1", MessageRole.APPROVAL, (OpaquePart(b""),))) == []
     (unknown,) = VIEW.chat(Message("message-1", MessageRole.USER, (OpaquePart(b""),)))
-    assert (unknown.role, unknown.content) == (Role.USER, ())
+    assert (unknown.role, unknown.content) == (ChatRole.USER, ())
 
 
 def test_a_summary_is_shown_as_the_packed_alert_of_the_specification() -> None:
@@ -182,7 +182,7 @@ def test_a_summary_is_shown_as_the_packed_alert_of_the_specification() -> None:
     )
     (shown,) = View(5000, "America/Los_Angeles").chat(summary)
 
-    assert shown.role is Role.USER
+    assert shown.role is ChatRole.USER
     assert shown.text == (
         '{"type": "system_alert", "message": "Note: prior messages have been hidden from view'
         " due to conversation memory constraints.\\nThe following is a summary of the previous"

@@ -173,7 +173,7 @@ async def test_a_summary_of_clean_messages_is_clean() -> None:
 async def test_what_tools_write_to_is_told_what_the_model_had_read() -> None:
     world = careful_world()
     await world.run(None, world.calls("reads", "edits"), world.calls("edits"), reply("Noted."))
-    assert [batch.seen.taint for batch in world.tools.batches] == [(), (WEB,)]
+    assert [batch.snapshot.taint for batch in world.tools.batches] == [(), (WEB,)]
 
 
 async def test_a_client_that_fetches_a_page_brings_text_of_strangers() -> None:
@@ -205,7 +205,7 @@ async def test_a_reply_is_judged_by_what_it_was_made_from_however_often_it_is_go
         sink = await world.run(replace(request, attempt=2), world.calls("acts"))
     assert sink.outcome.stop_reason is WAITS
     assert not acts(world)
-    assert {batch.seen.taint for batch in world.tools.batches} <= {(WEB,)}
+    assert {batch.snapshot.taint for batch in world.tools.batches} <= {(WEB,)}
 
 
 async def test_what_was_approved_is_written_under_the_taint_that_it_was_asked_under() -> None:
@@ -214,6 +214,6 @@ async def test_what_was_approved_is_written_under_the_taint_that_it_was_asked_un
     kept = [m for m in world.recall.messages if not m.tool_returns and not m.tool_calls]
     world.recall.messages = kept  # As if the page had left the window meanwhile.
     await world.run(with_answer(world, yes(asked(world))), reply("Noted."))
-    assert world.tools.batches[-1].seen.taint == (WEB,)
+    assert world.tools.batches[-1].snapshot.taint == (WEB,)
     returned: Message = world.recall.messages[-2]
     assert returned.tool_returns[0].status is ToolStatus.OK

@@ -77,10 +77,10 @@ async def test_calls_are_run_with_what_the_model_saw() -> None:
 
     first, second = world.tools.batches
     assert first.agent_type == "letta_v1_agent"
-    assert first.seen.block_revisions == {"human": 3, "persona": 1}
-    assert (first.seen.max_files_open, first.seen.file_view_chars) == (5, 15_000)
-    assert 0 < first.seen.max_memory_bytes < 32_000 * 3.2 * 0.75
-    assert second.seen.block_revisions == {"human": 4, "persona": 1}
+    assert first.snapshot.block_revisions == {"human": 3, "persona": 1}
+    assert (first.snapshot.max_files_open, first.snapshot.file_view_chars) == (5, 15_000)
+    assert 0 < first.snapshot.max_memory_bytes < 32_000 * 3.2 * 0.75
+    assert second.snapshot.block_revisions == {"human": 4, "persona": 1}
 
 
 @pytest.mark.parametrize("tool", ["edits", "open_files"])
@@ -109,7 +109,7 @@ async def test_after_a_refused_edit_the_next_builds_on_what_is_there_now() -> No
     world.tools.on_call = others_edit
     await world.run(None, world.calls("keyed"), world.calls("keyed"), reply("Done."))
 
-    revisions = [batch.seen.block_revisions["human"] for batch in world.tools.batches]
+    revisions = [batch.snapshot.block_revisions["human"] for batch in world.tools.batches]
     assert revisions == [3, 4]
 
 
@@ -191,8 +191,8 @@ async def test_repeated_call_is_sent_with_what_was_seen_the_first_time() -> None
     await world.run(replace(request, attempt=2), reply("Done."))
 
     first, second = world.tools.batches
-    assert first.seen == second.seen
-    assert (first.seen.block_revisions, first.seen.max_files_open) == ({"human": 3}, 5)
+    assert first.snapshot == second.snapshot
+    assert (first.snapshot.block_revisions, first.snapshot.max_files_open) == ({"human": 3}, 5)
     assert [call.name for call in second.calls] == ["keyed", "open_files"]
 
 
@@ -216,4 +216,4 @@ async def test_block_that_the_reply_itself_made_was_not_seen(operation: str) -> 
     await world.run(replace(request, attempt=2), reply("Done."))
 
     assert [call.name for call in world.tools.batches[1].calls] == ["keyed"]
-    assert world.tools.batches[1].seen.block_revisions == {"persona": 1}
+    assert world.tools.batches[1].snapshot.block_revisions == {"persona": 1}

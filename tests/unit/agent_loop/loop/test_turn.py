@@ -258,7 +258,7 @@ async def test_model_errors_end_the_run_with_a_reason(
 async def test_broken_stream_is_begun_anew_twice_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("strata.agent_loop.loop.asking._FIRST_DELAY", 0.0)
+    monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
     world = LoopWorld()
     broken = ModelError(ModelErrorKind.CUT_OFF, "cut")
     sink = await world.run(None, broken, broken, reply("Whole."))
@@ -273,7 +273,7 @@ async def test_broken_stream_is_begun_anew_twice_and_no_more(
 async def test_tokens_of_a_reply_that_broke_off_are_counted_by_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("strata.agent_loop.loop.asking._FIRST_DELAY", 0.0)
+    monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
     world = LoopWorld()
     broken = ModelError(ModelErrorKind.CUT_OFF, "cut")
     sink = await world.run(None, broken, reply("Whole."))

@@ -27,7 +27,7 @@ from strata.agent_loop.domain.messages import (
 from strata.agent_loop.domain.runs import (
     DocumentLines,
     DocumentRange,
-    Outcome,
+    RunOutcome,
     RunRequest,
     TranscriptRange,
 )
@@ -441,7 +441,7 @@ class Sink:
         return [type(event).__name__ for event in self.events]
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """How the run ended."""
         assert len(self.of(RunFinished)) == 1
         last = self.events[-1]

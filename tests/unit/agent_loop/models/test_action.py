@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_json import nested
-from strata.agent_loop.models.action import Action, MessageStream, parse
+from strata.agent_loop.models.action import MessageStream, ModelAction, parse
 from strata.shared.json_stream import StringDecoder
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -61,7 +61,7 @@ def test_other_actions_show_nothing() -> None:
     ],
 )
 def test_an_action_is_found(text: str) -> None:
-    assert parse(text) == Action("a", '{"x": 1}')
+    assert parse(text) == ModelAction("a", '{"x": 1}')
 
 
 def test_raw_line_breaks_in_strings_are_forgiven() -> None:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     EndpointType,
     ImageDetail,
     ImagePart,
     ModelRequest,
-    Role,
     TextPart,
 )
 from strata.agent_loop.models.image_tokens import image_tokens, shown
@@ -59,6 +59,6 @@ def test_image_of_unknown_size_counts_as_a_large_one() -> None:
 
 @given(st.sampled_from(sorted(DIALECTS)), SIDES, SIDES)
 def test_images_are_part_of_an_estimated_usage(kind: EndpointType, width: int, height: int) -> None:
-    message = ChatMessage(Role.USER, (TextPart(""), shown(kind, image(width, height))))
+    message = ChatMessage(ChatRole.USER, (TextPart(""), shown(kind, image(width, height))))
     usage = estimate_usage(ModelRequest([message]), "", kind)
     assert abs(usage.prompt_tokens - image_tokens(kind, image(width, height))) <= 1

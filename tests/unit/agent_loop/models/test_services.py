@@ -14,11 +14,11 @@ from doubles import openai_dialect, services
 from strata.agent_loop.models import openai_wire
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     JsonReply,
     ModelRequest,
     ModelSettings,
     ReasoningPart,
-    Role,
     TextPart,
     ToolCall,
     ToolChoice,
@@ -33,7 +33,7 @@ SERVICES = [preset.name for preset in PRESETS.values() if preset.dialect == "ope
 MODELS = ["m", "reasons", "mistralai/m"]
 SCHEMA = {"type": "object", "properties": {"reply": {"type": "string"}}}
 CALLING = ChatMessage(
-    Role.ASSISTANT,
+    ChatRole.ASSISTANT,
     (ReasoningPart("I should look."), TextPart("Looking.")),
     (ToolCall("call_" + "a" * 24, "a", "{}"),),
 )
@@ -116,7 +116,7 @@ def test_ids_of_a_fixed_length_are_unique_and_stay_the_same(ids: list[str]) -> N
     wire_ids = [call.id for message in sent for call in message.tool_calls]
     assert all(map(pattern.fullmatch, wire_ids))
     assert len(set(wire_ids)) == len(ids)
-    assert [m.tool_call_id for m in sent if m.role is Role.TOOL] == wire_ids
+    assert [m.tool_call_id for m in sent if m.role is ChatRole.TOOL] == wire_ids
     half = repair(conversation[: len(conversation) // 4 * 2], 9)
     assert half == sent[: len(half)]
 

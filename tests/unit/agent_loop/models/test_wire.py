@@ -14,6 +14,7 @@ from image_samples import png
 from strata.agent_loop.models import anthropic_wire, openai_wire, responses_wire
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ChatRole,
     EndpointType,
     ImageDetail,
     ImagePart,
@@ -21,7 +22,6 @@ from strata.agent_loop.models.domain import (
     ModelSettings,
     PromptPart,
     ReasoningPart,
-    Role,
     ShownImage,
     TextPart,
     ToolCall,
@@ -69,13 +69,13 @@ IMAGES = st.builds(
 
 @st.composite
 def messages(draw: st.DrawFn) -> ChatMessage:
-    role = draw(st.sampled_from(Role))
+    role = draw(st.sampled_from(ChatRole))
     content: list[PromptPart] = [TextPart(draw(TEXTS))]
-    if role in (Role.TOOL, Role.USER):
+    if role in (ChatRole.TOOL, ChatRole.USER):
         content += draw(st.lists(IMAGES, max_size=2))
-    if role is Role.TOOL:
+    if role is ChatRole.TOOL:
         return ChatMessage(role, tuple(content), tool_call_id=draw(IDS))
-    if role is not Role.ASSISTANT:
+    if role is not ChatRole.ASSISTANT:
         return ChatMessage(role, tuple(content))
     thoughts = draw(st.lists(THOUGHTS, max_size=2))
     calls = draw(st.lists(CALLS, max_size=3))
@@ -98,7 +98,7 @@ def test_every_call_is_followed_by_its_return(conversation: Sequence[ChatMessage
     waiting: list[str] = []
     seen: set[str] = set()
     for message in repair(conversation):
-        if message.role is Role.TOOL:
+        if message.role is ChatRole.TOOL:
             assert message.tool_call_id == waiting.pop(0)
             continue
         assert not waiting
@@ -115,8 +115,8 @@ def test_what_was_sent_stays_the_same_when_messages_are_added(
     before: list[ChatMessage], after: list[ChatMessage]
 ) -> None:
     """The provider's prompt cache depends on it. Unanswered calls at the end may be answered."""
-    first = [m for m in repair(before) if m.role is not Role.TOOL]
-    second = [m for m in repair([*before, *after]) if m.role is not Role.TOOL]
+    first = [m for m in repair(before) if m.role is not ChatRole.TOOL]
+    second = [m for m in repair([*before, *after]) if m.role is not ChatRole.TOOL]
     assert second[: len(first)] == first
 
 
@@ -141,7 +141,7 @@ def test_every_image_is_sent_once_in_order_by_both_dialects(
 
 def test_image_without_text_is_a_message() -> None:
     image = ShownImage(ImagePart("image/png", data=png()), 1)
-    sent = repair([ChatMessage(Role.USER, (TextPart(" "), image))])
+    sent = repair([ChatMessage(ChatRole.USER, (TextPart(" "), image))])
     assert [message.images for message in sent] == [(image,)]
 
 
@@ -151,7 +151,7 @@ def test_openai_gets_images_of_returns_after_all_returns_of_the_reply() -> None:
     conversation = [
         ChatMessage.user("u"),
         ChatMessage.assistant("", calls),
-        ChatMessage(Role.TOOL, (TextPart("r"), image), tool_call_id="1"),
+        ChatMessage(ChatRole.TOOL, (TextPart("r"), image), tool_call_id="1"),
         ChatMessage.tool("2", "s"),
         ChatMessage.assistant("I see."),
     ]
@@ -229,8 +229,8 @@ def test_the_structured_mode_writes_alternating_text(
     conversation: Sequence[ChatMessage], choice: ToolChoice
 ) -> None:
     rendered = render([ChatMessage.system("s"), ChatMessage.user("u"), *conversation], TOOLS)
-    assert rendered[0].role is Role.SYSTEM
-    assert {message.role for message in rendered[1:]} <= {Role.USER, Role.ASSISTANT}
+    assert rendered[0].role is ChatRole.SYSTEM
+    assert {message.role for message in rendered[1:]} <= {ChatRole.USER, ChatRole.ASSISTANT}
     assert not any(message.tool_calls for message in rendered)
     assert_sendable([message.text for message in rendered])
 
@@ -250,8 +250,8 @@ def test_a_return_finds_the_latest_call_with_its_id() -> None:
             ChatMessage.tool("call_0", "second"),
         ]
     )
-    assert [m.text for m in sent if m.role is Role.TOOL] == ["first", "second"]
-    assert [m.tool_call_id for m in sent if m.role is Role.TOOL] == ["call_0", "call_0_2"]
+    assert [m.text for m in sent if m.role is ChatRole.TOOL] == ["first", "second"]
+    assert [m.tool_call_id for m in sent if m.role is ChatRole.TOOL] == ["call_0", "call_0_2"]
 
 
 def test_an_unanswered_call_is_answered_honestly() -> None:
@@ -264,7 +264,7 @@ def test_blank_user_message_keeps_its_place_as_placeholder(text: str) -> None:
     sent = repair(
         [ChatMessage.user("Hi."), ChatMessage.assistant("Hello."), ChatMessage.user(text)]
     )
-    assert [message.role for message in sent] == [Role.USER, Role.ASSISTANT, Role.USER]
+    assert [message.role for message in sent] == [ChatRole.USER, ChatRole.ASSISTANT, ChatRole.USER]
     assert sent[-1].text == BLANK_MESSAGE
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from strata.agent_loop.models.streaming import RetryPolicy
 
 
-class Connection(Protocol):
+class EndpointConnection(Protocol):
     """The open connections to one address, shared by everything that calls a model there.
 
     Keys come with the calls, so that projects and agents with keys of their own share it.
@@ -48,7 +48,7 @@ class Connection(Protocol):
 class Adapter(Protocol):
     """The module that speaks a wire protocol. It may import an SDK, which takes a second."""
 
-    def connect(self, base_url: str) -> Connection:
+    def connect(self, base_url: str) -> EndpointConnection:
         """Returns connections to an address; an empty one stands for the provider's own."""
         ...
 

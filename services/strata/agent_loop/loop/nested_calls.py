@@ -21,7 +21,7 @@ from strata.agent_loop.domain.tools import (
     CallFinished,
     CodeAnswer,
     CodeCall,
-    Seen,
+    PromptSnapshot,
     ToolBatch,
     ToolResult,
 )
@@ -38,45 +38,45 @@ from strata.shared.tool_catalogue import ToolEffect
 
 if TYPE_CHECKING:
     from strata.agent_loop.domain.journal import StepRecord
-    from strata.agent_loop.loop.tooling import ToolContext
+    from strata.agent_loop.loop.step_calls import ToolContext
 
 MAX_NESTED_CALLS = 50
 """Calls of tools that one call's code may make, refused ones included."""
 _SHOWN = 500
 
-Known: TypeAlias = tuple[list[NestedCall], list[ToolResult]]
+NestedState: TypeAlias = tuple[list[NestedCall], list[ToolResult]]
 """Calls that code made, and the results that are known of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class StateBeforeCode:
     """What there was before code made its first call.
 
     Attributes:
         calls: The calls of the run, and of the reply, the one that runs the code last.
         tainted: There is text of strangers in the turn.
-        seen: What its calls go by.
+        snapshot: What its calls go by.
     """
 
     calls: tuple[Called, ...]
     tainted: bool
-    seen: Seen
+    snapshot: PromptSnapshot
 
 
 class NestedCalls:
     """The calls of the code of one call.
 
     Args:
-        bench: What they are run with.
+        context: What they are run with.
         record: The reply.
         parent: The call whose code makes them.
         before: What there was before.
     """
 
     def __init__(
-        self, bench: ToolContext, record: StepRecord, parent: ToolCall, before: Before
+        self, context: ToolContext, record: StepRecord, parent: ToolCall, before: StateBeforeCode
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._record = record
         self._parent = parent
         self._before = before
@@ -85,7 +85,7 @@ class NestedCalls:
         self._ids = {call.id for call in record.reply.tool_calls}
 
     @property
-    def known(self) -> Known:
+    def known(self) -> NestedState:
         """The calls so far, one that is under way as UNKNOWN; and the results."""
         return list(self._made), list(self._results)
 
@@ -104,10 +104,10 @@ class NestedCalls:
             )
         call = ToolCall(self._id(number), storable(asked.name), storable(asked.arguments))
         history = [*self._before.calls, *(Called(c.name) for c in self._made if not c.refused)]
-        verdict = self._bench.rules.judge_nested(
+        verdict = self._context.rules.judge_nested(
             call,
             history,
-            self._bench.toolset,
+            self._context.toolset,
             tainted=self._before.tainted or bool(self._taint) or self._foreseen(),
         )
         call = runnable(replace(call, arguments=verdict.arguments))
@@ -115,13 +115,15 @@ class NestedCalls:
             self._made.append(_shown(call, ToolStatus.FAILED, refused=True))
             return CodeAnswer(error=verdict.refusal)
         effect = self._effect(call)
-        bench, step = self._bench, self._record.step
+        context, step = self._context, self._record.step
         nested = NestedRecord(self._parent.id, call)
-        await until_available(lambda: bench.journal.nest(bench.key, step, nested, number, effect))
+        await until_available(
+            lambda: context.journal.nest(context.key, step, nested, number, effect)
+        )
         # So it stays if nobody waits for its end.
         self._made.append(_shown(call, ToolStatus.UNKNOWN))
         result = without_images(await self._run(call))
-        await until_available(lambda: bench.journal.record(bench.key, step, [result]))
+        await until_available(lambda: context.journal.record(context.key, step, [result]))
         self._results.append(result)
         self._made[-1] = _shown(call, result.tool_return.status)
         return _answer(result)
@@ -132,7 +134,7 @@ class NestedCalls:
         started = False
         while True:
             try:
-                async with aclosing(self._bench.tools.execute(batch)) as events:
+                async with aclosing(self._context.tools.execute(batch)) as events:
                     async for event in events:
                         if isinstance(event, CallFinished):
                             return event.result
@@ -152,24 +154,24 @@ class NestedCalls:
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _batch(self, call: ToolCall) -> ToolBatch:
-        bench, record = self._bench, self._record
-        key = bench.key
-        seen = self._before.seen.after(self._results)
+        context, record = self._context, self._record
+        key = context.key
+        snapshot = self._before.snapshot.after(self._results)
         return ToolBatch(
             agent_id=key.agent_id,
             conversation_id=key.conversation_id,
             run_id=key.run_id,
             step_id=record.step_id,
             model=record.model,
-            timezone=bench.agent.timezone,
+            timezone=context.agent.timezone,
             calls=[call],
             idempotency_keys={call.id: idempotency_key(key.run_id, record.step, call.id)},
-            allowed=bench.toolset.callable.names,
-            agent_type=bench.agent.type.value,
+            allowed=context.toolset.callable.names,
+            agent_type=context.agent.type.value,
             # What a call returned, the code may have put into this one.
-            seen=replace(seen, taint=taint_of(seen.taint, self._taint)),
+            snapshot=replace(snapshot, taint=taint_of(snapshot.taint, self._taint)),
             message_id=record.message_id,
-            group=bench.group,
+            group=context.group,
         )
 
     @property
@@ -178,15 +180,17 @@ class NestedCalls:
 
     def _foreseen(self) -> bool:
         # As for calls of a reply: what a tool is known for counts, whatever it has returned.
-        toolset = self._bench.toolset
-        return any(toolset.strangers(call.name) for call in self._made if not call.refused)
+        toolset = self._context.toolset
+        return any(toolset.untrusted_labels(call.name) for call in self._made if not call.refused)
 
     def _effect(self, call: ToolCall) -> ToolEffect:
-        tool = self._bench.toolset.find(call.name)
+        tool = self._context.toolset.find(call.name)
         return tool.replay_effect if tool is not None else ToolEffect.UNDECLARED
 
     def _own(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
-        return own_result(call, status, text, self._bench.clock.now(), self._bench.agent.timezone)
+        return own_result(
+            call, status, text, self._context.clock.now(), self._context.agent.timezone
+        )
 
     def _id(self, number: int) -> str:
         call_id = f"{self._parent.id}/{number}"
@@ -195,7 +199,7 @@ class NestedCalls:
         return call_id
 
 
-def recorded(parent_id: str, records: Iterable[NestedRecord]) -> Known:
+def recorded(parent_id: str, records: Iterable[NestedRecord]) -> NestedState:
     """Returns what the ledger knows of the calls of code that was lost."""
     own_records = [record for record in records if record.parent_id == parent_id]
     made = [

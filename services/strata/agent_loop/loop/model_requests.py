@@ -43,7 +43,7 @@ from strata.agent_loop.loop.replies_in_json import (
 from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request, view_of
 from strata.agent_loop.loop.token_budget import (
     MESSAGES_SHARE,
-    Gauge,
+    TokenBudget,
     compaction_helps,
     files_excess,
 )
@@ -118,7 +118,7 @@ class CloseFiles(Protocol):
         ...
 
 
-class Asker:
+class ModelRequester:
     """Asks one agent's model.
 
     Attributes:
@@ -247,7 +247,7 @@ class Asker:
     def _measure(self) -> None:
         """Begins with what is known of the model that is asked from now on."""
         settings = self._chain.current.settings
-        self._gauge = Gauge(self._tokens, settings, self._agent.id)
+        self._token_budget = TokenBudget(self._tokens, settings, self._agent.id)
         self._view = view_of(settings, self._agent, json_replies=self._json_replies)
         self._read = False
 
@@ -263,11 +263,11 @@ class Asker:
             try:
                 reply = await attempt.run(fitted)
             except asyncio.CancelledError:
-                self.usage += attempt.usage(self._gauge, fitted)
+                self.usage += attempt.usage(self._token_budget, fitted)
                 raise
             except ModelError as error:
                 # A request that was refused costs nothing.
-                broken = attempt.usage(self._gauge, fitted) if attempt.started else Usage()
+                broken = attempt.usage(self._token_budget, fitted) if attempt.started else Usage()
                 await self.count(broken, name.message_id, self._chain.handle)
                 if error.kind is ModelErrorKind.CONTEXT_OVERFLOW:
                     overflows += 1
@@ -280,7 +280,7 @@ class Asker:
                 if error.kind in _ABOUT_IMAGES and any(m.images for m in fitted.request.messages):
                     # An image stays in the window: it must not make every later turn fail.
                     self._view = replace(self._view, without_images=_IMAGES_REFUSED)
-                    whole = self._fit(window, offer, self._gauge.max_bytes)
+                    whole = self._fit(window, offer, self._token_budget.max_bytes)
                     await self._restart(name, f"{WITHOUT_IMAGES} {error.message}")
                     continue
                 restarts += 1
@@ -291,7 +291,7 @@ class Asker:
                 await self._sleep(_delay(restarts, error))
                 continue
             await self.count(reply.usage, name.message_id, self._chain.handle)
-            self._gauge.observe(fitted.size, reply.usage)
+            self._token_budget.observe(fitted.size, reply.usage)
             if not reply.is_empty:
                 result = checked(reply, offer)
                 if not result.problem:
@@ -376,25 +376,25 @@ class Asker:
         return self._chain.current
 
     @property
-    def gauge(self) -> Gauge:
+    def token_budget(self) -> TokenBudget:
         """How full the windows of the model that is asked are."""
-        return self._gauge
+        return self._token_budget
 
     async def _prepare(self, window: WorkingWindow, offer: Offer) -> FittedRequest:
         if not self._read:
-            self._gauge.read(window.counted, offer.tools, self._view)
+            self._token_budget.read(window.counted, offer.tools, self._view)
             self._read = True
-        await self._leave_space(window, offer, self._gauge.max_bytes)
+        await self._leave_space(window, offer, self._token_budget.max_bytes)
         fixed = _fixed_bytes(window, offer)
-        if self._gauge.least(fixed) > self._chain.current.settings.context_window:
+        if self._token_budget.least(fixed) > self._chain.current.settings.context_window:
             text, size = window.messages[0].text, self._chain.current.settings.context_window
-            parts = system_parts(text, offer.schemas, self._gauge.least)
+            parts = system_parts(text, offer.schemas, self._token_budget.least)
             raise system_prompt_too_large(parts, size)
-        fitted = self._fit(window, offer, self._gauge.max_bytes)
-        if fitted.whole_size <= self._gauge.max_bytes:
+        fitted = self._fit(window, offer, self._token_budget.max_bytes)
+        if fitted.whole_size <= self._token_budget.max_bytes:
             return fitted
-        await self._make_space(window, offer, self._gauge.max_bytes)
-        return self._fit(window, offer, self._gauge.max_bytes)
+        await self._make_space(window, offer, self._token_budget.max_bytes)
+        return self._fit(window, offer, self._token_budget.max_bytes)
 
     async def _smaller(
         self, window: WorkingWindow, offer: Offer, refused: FittedRequest, overflows: int
@@ -416,11 +416,11 @@ class Asker:
     ) -> StepFailedError:
         """Returns how a step ends whose smallest request the provider refused as too long."""
         fixed, size = _fixed_bytes(window, offer), self._chain.current.settings.context_window
-        most = self._gauge.estimate(fixed) * _MOST_UNDERESTIMATED
+        most = self._token_budget.estimate(fixed) * _MOST_UNDERESTIMATED
         if fixed < refused.size * (1.0 - MESSAGES_SHARE) or most < size:
             return from_model_error(error)
         # The messages are not the reason: memory has more tokens than its bytes let expect.
-        parts = system_parts(window.messages[0].text, offer.schemas, self._gauge.estimate)
+        parts = system_parts(window.messages[0].text, offer.schemas, self._token_budget.estimate)
         return system_prompt_too_large(parts, size, refusal=error.message)
 
     async def _leave_space(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
@@ -447,7 +447,11 @@ class Asker:
         window.compacted(done.window)
         after = self._view.size(window.messages) + tools_bytes(offer.schemas)
         await self._sink.emit(
-            WindowCompacted(done.summary, self._gauge.estimate(before), self._gauge.estimate(after))
+            WindowCompacted(
+                done.summary,
+                self._token_budget.estimate(before),
+                self._token_budget.estimate(after),
+            )
         )
 
     def _fit(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> FittedRequest:
@@ -456,7 +460,7 @@ class Asker:
     def _sent(
         self, name: StepName, window: WorkingWindow, fitted: FittedRequest
     ) -> ModelRequestSent:
-        prompt_tokens, ratio = self._gauge.estimate(fitted.size), self._gauge.ratio
+        prompt_tokens, ratio = self._token_budget.estimate(fitted.size), self._token_budget.ratio
         before = window.read_text if self._sent_system is None else self._sent_system
         digest = digest_request(fitted.request, window.messages, ratio, before)
         self._sent_system = fitted.request.messages[0].text
@@ -476,7 +480,7 @@ def _fixed_bytes(window: WorkingWindow, offer: Offer) -> int:
 class _Attempt:
     """One request. `started` tells whether anything of the reply had come when it failed."""
 
-    def __init__(self, asker: Asker, name: StepName, offer: Offer) -> None:
+    def __init__(self, asker: ModelRequester, name: StepName, offer: Offer) -> None:
         self.started = False
         self._asker = asker
         self._held = HeldPieces(offer)
@@ -486,13 +490,13 @@ class _Attempt:
         self._received_bytes = 0
         self._reported = Usage()
 
-    def usage(self, gauge: Gauge, fitted: FittedRequest) -> Usage:
+    def usage(self, token_budget: TokenBudget, fitted: FittedRequest) -> Usage:
         """Returns what the request has cost so far: as the provider reports it, or an estimate."""
         if self._reported != Usage():
             return self._reported
         return Usage(
-            prompt_tokens=gauge.estimate(fitted.size),
-            completion_tokens=gauge.estimate(self._received_bytes),
+            prompt_tokens=token_budget.estimate(fitted.size),
+            completion_tokens=token_budget.estimate(self._received_bytes),
             estimated=True,
         )
 

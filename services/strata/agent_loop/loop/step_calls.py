@@ -17,7 +17,7 @@ from strata.agent_loop.domain.tools import (
     CallStarted,
     CodeAnswer,
     CodeCall,
-    Nesting,
+    CodeToolAccess,
     OlderLines,
     ToolBatch,
     ToolResult,
@@ -25,7 +25,14 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.agent_loop.loop.calls import runnable
 from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
-from strata.agent_loop.loop.nesting import Before, Known, NestedCalls, joined, labels_in, recorded
+from strata.agent_loop.loop.nested_calls import (
+    NestedCalls,
+    NestedState,
+    StateBeforeCode,
+    joined,
+    labels_in,
+    recorded,
+)
 from strata.agent_loop.loop.packaging import (
     NOT_STARTED,
     OUTCOME_UNKNOWN,
@@ -34,7 +41,7 @@ from strata.agent_loop.loop.packaging import (
 )
 from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import EventSink, Journal, Tools
-from strata.agent_loop.loop.ruling import StepRules, Verdict
+from strata.agent_loop.loop.turn_rules import CallVerdict, StepRules
 from strata.agent_loop.models.domain import ModelReply, ToolCall
 from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
@@ -70,7 +77,7 @@ class StepCalls:
     not lost by that.
 
     Args:
-        bench: What they are run with.
+        context: What they are run with.
         record: The reply; with the results of an earlier dispatch, if it was resumed.
         resumed: Whether an earlier dispatch may have started the calls.
         known_results: Results of calls that are not run, by call id.
@@ -78,13 +85,13 @@ class StepCalls:
 
     def __init__(
         self,
-        bench: ToolContext,
+        context: ToolContext,
         record: StepRecord,
         *,
         resumed: bool,
         known_results: Mapping[str, ToolResult] | None = None,
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._record = record
         self._resumed = resumed
         self._known_results = known_results or {}
@@ -95,7 +102,7 @@ class StepCalls:
         self._code: dict[str, NestedCalls] = {}
         # Calls before the one that is run in turn, and whether there is text of strangers by then.
         self._turn: tuple[list[Called], bool] = ([], False)
-        self._in_turn = bench.rules.in_turn and len(record.reply.tool_calls) > 1
+        self._in_turn = context.rules.in_turn and len(record.reply.tool_calls) > 1
         self._verdicts = {} if self._in_turn else self._judge_all()
 
     @property
@@ -119,16 +126,16 @@ class StepCalls:
     async def journal(self) -> None:
         """Writes the reply down before any of its calls runs; not if none can be run."""
         # What is refused does not count, so the first that runs is judged by the history before.
-        before, calls = self._bench.rules.history, self._waiting()
-        tainted = self._bench.rules.tainted
+        before, calls = self._context.rules.history, self._waiting()
+        tainted = self._context.rules.tainted
         verdicts = (
             self._verdicts.get(call.id) or self._judge(call, before, tainted=tainted)
             for call in calls
         )
         if any(verdict.refusal is None for verdict in verdicts) and not self._resumed:
-            bench, record = self._bench, self._record
+            context, record = self._context, self._record
             # A reply that was paid for: it is kept until it can be written down.
-            await until_available(lambda: bench.journal.open_step(bench.key, record))
+            await until_available(lambda: context.journal.open_step(context.key, record))
 
     async def run(self) -> None:
         """Brings every call to a result.
@@ -184,31 +191,31 @@ class StepCalls:
     def _unanswered(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         return [call for call in calls if call.id not in self._results]
 
-    def _judge_all(self) -> dict[str, Verdict]:
-        rules, verdicts = self._bench.rules, {}
+    def _judge_all(self) -> dict[str, CallVerdict]:
+        rules, verdicts = self._context.rules, {}
         before, tainted = list(rules.history), rules.tainted
         for call in self._record.reply.tool_calls:
             if call.id in self._known_results:
                 tool_return = self._known_results[call.id].tool_return
-                verdicts[call.id] = Verdict(call.arguments)
+                verdicts[call.id] = CallVerdict(call.arguments)
                 before += made_by(tool_return)
                 tainted = tainted or bool(taint_of(labels_in(self._known_results[call.id])))
                 continue
             verdicts[call.id] = self._judge(call, before, tainted=tainted)
             if verdicts[call.id].refusal is None:
                 before.append(Called(call.name))
-                tainted = tainted or rules.taints(call, self._bench.toolset)
+                tainted = tainted or rules.taints(call, self._context.toolset)
         return verdicts
 
-    def _judge(self, call: ToolCall, before: Sequence[Called], *, tainted: bool) -> Verdict:
-        bench, reply = self._bench, self._record.reply
+    def _judge(self, call: ToolCall, before: Sequence[Called], *, tainted: bool) -> CallVerdict:
+        context, reply = self._context, self._record.reply
         last = call is reply.tool_calls[-1]
-        return bench.rules.judge(
-            call, before, bench.toolset, reply.finish_reason, last=last, tainted=tainted
+        return context.rules.judge(
+            call, before, context.toolset, reply.finish_reason, last=last, tainted=tainted
         )
 
     async def _run_in_turn(self) -> None:
-        before, tainted = list(self._bench.rules.history), self._bench.rules.tainted
+        before, tainted = list(self._context.rules.history), self._context.rules.tainted
         maybe_ran, known = self._resumed, set(self._results)
         for call in self._record.reply.tool_calls:
             self._verdicts[call.id] = self._judge(call, before, tainted=tainted)
@@ -228,7 +235,7 @@ class StepCalls:
             # What it returned counts here, such as a memory; and what its tool is known for, as
             # when it was decided whom to ask.
             own = () if tool_return.provenance is None else (tool_return.provenance,)
-            foreseen = runs and self._bench.rules.taints(call, self._bench.toolset)
+            foreseen = runs and self._context.rules.taints(call, self._context.toolset)
             tainted = tainted or foreseen or bool(taint_of(own, tool_return.taint))
 
     async def _answer_without_running(self, call: ToolCall, *, maybe_ran: bool) -> None:
@@ -247,8 +254,8 @@ class StepCalls:
         if keep or status is ToolStatus.UNKNOWN:
             self._unrecorded.append(result)
         if call.id not in self._started:
-            await self._bench.sink.emit(ToolStarted(call.id, call.name, call.arguments))
-        await self._bench.sink.emit(ToolFinished(result))
+            await self._context.sink.emit(ToolStarted(call.id, call.name, call.arguments))
+        await self._context.sink.emit(ToolFinished(result))
 
     async def _execute(self, calls: Sequence[ToolCall]) -> None:
         """Sends calls to the executor until each has a result, or an outcome that is not known."""
@@ -261,7 +268,7 @@ class StepCalls:
                 await self._give_verdicts(error, self._unanswered(calls), defects)
                 if not self._unanswered(calls):
                     return
-                run_id = self._bench.key.run_id
+                run_id = self._context.key.run_id
                 _log.warning("calls are sent again", run_id=run_id, error=repr(error))
                 defects += not passes(error)
                 await self._flush()
@@ -272,13 +279,13 @@ class StepCalls:
                     await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
 
     async def _run_batch(self, calls: Sequence[ToolCall]) -> None:
-        async with aclosing(self._bench.tools.execute(self._batch(calls))) as events:
+        async with aclosing(self._context.tools.execute(self._batch(calls))) as events:
             async for event in events:
                 if isinstance(event, CallStarted):
                     again = event.tool_call_id in self._started
                     self._started.add(event.tool_call_id)
                     if not again:
-                        await self._bench.sink.emit(
+                        await self._context.sink.emit(
                             ToolStarted(event.tool_call_id, event.name, event.arguments)
                         )
                 else:
@@ -307,7 +314,7 @@ class StepCalls:
         result = joined(result, *self._nested(call_id))
         self._results[call_id] = result
         self._unrecorded.append(result)
-        await self._bench.sink.emit(ToolFinished(result))
+        await self._context.sink.emit(ToolFinished(result))
         # What cannot be repeated is written down at once, unless all is about to be.
         call = next((c for c in self._record.reply.tool_calls if c.id == call_id), None)
         if call is not None and not self._effect(call).repeatable and self._waiting():
@@ -316,19 +323,19 @@ class StepCalls:
     async def _flush(self) -> None:
         if self._unrecorded:
             results, self._unrecorded = self._unrecorded, []
-            bench, step = self._bench, self._record.step
-            await until_available(lambda: bench.journal.record(bench.key, step, results))
+            context, step = self._context, self._record.step
+            await until_available(lambda: context.journal.record(context.key, step, results))
 
     def _effect(self, call: ToolCall) -> ToolEffect:
         return self._record.effects.get(call.id, ToolEffect.UNDECLARED)
 
     def _own(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
-        bench, (made, results) = self._bench, self._nested(call.id)
+        context, (made, results) = self._context, self._nested(call.id)
         text = with_calls(text, made)
-        result = own_result(call, status, text, bench.clock.now(), bench.agent.timezone)
+        result = own_result(call, status, text, context.clock.now(), context.agent.timezone)
         return joined(result, made, results)
 
-    def _nested(self, call_id: str) -> Known:
+    def _nested(self, call_id: str) -> NestedState:
         code = self._code.get(call_id)
         return code.known if code is not None else recorded(call_id, self._record.nested)
 
@@ -337,13 +344,13 @@ class StepCalls:
         if code is None:
             calls = self._record.reply.tool_calls
             parent = next(call for call in calls if call.id == asked.parent_id)
-            code = NestedCalls(self._bench, self._record, parent, self._before(parent))
+            code = NestedCalls(self._context, self._record, parent, self._before(parent))
             self._code[parent.id] = code
         return await code.answer(asked)
 
-    def _before(self, parent: ToolCall) -> Before:
+    def _before(self, parent: ToolCall) -> StateBeforeCode:
         """What there is before the code of a call: all that runs beside it counts as before it."""
-        (before, tainted), rules = self._turn, self._bench.rules
+        (before, tainted), rules = self._turn, self._context.rules
         if not self._in_turn:
             before, tainted = list(rules.history), rules.tainted
             for call in self._record.reply.tool_calls:
@@ -351,31 +358,33 @@ class StepCalls:
                     continue
                 known = self._results.get(call.id)
                 before += [Called(call.name)] if known is None else made_by(known.tool_return)
-                tainted = tainted or rules.taints(call, self._bench.toolset)
-        seen = self._record.seen.after(self._results.values())
-        return Before((*before, Called(parent.name)), tainted, seen)
+                tainted = tainted or rules.taints(call, self._context.toolset)
+        snapshot = self._record.snapshot.after(self._results.values())
+        return StateBeforeCode((*before, Called(parent.name)), tainted, snapshot)
 
     def _batch(self, calls: Sequence[ToolCall]) -> ToolBatch:
         code = any(call.name in CODE_TOOLS for call in calls)
-        key, record = self._bench.key, self._record
+        key, record = self._context.key, self._record
         return ToolBatch(
             agent_id=key.agent_id,
             conversation_id=key.conversation_id,
             run_id=key.run_id,
             step_id=record.step_id,
             model=record.model,
-            timezone=self._bench.agent.timezone,
+            timezone=self._context.agent.timezone,
             calls=[runnable(replace(c, arguments=self._verdicts[c.id].arguments)) for c in calls],
             idempotency_keys={
                 call.id: idempotency_key(key.run_id, record.step, call.id) for call in calls
             },
-            allowed=self._bench.toolset.names,
-            agent_type=self._bench.agent.type.value,
-            seen=record.seen.after(self._results.values()),
+            allowed=self._context.toolset.names,
+            agent_type=self._context.agent.type.value,
+            snapshot=record.snapshot.after(self._results.values()),
             message_id=record.message_id,
-            group=self._bench.group,
-            nesting=Nesting(self._bench.toolset.callable, self._answer_code) if code else None,
-            older_lines=self._bench.older_lines,
+            group=self._context.group,
+            code_access=CodeToolAccess(self._context.toolset.callable, self._answer_code)
+            if code
+            else None,
+            older_lines=self._context.older_lines,
         )
 
 

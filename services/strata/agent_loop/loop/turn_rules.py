@@ -60,7 +60,7 @@ _REPEATED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CallVerdict:
     """What becomes of a call.
 
     Attributes:
@@ -154,7 +154,7 @@ class TurnRules:
         """
         # A release that did not write them down had none but the default ones.
         rules = self._default if record.rules is None else record.rules
-        solver, tainted = ToolRulesSolver(rules), bool(record.seen.taint)
+        solver, tainted = ToolRulesSolver(rules), bool(record.snapshot.taint)
         return StepRules(
             solver,
             tuple(self._history),
@@ -272,7 +272,7 @@ class StepRules:
     @staticmethod
     def taints(call: ToolCall, toolset: ToolSet) -> bool:
         """Says whether strangers write what a call returns, whatever that will be."""
-        return bool(toolset.strangers(call.name))
+        return bool(toolset.untrusted_labels(call.name))
 
     @property
     def in_turn(self) -> bool:
@@ -288,7 +288,7 @@ class StepRules:
         *,
         last: bool,
         tainted: bool,
-    ) -> Verdict:
+    ) -> CallVerdict:
         """Says what becomes of a call.
 
         Args:
@@ -302,17 +302,17 @@ class StepRules:
         if call.id in self.granted:
             # What a person has approved is not judged by the rules (decision 0077).
             problem = refusal(call, toolset, finish, last=last) or self._changed(call, toolset)
-            return Verdict(call.arguments, problem)
+            return CallVerdict(call.arguments, problem)
         verdict = self._by_rules(call, before, toolset, finish, last=last)
         if verdict.refusal is None and self._gated(call.name, toolset, tainted=tainted):
             # It could not be foreseen when the others of the reply were asked for.
             why = _whom_it_waits_for(call.name, toolset)
-            return Verdict(call.arguments, f"{why}; it was not run. Call it alone.")
+            return CallVerdict(call.arguments, f"{why}; it was not run. Call it alone.")
         return verdict
 
     def judge_nested(
         self, call: ToolCall, before: Sequence[Called], toolset: ToolSet, *, tainted: bool
-    ) -> Verdict:
+    ) -> CallVerdict:
         """Says what becomes of a call that code makes, as if it were the next one of the reply.
 
         Args:
@@ -323,7 +323,7 @@ class StepRules:
         """
         name = call.name
         if name in CODE_TOOLS:
-            return Verdict(call.arguments, f"{CONSTRAINT} Code cannot call {name} again.")
+            return CallVerdict(call.arguments, f"{CONSTRAINT} Code cannot call {name} again.")
         verdict = self._by_rules(call, before, toolset, FinishReason.TOOL_CALLS, last=False)
         if verdict.refusal is not None:
             return verdict
@@ -331,19 +331,19 @@ class StepRules:
             why = (
                 f"{CONSTRAINT} {name} ends the turn; it cannot be called from code. Call it alone."
             )
-            return Verdict(call.arguments, why)
+            return CallVerdict(call.arguments, why)
         if self.solver.branches(name):
             why = (
                 f"{CONSTRAINT} What {name} returns decides which tool may be called next; it cannot"
                 " be called from code. Call it alone."
             )
-            return Verdict(call.arguments, why)
+            return CallVerdict(call.arguments, why)
         if self._gated(name, toolset, tainted=tainted):
             why = (
                 f"{_whom_it_waits_for(name, toolset)}, which running code cannot wait for; it was"
                 " not run. Call it outside of code."
             )
-            return Verdict(call.arguments, why)
+            return CallVerdict(call.arguments, why)
         return verdict
 
     def _gated(self, name: str, toolset: ToolSet, *, tainted: bool) -> bool:
@@ -366,12 +366,12 @@ class StepRules:
         finish: FinishReason,
         *,
         last: bool,
-    ) -> Verdict:
+    ) -> CallVerdict:
         allowance = self.solver.allowed(before, toolset.names)
         problem = refusal(call, toolset.only(allowance.names), finish, last=last)
         if problem is not None:
             forbidden = call.name not in allowance.names
-            return Verdict(
+            return CallVerdict(
                 call.arguments, problem + (self._hints(call, before) if forbidden else "")
             )
         tool = toolset.find(call.name)
@@ -379,15 +379,17 @@ class StepRules:
         prefilled = allowance.prefilled.get(call.name, ())
         arguments, wrong = merged(call.arguments, prefilled, tool.schema.parameters)
         if wrong is not None:
-            return Verdict(arguments, wrong, invalid=True)
-        return Verdict(*fitted(tool, arguments)) if tool.by_client else Verdict(arguments)
+            return CallVerdict(arguments, wrong, invalid=True)
+        return CallVerdict(*fitted(tool, arguments)) if tool.by_client else CallVerdict(arguments)
 
-    def _of(self, call: ToolCall, toolset: ToolSet, finish: FinishReason, *, last: bool) -> Verdict:
+    def _of(
+        self, call: ToolCall, toolset: ToolSet, finish: FinishReason, *, last: bool
+    ) -> CallVerdict:
         """Says what becomes of a call whatever the rules say."""
         problem, tool = refusal(call, toolset, finish, last=last), toolset.find(call.name)
         if problem is None and tool is not None and tool.by_client:
-            return Verdict(*fitted(tool, runnable(call).arguments))
-        return Verdict(call.arguments, problem)
+            return CallVerdict(*fitted(tool, runnable(call).arguments))
+        return CallVerdict(call.arguments, problem)
 
     def repeats(self, messages: Iterable[Message] = ()) -> int:
         """Returns how often the last steps were repeated in a row with the same result.

@@ -9,7 +9,7 @@ import pytest
 from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.requests import View
-from strata.agent_loop.loop.token_budget import Gauge
+from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.domain import ModelSettings, TextPart, Usage
 from strata.agent_loop.models.tokens import TokenEstimator
 
@@ -26,10 +26,10 @@ def sized_message(number: int, role: MessageRole, size: int, tokens: int = 0) ->
     return replace(message, model=SETTINGS.handle, usage=Usage(prompt_tokens=tokens))
 
 
-def read(*messages: Message, tokens: TokenEstimator | None = None) -> Gauge:
-    gauge = Gauge(tokens or TokenEstimator(), SETTINGS, "agent-1")
-    gauge.read(messages, NONE, VIEW)
-    return gauge
+def read(*messages: Message, tokens: TokenEstimator | None = None) -> TokenBudget:
+    token_budget = TokenBudget(tokens or TokenEstimator(), SETTINGS, "agent-1")
+    token_budget.read(messages, NONE, VIEW)
+    return token_budget
 
 
 def test_the_count_of_a_prompt_that_was_cut_does_not_deceive() -> None:
@@ -48,7 +48,7 @@ def test_the_count_of_a_prompt_that_was_cut_does_not_deceive() -> None:
 
 def test_what_this_process_has_learnt_holds_where_every_prompt_was_cut() -> None:
     tokens = TokenEstimator()
-    Gauge(tokens, SETTINGS, "agent-1").observe(16_000, Usage(prompt_tokens=4_000))
+    TokenBudget(tokens, SETTINGS, "agent-1").observe(16_000, Usage(prompt_tokens=4_000))
     window = [
         sized_message(0, MessageRole.SYSTEM, 24_000),
         sized_message(1, MessageRole.ASSISTANT, 100, tokens=3_000),
@@ -74,7 +74,7 @@ def test_counts_of_a_window_before_its_summary_are_of_another_window() -> None:
         summary,
         sized_message(5, MessageRole.ASSISTANT, 100, tokens=4_000),
     ]
-    before = Gauge(TokenEstimator(), SETTINGS, "agent-1").ratio
+    before = TokenBudget(TokenEstimator(), SETTINGS, "agent-1").ratio
     assert read(*window).ratio == before
     newer = sized_message(10, MessageRole.ASSISTANT, 100, tokens=4_000)
     assert read(*window, newer).ratio == pytest.approx(2.1, abs=0.1)
