@@ -25,9 +25,9 @@ from strata.agent_loop.domain.messages import (
 )
 from strata.agent_loop.domain.taint import Taint, taint_of_messages
 from strata.agent_loop.loop.packaging import pack_summary
-from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.loop.requests import View
+from strata.agent_loop.loop.retries import until_available
 from strata.shared.clock import Clock
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id

@@ -1,4 +1,4 @@
-"""The types of agents: one table, one row a type. Decision 0099 says where the rows come from."""
+"""The table of agent types, one row per type (decision 0152 explains the rows)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from strata.shared.tool_rules import ToolRuleType
 
 
 class LoopKind(StrEnum):
-    """How the steps of a turn go."""
+    """The loop version, which decides when a turn ends."""
 
     V2 = "v2"
-    """Each step must call a tool; a heartbeat goes on; ``send_message`` ends the turn."""
+    """Each step must call a tool; a heartbeat continues; ``send_message`` ends the turn."""
     V3 = "v3"
     """A reply without a call ends the turn."""
 
@@ -38,18 +38,18 @@ class Boot(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TypeTraits:
-    """What a type fixes, and its defaults at creation.
+    """Fixed properties of an agent type, and its defaults at creation.
 
     Attributes:
         type: The type.
-        loop: Its loop.
+        loop: Its loop version.
         prompt_key: Key of its system prompt.
-        base_tool_rules: ``include_base_tool_rules`` where a request leaves it unset.
+        base_tool_rules: Default of ``include_base_tool_rules``.
         boot: The first messages of a new agent.
         autoclears: ``message_buffer_autoclear`` is always true.
         needs_sleeptime: It cannot be created without ``enable_sleeptime``.
-        memory_agent: Type of the agent that tends its memory.
-        own_rules: Rules of ``include_base_tool_rules`` beside those of its tools.
+        memory_agent: Type of its memory agent.
+        own_rules: Rules that ``include_base_tool_rules`` adds beside those of its tools.
     """
 
     type: AgentType
@@ -64,7 +64,7 @@ class TypeTraits:
 
     @property
     def buffered(self) -> bool:
-        """Whether its memory agent runs when its window is full, and not after some turns."""
+        """Whether its memory agent runs when its window is full, instead of every few turns."""
         return self.memory_agent is AgentType.VOICE_SLEEPTIME
 
     def default_rules(
@@ -74,7 +74,7 @@ class TypeTraits:
 
         Args:
             tools: Names of the agent's tools.
-            own: The agent's own rules. A tool that they name gets none of the type's.
+            own: The agent's own rules. Tools with an own rule get no rule of the type.
         """
         named = {rule.tool_name for rule in own}
         rules = (
@@ -91,7 +91,7 @@ class TypeTraits:
 
     @property
     def line_numbered(self) -> bool:
-        """Whether it sees them with line numbers, where the provider is Anthropic."""
+        """Whether it sees memory blocks with line numbers, if the provider is Anthropic."""
         return self.type in LINE_NUMBERED_TYPES
 
     @property
@@ -107,7 +107,7 @@ class TypeTraits:
 
 VOICE_MEMORY_PHASES = (
     ToolRule(ToolRuleType.RUN_FIRST, STORE_MEMORIES),
-    # A call that failed is made again: the second phase begins when the memories are stored.
+    # The second phase begins when the memories are stored; until then the tool is called again.
     ToolRule(
         ToolRuleType.CONDITIONAL,
         STORE_MEMORIES,
@@ -153,4 +153,4 @@ _ROWS = (
 )
 
 AGENT_TYPES: Mapping[AgentType, TypeTraits] = MappingProxyType({row.type: row for row in _ROWS})
-"""What each type is."""
+"""Traits by type."""

@@ -1,10 +1,10 @@
-"""Requests for the approval of tool calls, and answers to them.
+"""Approval requests for tool calls, and the responses to them.
 
-A call of a tool that the client runs is asked for in the same way (decision 0092): its answer is
-what the tool returned.
+Calls of tools that the client runs use the same request (decision 0092): the response then carries
+the tool's return.
 
-A request is stored as one message that holds all of the reply: its text, the calls that wait for a
-person and those that wait with them. The calls become calls of an assistant message only together
+A request is stored as one message with the whole reply: its text, the calls that need a decision
+and the other calls, which wait for it. The calls are stored in an assistant message only together
 with their returns, so that no window ever holds a call without a return.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from strata.agent_loop.models.domain import ToolCall
 
 if TYPE_CHECKING:
-    # They know messages, and those know requests.
+    # These modules import `messages`, which imports this one.
     from strata.agent_loop.domain.messages import Provenance
     from strata.agent_loop.domain.taint import TaintSource
     from strata.agent_loop.domain.tools import ToolSet
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalBinding:
-    """What exactly a decision about a call is about.
+    """Binds a decision to one version of a tool and to the arguments of a call.
 
     Attributes:
         tool_call_id: The call.
-        tool_version: Names the definition of the tool that was asked for; empty if not known.
+        tool_version: The tool's version when approval was requested; empty if unknown.
         arguments_hash: See `arguments_hash`.
-        by_client: The client runs the tool: the decision brings what it returned, or denies.
+        by_client: The client runs the tool: the decision carries the tool's return, or denies.
     """
 
     tool_call_id: str
@@ -44,17 +44,17 @@ class ApprovalBinding:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """A reply that waits for a person.
+    """A reply whose calls wait for a person's decision.
 
     Attributes:
-        approval_id: Its id.
-        tool_calls: Calls that need a decision, or that the client makes, with the arguments that
+        approval_id: Id of the request.
+        tool_calls: Calls that need a decision, or that the client runs, with the arguments that
             they would run with.
-        waiting_calls: Calls of the reply that need none; they run after the answer.
+        waiting_calls: The other calls of the reply; they run after the response.
         bindings: One per call, in the order of the reply.
         expire_time: When the default decision is taken.
-        taint: Where the model had read text of strangers when it made the calls.
-        default_approve: The default decision is to approve, not to deny.
+        taint: Untrusted content in the context when the model made the calls.
+        default_approve: The default decision is to approve; otherwise it is to deny.
     """
 
     approval_id: str
@@ -67,7 +67,7 @@ class ApprovalRequest:
 
     @property
     def by_client(self) -> frozenset[str]:
-        """Ids of the calls that the client makes."""
+        """Ids of the calls that the client runs."""
         return frozenset(bound.tool_call_id for bound in self.bindings if bound.by_client)
 
     @property
@@ -83,12 +83,12 @@ class Decision:
     """A decision about one call.
 
     Attributes:
-        approve: Run it.
-        reason: Why not, for the model.
-        client_return: What the client's own tool returned in its place; None if it ran none.
-        client_failed: That tool failed.
-        arguments_hash: What the decision says that the arguments were; empty for nothing.
-        client_taint: Untrusted labels of what the client's tool returned.
+        approve: Run the call.
+        reason: Why it is denied; shown to the model.
+        client_return: The return of a tool that the client ran instead; None if it ran none.
+        client_failed: The client's tool failed.
+        arguments_hash: Hash of the arguments that the person saw; empty if not checked.
+        client_taint: Untrusted labels of the client's return.
     """
 
     tool_call_id: str
@@ -107,7 +107,7 @@ class ApprovalResponse:
     Attributes:
         approval_id: The request.
         decisions: One per call.
-        by_default: Nobody had answered; this is the default decision.
+        by_default: The default decision, taken because nobody answered in time.
         answered_by: Id of the API key that answered; empty for the default decision.
     """
 
@@ -117,7 +117,7 @@ class ApprovalResponse:
     answered_by: str = ""
 
     def of(self, tool_call_id: str) -> Decision:
-        """Returns the decision about a call; what nobody decided about is denied."""
+        """Returns the decision about a call; a call without a decision is denied."""
         matches = (decision for decision in self.decisions if decision.tool_call_id == tool_call_id)
         return next(matches, Decision(tool_call_id))
 
@@ -128,11 +128,11 @@ def arguments_hash(arguments: str) -> str:
 
 
 def bindings_of(calls: Iterable[ToolCall], toolset: ToolSet) -> tuple[ApprovalBinding, ...]:
-    """Returns what decisions about calls are bound to.
+    """Returns the bindings for decisions about calls, one per call.
 
     Args:
         calls: The calls of a reply, in its order.
-        toolset: What is known of the tools.
+        toolset: The known tools.
     """
     pairs = ((call, toolset.find(call.name)) for call in calls)
     return tuple(

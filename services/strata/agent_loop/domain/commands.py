@@ -1,4 +1,4 @@
-"""What callers ask of agents, checked and complete."""
+"""Commands on agents and conversations: validated requests with defaults filled in."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class CreateAgent:
     """Create an agent.
 
     Attributes:
-        agent: As it shall be; with the id that it gets if the request is a new one.
-        blocks: Blocks to make, in the contract's form: core memory checks them.
-        block_ids: Blocks to share.
-        initial_messages: What stands in the window after the system message; None for the
-            first messages of the type.
-        request: Recognises a repetition.
-        enable_sleeptime: It gets a memory agent.
+        agent: The agent to create. Its id is used unless the request is a repetition.
+        blocks: Memory blocks to create, as protos; core memory validates them.
+        block_ids: Ids of existing blocks to attach.
+        initial_messages: Messages of the window after the system message; None for the first
+            messages of the type.
+        request: Identifies repetitions of the request.
+        enable_sleeptime: Whether to create a memory agent for it.
     """
 
     agent: Agent
@@ -52,11 +52,11 @@ class CreateConversation:
 
 @dataclass(frozen=True, slots=True)
 class ForkConversation:
-    """Start a conversation with the window of another as it was at a message.
+    """Start a conversation with a copy of another one's window up to a message.
 
     Attributes:
-        conversation_id: The other one.
-        until_message_id: The message; empty for the newest.
+        conversation_id: The conversation to copy.
+        until_message_id: The last message to copy; empty for the newest.
     """
 
     conversation_id: str

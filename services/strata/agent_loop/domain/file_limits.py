@@ -1,4 +1,4 @@
-"""How many files an agent may have open and how much of each is shown, by its context window."""
+"""Limits of open files: how many, and how much of each is shown, by context window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class FileLimits:
     view_chars: int
 
 
-# docs/wire-format.md#open-files. Each row is for windows of at most so many tokens.
+# Rows: most tokens of the context window, limits. A window of 30,000 tokens allows 5 files of
+# 15,000 characters, for example.
 _BY_CONTEXT_WINDOW = (
     (8_000, FileLimits(3, 5_000)),
     (32_000, FileLimits(5, 15_000)),
@@ -37,7 +38,7 @@ def default_file_limits(context_window: int) -> FileLimits:
 
 
 def file_limits_of(agent: Agent, context_window: int) -> FileLimits:
-    """Returns the limits in force: what the agent sets, else what its context window implies."""
+    """Returns the limits in force: those of the agent, else the defaults for its window."""
     default = default_file_limits(context_window)
     return FileLimits(
         agent.max_files_open or default.max_open,

@@ -1,9 +1,8 @@
-"""Taint: text of strangers in what the model sees (decision 0080).
+"""Taint: tracks untrusted content in the model's context (decision 0080).
 
-A label is untrusted if strangers write what it stands for: web pages and MCP servers. The taint of
-a model call is the set of untrusted labels of all that is in its context window. What is written
-under taint, a reply, a summary, a memory, has its labels too, so that text does not come clean by
-being said again.
+Labels of web pages and MCP servers are untrusted. The taint of a model call is the set of untrusted
+labels of everything in its context window. Replies, summaries and memories that are written under
+taint get its labels too, so that repeating untrusted content does not make it trusted.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import TypeAlias
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 
 UNTRUSTED = (Provenance.WEB, Provenance.MCP)
-"""Labels that taint, in the order in which they are told.
+"""Untrusted labels, in the order in which they are listed.
 
-TOOL is none of them: what a project's own program returns is as trusted as the program, and a rule
-that any tool's return sets off would ask always. A tool whose returns strangers write is labelled
-WEB or MCP by the executor.
+TOOL is trusted: returns of a project's own program are as trusted as the program, and a rule for
+all tool returns would always ask for approval. The executor labels tools with untrusted returns
+as WEB or MCP.
 """
 
 MAX_SOURCES = 20
@@ -29,14 +28,14 @@ Taint: TypeAlias = tuple[Provenance, ...]
 
 @dataclass(frozen=True, slots=True)
 class TaintSource:
-    """A place in the context with text of strangers.
+    """A place in the context that holds untrusted content.
 
     Attributes:
-        label: What text.
-        message_id: The message that it stands in; empty for a block or a call to be run.
+        label: The untrusted label.
+        message_id: The message that holds it; empty for a block or a call that has not run.
         tool_name: The tool that returned it.
-        tool_call_id: The call that returned it, or is about to.
-        block_label: The memory block that was written under it.
+        tool_call_id: The call that returned it, or will return it.
+        block_label: The memory block that was written under taint.
     """
 
     label: Provenance
@@ -58,7 +57,7 @@ def taint_of_messages(messages: Iterable[Message]) -> Taint:
 
 
 def labels_of(message: Message) -> Iterator[Provenance]:
-    """Yields the labels of a message, those of the returns in it included."""
+    """Yields the labels of a message, including those of its tool returns."""
     yield from message.provenance
     for tool_return in message.tool_returns:
         if tool_return.provenance is not None:
@@ -69,16 +68,15 @@ def labels_of(message: Message) -> Iterator[Provenance]:
 def sources_of(
     messages: Sequence[Message], blocks: Mapping[str, Taint], most: int = MAX_SOURCES
 ) -> tuple[TaintSource, ...]:
-    """Returns where the taint of a context stands, newest first, then the blocks.
+    """Returns the sources of the taint of a context: messages, newest first, then blocks.
 
-    Replies that were written under it are named only where nothing else of their label is left,
-    as after a summary's message was deleted. Every label of the taint has a source, also if
-    there are more than `most`.
+    Replies written under taint are listed only if no other source of their label is left, for
+    example after a message was deleted. Each label has a source, even beyond `most`.
 
     Args:
         messages: The window.
-        blocks: Taint of the blocks that are shown, by label.
-        most: How many to return.
+        blocks: Taint of the blocks that are shown, by block label.
+        most: How many sources to return.
     """
     sources = [source for message in reversed(messages) for source in _of_message(message)]
     sources += [
@@ -96,12 +94,12 @@ def sources_of(
     return _cut([*sources, *derived], most)
 
 
-# What is told to the model, and not said or read by it.
-_TOLD = frozenset({MessageRole.SUMMARY, MessageRole.USER, MessageRole.SYSTEM})
+# Roles of messages that the model is given; replies and tool returns are handled apart.
+_INPUT_ROLES = frozenset({MessageRole.SUMMARY, MessageRole.USER, MessageRole.SYSTEM})
 
 
 def _of_message(message: Message) -> Iterator[TaintSource]:
-    if message.role in _TOLD:
+    if message.role in _INPUT_ROLES:
         yield from (TaintSource(label, message.id) for label in taint_of(message.provenance))
     for tool_return in message.tool_returns:
         own = () if tool_return.provenance is None else (tool_return.provenance,)
@@ -110,7 +108,7 @@ def _of_message(message: Message) -> Iterator[TaintSource]:
 
 
 def _cut(sources: Sequence[TaintSource], most: int) -> tuple[TaintSource, ...]:
-    """Returns the first sources, and of a label that none of them has its first one."""
+    """Returns the first `most` sources, and at least the first source of each label."""
     first = {source.label: place for place, source in reversed(list(enumerate(sources)))}
     kept = {*first.values()}
     kept.update([place for place in range(len(sources)) if place not in kept][: most - len(kept)])

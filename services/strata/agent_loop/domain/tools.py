@@ -1,4 +1,4 @@
-"""Tools as the loop needs to know them, and what their calls give."""
+"""Tools of an agent, calls that are executed, and their results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Tool:
     """A tool of an agent.
 
     Attributes:
-        schema: What the model is offered.
-        effect: What it does to the world.
-        keyed: It is one of the tiers' own tools, whose writes are done once per idempotency key.
-        requires_approval: Every call waits for a person.
-        version: Names exactly this definition.
-        returns_from: The untrusted label of what it returns; None if strangers do not write it.
-        by_client: The client runs it: every call waits for its answer.
+        schema: Name, description and parameters that the model is offered.
+        effect: Its effect on the world, which decides whether a call may be repeated.
+        keyed: A built-in tool of a memory tier; its writes happen once per idempotency key.
+        requires_approval: Every call waits for a person's approval.
+        version: Identifies this definition of the tool.
+        returns_from: The untrusted label of its returns; None if its returns are trusted.
+        by_client: The client runs it: every call waits for the client's return.
         return_char_limit: Most characters of a return that the model is shown.
     """
 
@@ -40,12 +40,12 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """The name that the model calls it by."""
+        """The name under which the model calls it."""
         return self.schema.name
 
     @property
     def replay_effect(self) -> ToolEffect:
-        """What a repeated call under the same idempotency key does to the world."""
+        """The effect of a repeated call with the same idempotency key."""
         if self.keyed and self.effect is not ToolEffect.READ_ONLY:
             return ToolEffect.IDEMPOTENT
         return self.effect
@@ -58,18 +58,21 @@ class ToolSet:
     tools: tuple[Tool, ...]
 
     def find(self, name: str) -> Tool | None:
-        """The tool of that name, if the agent has it."""
+        """Returns the tool of that name; None if the agent does not have it."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def only(self, names: Collection[str]) -> ToolSet:
-        """The tools of these names."""
+        """Returns the tools with these names."""
         kept = tuple(tool for tool in self.tools if tool.name in names)
         return self if len(kept) == len(self.tools) else ToolSet(kept)
 
     def offered(self, own: Collection[str], *, folders: bool) -> ToolSet:
-        """What an agent with these tools of its own is offered, with or without folders.
+        """Returns the tools that a model is offered; folders add the file tools.
 
-        The tools of a whole MCP server are its own under the name of the server.
+        Args:
+            own: Names of the agent's tools. A name such as "files__*" stands for all tools of an
+                MCP server.
+            folders: Whether a folder is attached to the agent.
         """
         if not any(server_of(name) for name in own):
             return self.only({*own, *FILE_TOOLS} if folders else own)
@@ -78,32 +81,35 @@ class ToolSet:
 
     @property
     def callable(self) -> ToolSet:
-        """What code finds as functions."""
+        """The tools that code can call as functions."""
         return ToolSet(tuple(tool for tool in self.tools if tool.name not in CODE_TOOLS))
 
     def untrusted_labels(self, name: str) -> tuple[Provenance, ...]:
-        """The untrusted labels of what a tool returns, or may: code calls what it likes."""
+        """Returns the untrusted labels that a tool's return may have.
+
+        A tool that runs code may have the labels of all tools, since the code can call any.
+        """
         called = self.callable.tools if name in CODE_TOOLS else (self.find(name),)
         labels = (tool.returns_from for tool in called if tool is not None)
         return tuple(dict.fromkeys(label for label in labels if label is not None))
 
     @property
     def names(self) -> list[str]:
-        """All names."""
+        """Names of all tools."""
         return [tool.name for tool in self.tools]
 
     @property
     def schemas(self) -> Sequence[ToolSchema]:
-        """What the model is offered."""
+        """Schemas of all tools."""
         return [tool.schema for tool in self.tools]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEdit:
-    """A memory block was changed by a tool.
+    """A change that a tool made to a memory block.
 
     Attributes:
-        operation: What was done: "append", "rename" and so on.
+        operation: The kind of change: "append", "rename" and so on.
     """
 
     block_id: str
@@ -115,14 +121,14 @@ class MemoryEdit:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """How one call ended.
+    """The result of one call.
 
     Attributes:
-        tool_return: What is stored and what the model is shown.
-        duration_ms: How long it ran.
-        memory_edits: Blocks that it changed.
-        archival_changed: It stored or removed archival passages.
-        files_changed: It opened or closed files.
+        tool_return: The return that is stored and shown to the model.
+        duration_ms: Run time in milliseconds.
+        memory_edits: Changes to memory blocks.
+        archival_changed: The call stored or removed archival passages.
+        files_changed: The call opened or closed files.
     """
 
     tool_return: ToolReturn
@@ -134,7 +140,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """The executor began a call."""
+    """The executor started a call."""
 
     tool_call_id: str
     name: str
@@ -143,7 +149,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallFinished:
-    """The executor ended a call."""
+    """The executor finished a call."""
 
     result: ToolResult
 
@@ -153,7 +159,7 @@ ToolEvent: TypeAlias = CallStarted | CallFinished
 
 @dataclass(frozen=True, slots=True)
 class PromptSnapshot:
-    """What a reply was made from, as far as its calls depend on it.
+    """The state of the prompt that a reply was made from, as far as its calls depend on it.
 
     Attributes:
         block_revisions: Revisions of the memory blocks that the model saw, by label.
@@ -171,10 +177,10 @@ class PromptSnapshot:
     max_memory_bytes: int = 0
 
     def after(self, results: Collection[ToolResult]) -> PromptSnapshot:
-        """Returns what calls see that are run after others of the same reply.
+        """Returns the snapshot for calls that run after other calls of the same reply.
 
-        A block that the reply itself made or renamed was not seen under its label; the executor
-        goes by the same rule among the calls of one batch.
+        Blocks that the reply itself created or renamed are left out: the model did not see them
+        under their labels. The executor applies the same rule within a batch.
         """
         made = {
             edit.label
@@ -188,7 +194,7 @@ class PromptSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CodeCall:
-    """A call that code asks for.
+    """A tool call that code makes.
 
     Attributes:
         parent_id: The call whose code it is.
@@ -202,11 +208,11 @@ class CodeCall:
 
 @dataclass(frozen=True, slots=True)
 class CodeAnswer:
-    """What a call of code came to.
+    """The answer to a tool call that code made.
 
     Attributes:
-        value_json: What the tool returned, if there is no error.
-        error: Why there is no value, in words for the code.
+        value_json: The tool's return as JSON, if there is no error.
+        error: Error text for the code; None if the call succeeded.
     """
 
     value_json: str = "null"
@@ -215,11 +221,11 @@ class CodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CodeToolAccess:
-    """What code can call, and who runs that.
+    """The tools that code can call, and the function that runs these calls.
 
     Attributes:
-        tools: What it finds as functions.
-        answer: Judges and runs a call; cancelled if nobody waits for it any more.
+        tools: The tools, which code calls as functions.
+        answer: Checks and runs a call; it is cancelled when the code stops waiting.
     """
 
     tools: ToolSet
@@ -232,7 +238,7 @@ class OlderLines:
 
     Attributes:
         agent_id: The agent in whose archive memories are stored.
-        range_key: Names the range of messages, whatever run reads it.
+        range_key: Identifies the range of messages across runs.
         lines: The lines, in order.
     """
 
@@ -243,7 +249,7 @@ class OlderLines:
 
 @dataclass(frozen=True, slots=True)
 class CallingGroup:
-    """The group in whose run calls are made.
+    """The group whose run makes the calls.
 
     Attributes:
         id: The group.
@@ -256,17 +262,17 @@ class CallingGroup:
 
 @dataclass(frozen=True, slots=True)
 class ToolBatch:
-    """The calls of one reply, to be run.
+    """Calls of one reply that the executor runs.
 
     Attributes:
-        idempotency_keys: By call id: names a call for ever.
+        idempotency_keys: By call id; the same on every attempt of the run.
         allowed: Names of the agent's tools.
-        agent_type: The agent's type, by its wire name.
-        snapshot: What the reply was made from.
-        message_id: Id that the reply will be stored with.
+        agent_type: Wire name of the agent's type.
+        snapshot: The prompt that the reply was made from.
+        message_id: Id under which the reply will be stored.
         code_access: For calls whose code calls tools; None if there are none.
-        older_lines: What ``store_memories`` can store; None if it can store nothing.
-        group: The group in whose run the calls are made, if it offers the agent a tool.
+        older_lines: Lines that ``store_memories`` can store; None outside of voice memory runs.
+        group: The group whose run makes the calls, if it offers the agent a tool.
     """
 
     agent_id: str

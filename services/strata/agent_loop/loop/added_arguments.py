@@ -1,9 +1,8 @@
 """Arguments that the V2 loop adds to tools: ``thinking`` first, ``request_heartbeat`` last.
 
-The model sees them in every schema and in its earlier calls
-(docs/wire-format.md#inner-thoughts). They are taken out of a reply before
-anything validates, stores or runs its calls: a thought becomes reasoning of the message, the
-heartbeat a field of the call. A tool whose own schema has a parameter of such a name keeps it.
+The model sees them in every schema and in its earlier calls. They are removed from a reply before
+its calls are validated, stored or run: a thought becomes reasoning of the message, the heartbeat a
+field of the call. If a tool's own schema has a parameter of that name, nothing is added.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ _HEARTBEAT_SCHEMA = {
 
 
 def added_names(tool: Tool | None, *, thoughts: bool) -> frozenset[str]:
-    """Returns which arguments are taken out of calls of a tool, None for an unknown tool."""
+    """Returns the arguments that are added to a tool; `tool` is None for an unknown tool."""
     names = {THINKING, HEARTBEAT} if thoughts else {HEARTBEAT}
     own: Mapping[str, Any] = {} if tool is None else tool.schema.parameters.get("properties", {})
     return frozenset(names.difference(own))
 
 
 def with_added(tool: Tool, *, thoughts: bool, heartbeat: bool) -> ToolSchema:
-    """Returns the schema of a tool as the model is offered it.
+    """Returns the schema of a tool with the added arguments.
 
     Args:
         tool: The tool.
         thoughts: Whether the model writes its thoughts into calls.
-        heartbeat: Whether the turn may go on after a call.
+        heartbeat: Whether the turn may continue after a call.
     """
     names = added_names(tool, thoughts=thoughts)
     first = {THINKING: _THINKING_SCHEMA} if THINKING in names else {}
@@ -66,25 +65,25 @@ def with_added(tool: Tool, *, thoughts: bool, heartbeat: bool) -> ToolSchema:
 
 @dataclass(frozen=True, slots=True)
 class TakenOut:
-    """A call without the added arguments, and the thought that it held."""
+    """A call without the added arguments, and the thought in it."""
 
     call: ToolCall
     thought: str = ""
 
 
 def take_out(call: ToolCall, names: Collection[str], *, heartbeat: bool) -> TakenOut:
-    """Takes the added arguments out of a call.
+    """Removes the added arguments from a call.
 
-    Arguments that are no JSON object stay as they are: the call is refused because of them.
+    Arguments that are not a JSON object stay unchanged: the call is refused later for them.
 
     Args:
         call: The call, as the model wrote it.
-        names: Names of the arguments to take out.
-        heartbeat: Whether the schema asked for a heartbeat; otherwise what the model wrote for
-            one counts only if it is true.
+        names: Names of the arguments to remove.
+        heartbeat: Whether the schema has a heartbeat argument; otherwise a heartbeat counts only
+            if it is true.
     """
     try:
-        # An escape can stand for half a surrogate pair, which nothing could store.
+        # A JSON escape can encode half a surrogate pair, which cannot be stored.
         arguments = encodable(parse_json(call.arguments)) if call.arguments.strip() else {}
     except JsonTextError:
         return TakenOut(call)
@@ -104,7 +103,7 @@ def take_out(call: ToolCall, names: Collection[str], *, heartbeat: bool) -> Take
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How earlier calls are shown to the model: indented, with the arguments that it wrote.
+    """How earlier calls are shown to the model: indented, with the added arguments.
 
     Attributes:
         thoughts: Whether thoughts are an argument of the calls.
@@ -128,13 +127,13 @@ class CallForm:
         if self.thoughts:
             thought = "\n".join(part.text for part in content if is_thought(part))
             content = tuple(part for part in content if not is_thought(part))
-        # The thoughts of several calls are one text by now, which the first call has.
+        # The thoughts of several calls were joined to one text, which the first call shows.
         first, *others = map(self._as_written, calls)
         shown = (_shown(first, self.thoughts, thought), *(_shown(c, False, "") for c in others))
         return content, shown
 
     def _as_written(self, call: ToolCall) -> ToolCall:
-        """Returns a call of ``send_message`` with the object that its message is the text of."""
+        """Returns a call of ``send_message`` with its JSON message as an object, not as text."""
         if not self.json_replies or call.name != SEND_MESSAGE:
             return call
         arguments = argument_object(call.arguments) or {}
@@ -161,12 +160,12 @@ def _shown(call: ToolCall, thoughts: bool, thought: str) -> ToolCall:
 
 
 class ArgumentsStream:
-    """Takes added arguments out of the arguments of one call while the model writes them.
+    """Removes the added arguments from the streamed arguments of one call.
 
-    What is no JSON object comes through as it is.
+    Text that is not a JSON object passes unchanged.
 
     Args:
-        names: Names of the arguments to take out.
+        names: Names of the arguments to remove.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -183,7 +182,7 @@ class ArgumentsStream:
         self._thoughts: list[str] = []
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """Adds a piece; returns what it has of the arguments, and of the thought."""
+        """Adds a piece; returns its part of the arguments, and its part of the thought."""
         self._arguments, self._thoughts = [], []
         for char in piece:
             self._read(char)
@@ -200,7 +199,7 @@ class ArgumentsStream:
         self._arguments.append(char)
 
     def _between(self, char: str) -> None:
-        """Reads what is before a member, or the end of the object."""
+        """Reads the characters before a member or the end of the object."""
         if char == '"':
             self._key, self._read = char, self._in_key
         elif char == "}" or (char != "," and not char.isspace()):

@@ -1,10 +1,12 @@
-"""What waits for a person in a window, and what becomes of it.
+"""Finds the open approval requests in a window, and settles them.
 
-A request is open until its calls have returns behind it in the window. A run that finds an open
-request brings it to an end before it asks the model: the run that has the answer runs what was
-approved, any other run nothing at all. An answer counts unless that of an earlier run has come as
-far as the journal, which is closed for that run before anybody looks. Thus no call runs on two
-answers, and no request can hold a conversation up.
+A request is open until the window holds returns of its calls. A run settles all open requests
+before it asks the model. Only the run that brought the response runs the approved calls; any other
+run stores results without running them.
+
+The last response counts, unless the run of an earlier response has journalled its calls. To find
+out, a run first closes the journal of that earlier run. So no call runs on two responses, and an
+unanswered request never blocks a conversation.
 """
 
 from __future__ import annotations
@@ -54,13 +56,13 @@ _JOURNALLED = timedelta(hours=23)
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAnswer:
-    """An answer in the window.
+    """An approval response in the window.
 
     Attributes:
-        response: The answer.
-        run_id: The run that it came with.
-        time: When it was stored; None if that is not known.
-        copied: It was given in the conversation that this one is a fork of.
+        response: The response.
+        run_id: The run that brought it.
+        time: When it was stored; None if unknown.
+        copied: It was made in the conversation that this one was forked from.
     """
 
     response: ApprovalResponse
@@ -71,16 +73,16 @@ class ApprovalAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A request for approval whose calls have no returns yet.
+    """An approval request whose calls have no returns yet.
 
     Attributes:
-        message: The message that makes it.
+        message: The message that holds the request.
         request: The request.
-        answers: The answers to it, oldest first. There are several if runs ended before they came
-            to the calls. The last one counts.
+        answers: The responses, oldest first. There are several if runs ended before they started
+            the calls. The last one counts.
         begun: An earlier run may have started calls.
-        results: What is known of the calls that it made, by call id.
-        nested: Calls that the code of its calls made.
+        results: Known results of calls that an earlier run made, by call id.
+        nested: Calls that the code of these calls made.
     """
 
     message: Message
@@ -92,16 +94,16 @@ class OpenRequest:
 
     @property
     def answer(self) -> ApprovalResponse | None:
-        """The answer that counts; None if there is none."""
+        """The response that counts; None if there is none."""
         return self.answers[-1].response if self.answers else None
 
     @property
     def answered_by(self) -> str:
-        """The run that the answer came with."""
+        """Id of the run that brought the response; empty without a response."""
         return self.answers[-1].run_id if self.answers else ""
 
     def up_to(self, run_id: str) -> OpenRequest:
-        """Returns the request with the answer of a run as its last, if the run has one."""
+        """Returns the request without responses after that of a run, if the run brought one."""
         ids = [answer.run_id for answer in self.answers]
         if run_id not in ids:
             return self
@@ -109,12 +111,12 @@ class OpenRequest:
 
     @property
     def reply(self) -> ModelReply:
-        """The model's reply, with the calls as they would be run. Its tokens are counted."""
+        """The model's reply, with the calls as they would be run and without its counted tokens."""
         content = (p for p in self.message.parts if isinstance(p, TextPart | ReasoningPart))
         return ModelReply(tuple(content), self.request.calls, FinishReason.TOOL_CALLS, Usage())
 
     def granted(self, run_id: str) -> Mapping[str, str]:
-        """Returns which calls a run is to make because they were approved, and of what version."""
+        """Returns the approved calls that a run must make: tool versions by call id."""
         answer = self.answer
         if answer is None or self.answered_by != run_id:
             return {}
@@ -128,14 +130,14 @@ class OpenRequest:
     def known_results(
         self, run_id: str, now: datetime, zone: str, toolset: ToolSet
     ) -> dict[str, ToolResult]:
-        """Returns the results of the calls that the run does not make, by call id.
+        """Returns results for the calls that the run does not make, by call id.
 
         Args:
-            run_id: The run. If the answer came with it, these are the calls that were denied or
-                that the client made; otherwise all calls.
-            now: The time.
-            zone: The agent's.
-            toolset: What is known of the tools.
+            run_id: The run. If it brought the response, these are the calls that were denied or
+                that the client ran; otherwise all calls.
+            now: The current time.
+            zone: The agent's time zone.
+            toolset: The known tools.
         """
         mine = self.answer is not None and self.answered_by == run_id
         results = {
@@ -181,12 +183,12 @@ class OpenRequest:
     def _left(self, call: ToolCall, now: datetime, zone: str) -> ToolResult:
         if self.answer is None or not self.begun:
             return own_result(call, ToolStatus.FAILED, DEPENDED, now, zone)
-        # The run that got the answer ended before it could say whether it had come to this call.
+        # The run that brought the response ended before it reported whether it started this call.
         return own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, now, zone)
 
 
 def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
-    """Returns the requests in a window that are not brought to an end, oldest first."""
+    """Returns the requests in a window whose calls have no returns, oldest first."""
     requests: dict[str, OpenRequest] = {}
     for message in messages:
         request, answer = message.approval_request, message.approval_response
@@ -212,25 +214,25 @@ def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
 async def decided(
     asked: OpenRequest, journal: Journal, key: JournalKey, now: datetime
 ) -> OpenRequest:
-    """Finds out which answer to a request counts, before anything is done about it.
+    """Determines which response to a request counts.
 
     Args:
         asked: The request.
-        journal: Knows how far the runs of earlier answers have come, and is closed for them.
-        key: The run under way.
-        now: The time.
+        journal: Closed for the runs of earlier responses, to see whether they started calls.
+        key: The current run.
+        now: The current time.
 
     Returns:
-        The request with that answer as its last, and what is known of calls made on it.
+        The request with that response as its last, and the known results of calls made on it.
     """
     for answer in asked.answers:
         if answer.run_id == key.run_id:
             break
         if answer.copied:
-            # That run is none of this conversation's business; it may be under way.
+            # That run belongs to another conversation and may still be running.
             return replace(asked.up_to(answer.run_id), begun=True)
         record = await journal.close(replace(key, run_id=answer.run_id))
-        # A journal that is not there may have been cleaned up.
+        # An old journal may have been cleaned up.
         forgotten = answer.time is None or now - answer.time > _JOURNALLED
         if record is None and not forgotten:
             continue
@@ -242,7 +244,7 @@ async def decided(
 
 
 def continued_run(messages: Sequence[Message], answer: ApprovalResponse | None) -> str:
-    """Returns the run that a request was made in, for its answer; empty for none."""
+    """Returns the id of the run whose request a response answers; empty if there is none."""
     if answer is None:
         return ""
     for message in messages:
@@ -253,7 +255,7 @@ def continued_run(messages: Sequence[Message], answer: ApprovalResponse | None) 
 
 
 def settled_steps(committed: Iterable[Message]) -> int:
-    """Returns how many of a run's steps brought a request to an end: no model wrote those."""
+    """Returns how many steps of a run settled a request, without a model call."""
     return sum(bool(message.tool_calls) and message.usage is None for message in committed)
 
 
@@ -268,22 +270,22 @@ def request_for(
     *,
     default_approve: bool = False,
 ) -> ApprovalRequest:
-    """Returns the request for a reply.
+    """Returns the approval request for a reply.
 
     Args:
         calls: All calls of the reply.
-        gated: Those that need a decision, as they would be run.
-        toolset: What is known of the tools.
-        timeouts: Seconds that rules give the person; the shortest counts.
-        now: The time.
-        default_s: Seconds if no rule says anything.
-        taint: Where the model had read text of strangers.
-        default_approve: The default decision is to approve; not if the client makes one of them.
+        gated: The calls that need a decision, as they would be run.
+        toolset: The known tools.
+        timeouts: Seconds that rules give the person to decide; the shortest counts.
+        now: The current time.
+        default_s: Seconds to decide if no rule sets a timeout.
+        taint: Untrusted content in the context of the model.
+        default_approve: Approve by default; ignored if the client runs one of the gated calls.
     """
     asked = {call.id: call for call in gated}
     shown = [asked.get(call.id, call) for call in calls]
     bindings = bindings_of(shown, toolset)
-    # What the client makes cannot be approved in its place.
+    # A default decision cannot stand in for the return of a client's tool.
     clients = {bound.tool_call_id for bound in bindings if bound.by_client}
     return ApprovalRequest(
         approval_id=new_id("approval"),
@@ -299,7 +301,7 @@ def request_for(
 def coming_taint(
     calls: Sequence[ToolCall], gated: Sequence[ToolCall], toolset: ToolSet
 ) -> tuple[TaintSource, ...]:
-    """Returns the calls of a reply that fetch text of strangers before the last gated one."""
+    """Returns the calls that fetch untrusted content before the last call that needs approval."""
     asked = {call.id for call in gated}
     end = max((place for place, call in enumerate(calls) if call.id in asked), default=0)
     return tuple(
@@ -324,8 +326,8 @@ def _by_client(
     if tool is not None:
         text, _ = clip(text, tool.return_char_limit)
     result = own_result(call, status, text, now, zone)
-    # Not the system's own words: what clients return is what a tool said, or what strangers wrote.
-    # In place of a tool that runs here it is what a person said.
+    # The return of a client's own tool is labelled TOOL, or by its untrusted source. A return in
+    # place of a tool that runs here was written by a person: USER.
     own = Provenance.TOOL if is_its_own else Provenance.USER
     label = (tool.returns_from if tool is not None else None) or own
     tool_return = replace(result.tool_return, provenance=label, taint=decision.client_taint)

@@ -1,4 +1,4 @@
-"""Reading the counts of archival memory for the metadata of the system message."""
+"""Reads the counts of archival memory for the metadata of the system message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 async def read_counts(archival: Archival, agent_id: str) -> ArchivalStats | None:
     """Returns the counts of an agent's archival memory; None if it cannot be reached.
 
-    Counts in the prompt are no reason to refuse what is asked.
+    A turn does not fail for missing counts.
     """
     try:
         return await archival.stats(agent_id)

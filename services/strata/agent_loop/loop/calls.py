@@ -1,4 +1,4 @@
-"""Checks on what a model asked for, before anything is run or stored."""
+"""Cleans up and checks the tool calls of a reply before they are run or stored."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MAX_SHOWN = 200
 
 
 def tidy(reply: ModelReply, used_ids: Iterable[str]) -> ModelReply:
-    """Returns the reply as it can be stored.
+    """Returns a reply in a form that can be stored.
 
-    Text holds neither NUL, which PostgreSQL refuses, nor unpaired surrogates, which UTF-8 cannot
-    carry. Call ids are unique in the conversation: some servers number the calls of every reply
-    anew, and a return is paired with its call by id.
+    NUL is removed from texts, since PostgreSQL refuses it, and unpaired surrogates, since UTF-8
+    cannot encode them. Call ids are made unique in the window: some servers number the calls of
+    each reply from the start, and returns are matched to calls by id.
 
     Args:
-        reply: What the model replied.
+        reply: The model's reply.
         used_ids: Ids of the calls in the window.
     """
     used = set(used_ids)
@@ -62,13 +62,13 @@ def storable(text: str) -> str:
 
 
 def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool) -> str | None:
-    """Says why a call cannot be run, in words for the model; None if it can.
+    """Returns why a call cannot be run, as a text for the model; None if it can.
 
     Args:
         call: The call.
-        tools: What the agent has.
+        tools: The agent's tools.
         finish: How the reply ended.
-        last: Whether this is the reply's last call, which a limit may have cut.
+        last: Whether this is the reply's last call, which the output limit may have truncated.
     """
     tool = tools.find(call.name)
     if tool is None:
@@ -83,9 +83,9 @@ def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool)
 
 
 def fitted(tool: Tool, arguments: str) -> tuple[str, str | None]:
-    """Returns the arguments of a call as a client gets them, and what is wrong with them.
+    """Fits the arguments of a client's tool to its schema; returns them and the error text, if any.
 
-    Of all other tools the service that runs them sees to that.
+    For all other tools the service that runs them does this.
 
     Args:
         tool: A tool that the client runs.
@@ -99,7 +99,7 @@ def fitted(tool: Tool, arguments: str) -> tuple[str, str | None]:
 
 
 def runnable(call: ToolCall) -> ToolCall:
-    """Returns the call as the executor gets it: no arguments at all means an empty object."""
+    """Returns the call for the executor, with an empty object in place of empty arguments."""
     return call if call.arguments.strip() else replace(call, arguments="{}")
 
 
@@ -151,5 +151,5 @@ def _tidy_part(part: TextPart | ReasoningPart) -> TextPart | ReasoningPart:
         return TextPart(text)
     if is_thought(part):
         return thought(text)
-    # Reasoning is signed: what had to be changed cannot be sent back.
+    # Changed reasoning loses its signature, with which it could be sent back.
     return part if text == part.text else ReasoningPart(text)

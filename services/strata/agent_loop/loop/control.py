@@ -1,4 +1,4 @@
-"""What reaches a running turn from outside: a cancellation, its deadline, a lost caller."""
+"""State of a running turn that others set: cancellation, deadline, loss of the caller."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import asyncio
 
 
 class CallerLostError(Exception):
-    """The caller is gone and the step under way is stored; the next attempt continues the turn."""
+    """The caller disconnected; the current step is stored and the next attempt continues."""
 
 
 class TurnControl:
-    """Says why a turn is to stop.
+    """Holds the reason why a turn must stop.
 
-    The cancellation of the turn's task alone says nothing: it also comes from a process that
-    shuts down. Only a run that is over stores returns for calls that were cut off; in all other
-    cases the ledger keeps what is known, and the next attempt goes by that.
+    A cancelled task is not a reason by itself, since a shutdown of the process cancels tasks too.
+    Only when the run is over are returns stored for interrupted calls. In all other cases the
+    journal keeps the known results for the next attempt.
 
     Attributes:
-        cancelled: The run is over: somebody cancelled it, and its row in the gateway says so, or
-            its deadline has passed.
+        cancelled: The run is over: it was cancelled at the gateway, or its deadline has passed.
         late: The deadline had passed before the turn was dispatched.
-        detached: The stream to the gateway broke. The step under way is finished, no other begun.
-        limit: The turn's deadline, while the turn runs under it.
+        detached: The stream to the gateway broke: the current step is finished, no other started.
+        limit: The deadline of the turn while its steps run.
     """
 
     def __init__(self, *, cancelled: bool = False, late: bool = False) -> None:
@@ -31,10 +30,10 @@ class TurnControl:
         self.limit: asyncio.Timeout | None = None
 
     def check_attached(self) -> None:
-        """Makes sure that somebody waits for the next step.
+        """Checks that the caller is still connected.
 
         Raises:
-            CallerLostError: Nobody does.
+            CallerLostError: The stream to the gateway broke.
         """
         if self.detached:
             raise CallerLostError

@@ -1,4 +1,4 @@
-"""What a document ingestion agent reads: a part of a file (docs/wire-format.md#documents)."""
+"""Builds the input message of a document ingestion agent: a part of a file's lines."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ GONE = "The document was deleted, or its folder was taken from the agent. Finish
 def document_input(document: DocumentLines | None, read: DocumentRange) -> MessageInput:
     """Returns the user message that a document ingestion agent is sent.
 
-    The text of a document may be written by anybody: it is labelled like the text of a web page,
-    and so is all that the agent writes under it.
+    Documents are untrusted content: the message is labelled like a web page, and so is all that
+    the agent writes under it.
 
     Args:
-        document: The lines behind `read.after_line`, as many as fit; None if the file cannot be
-            read any more. Then nothing of it is left to read.
+        document: The lines after `read.after_line`, as many as fit; None if the file is gone,
+            which counts as read to the end.
         read: The range.
     """
     lines = document.lines[: max(read.until_line - read.after_line, 0)] if document else ()

@@ -1,7 +1,7 @@
-"""What in a window belongs together, and what may leave it first. Pure.
+"""Groups the messages of a window into units and exchanges, and orders them for removal. Pure.
 
-A unit is what is shown or left out together: an input, a summary, or a reply with the returns of
-its calls. An exchange is one or more inputs with the steps that answer them.
+A unit is shown or left out as a whole: an input, a summary, or a reply with the returns of its
+calls. An exchange is one or more inputs with the steps that answer them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import Enum, auto
 
 from strata.agent_loop.domain.messages import Message, MessageRole
 
-# They answer or gate calls of the message before them, and are never parted from it.
+# They answer or gate calls of the message before them, and always stay with it.
 _FOLLOWERS = frozenset({MessageRole.TOOL, MessageRole.APPROVAL})
 
 
 class UnitKind(Enum):
-    """What a unit is."""
+    """The kind of a unit."""
 
     SUMMARY = auto()
     INPUT = auto()
@@ -26,25 +26,25 @@ class UnitKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WindowUnit:
-    """Messages that stay or go together."""
+    """Messages that stay in the window or leave it together."""
 
     kind: UnitKind
     messages: tuple[Message, ...]
 
     @property
     def pinned(self) -> bool:
-        """Whether a message of it must stay in the window."""
+        """Whether one of its messages is pinned to the window."""
         return any(message.pinned for message in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Positions of units in the order in which they may leave a window.
+    """Positions of units, in the order in which they may leave a window.
 
     Attributes:
-        exchanges: Exchanges that are over, oldest first; those of a group leave together.
-        current: Of the exchange under way: its older steps, then its older inputs.
-        fixed: What never leaves of the exchanges that are over: the pinned units.
+        exchanges: Finished exchanges, oldest first; the units of one leave together.
+        current: Units of the current exchange: its older steps, then its older inputs.
+        fixed: Units of finished exchanges that never leave, since they are pinned.
     """
 
     exchanges: tuple[tuple[int, ...], ...]
@@ -56,7 +56,7 @@ def units_of(messages: Sequence[Message]) -> list[WindowUnit]:
     """Returns the units of a window without its system message, in order."""
     units: list[WindowUnit] = []
     for message in messages:
-        # What the system says to the model goes with the reply that it speaks of.
+        # A hidden system message belongs to the reply before it.
         follower = message.role in _FOLLOWERS or message.hidden
         follows = follower and units and units[-1].kind is not UnitKind.SUMMARY
         if follows:
@@ -67,11 +67,11 @@ def units_of(messages: Sequence[Message]) -> list[WindowUnit]:
 
 
 def leaving(units: Sequence[WindowUnit]) -> Leaving:
-    """Returns what may leave, in order.
+    """Returns the units that may leave a window, in order.
 
-    What always stays: the newest unit, the newest message of the user, pinned units with the
-    inputs that they answer, and summaries, which are replaced and not dropped. What stays of the
-    rest is a run of whole exchanges, so that no reply is shown whose question is gone.
+    These always stay: the newest unit, the newest user message, pinned units with the inputs that
+    they answer, and summaries, which are only ever replaced. Finished exchanges leave as a whole,
+    so that no reply is shown without its question.
     """
     exchanges = _exchanges(units)
     if not exchanges:

@@ -1,4 +1,4 @@
-"""How a failed model call, or a failed service, ends a run."""
+"""Stop reasons and errors of runs that end because a model or a service failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REASONS: dict[ModelErrorKind, tuple[StopReason, Reason]] = {
 }
 _WORTH_REPEATING = frozenset({ModelErrorKind.TIMEOUT, ModelErrorKind.INVALID_REPLY})
 
-# The turn was not ended: another dispatch of it may do better, or has taken over.
+# Errors that do not end the run: another dispatch may succeed, or has taken over.
 _NOT_ENDED = (
     AbortedError,
     CancelledError,
@@ -56,7 +56,7 @@ _REMEDIES = {
 
 
 class StepFailedError(Exception):
-    """A step cannot be made; the run ends with this."""
+    """A step failed; the run ends with this stop reason and failure."""
 
     def __init__(
         self, stop_reason: StopReason, failure: RunFailure, model_error: ModelError | None = None
@@ -68,14 +68,14 @@ class StepFailedError(Exception):
 
 
 def from_model_error(error: ModelError) -> StepFailedError:
-    """Returns how a failed model call ends the run. The user's message is stored by then."""
+    """Returns the error of a run whose model call failed. The user's message is stored."""
     stop_reason, reason = _REASONS[error.kind]
     retryable = error.retryable or error.kind in _WORTH_REPEATING
     return StepFailedError(stop_reason, RunFailure(reason, error.message, retryable), error)
 
 
 def all_failed(first: StepFailedError, others: Mapping[str, str]) -> StepFailedError:
-    """Returns how a run ends in which no fallback model could answer either.
+    """Returns the error of a run in which all fallback models failed too.
 
     Args:
         first: How the agent's own model failed.
@@ -89,17 +89,17 @@ def all_failed(first: StepFailedError, others: Mapping[str, str]) -> StepFailedE
 
 
 def ends_run(error: StrataError) -> bool:
-    """Says whether an error of a service would come again on every dispatch of the run."""
+    """Says whether an error of a service ends the run, since every dispatch would fail again."""
     return not isinstance(error, _NOT_ENDED)
 
 
 def from_service_error(error: StrataError) -> StepFailedError:
-    """Returns how a definite error of a service ends the run."""
+    """Returns the error of a run that a permanent error of a service ends."""
     return StepFailedError(StopReason.ERROR, RunFailure(error.reason, error.message))
 
 
 def empty_reply() -> StepFailedError:
-    """Returns how a model that says nothing ends the run."""
+    """Returns the error of a run whose model gave empty replies."""
     return StepFailedError(
         StopReason.INVALID_LLM_RESPONSE,
         RunFailure(
@@ -111,7 +111,7 @@ def empty_reply() -> StepFailedError:
 
 
 def no_tool_call() -> StepFailedError:
-    """Returns how a reply without a call ends the run of an agent that must call a tool."""
+    """Returns the error of a run whose model must call a tool and did not."""
     return StepFailedError(
         StopReason.NO_TOOL_CALL,
         RunFailure(
@@ -124,7 +124,7 @@ def no_tool_call() -> StepFailedError:
 
 
 def invalid_reply(problem: str) -> StepFailedError:
-    """Returns how a reply ends the run that does not satisfy the response format.
+    """Returns the error of a run whose reply does not satisfy the response format.
 
     Args:
         problem: The first violation.
@@ -141,7 +141,7 @@ def invalid_reply(problem: str) -> StepFailedError:
 
 
 def nothing_archived() -> StepFailedError:
-    """Returns how the run of a voice memory agent ends that has not stored its older lines."""
+    """Returns the error of a voice memory run that did not archive its older lines."""
     return StepFailedError(
         StopReason.INVALID_LLM_RESPONSE,
         RunFailure(
@@ -154,7 +154,7 @@ def nothing_archived() -> StepFailedError:
 
 
 def cut_json_reply() -> StepFailedError:
-    """Returns how a reply ends the run that was cut before its JSON was complete."""
+    """Returns the error of a run whose JSON reply was truncated by the output limit."""
     return StepFailedError(
         StopReason.MAX_TOKENS_EXCEEDED,
         RunFailure(
@@ -166,12 +166,12 @@ def cut_json_reply() -> StepFailedError:
 
 
 def cut_before_text() -> StepFailedError:
-    """Returns how a reply ends the run that was cut before it said anything."""
+    """Returns the error of a run whose reply was truncated before it had any text."""
     return StepFailedError(
         StopReason.MAX_TOKENS_EXCEEDED,
         RunFailure(
             Reason.MODEL_REQUEST_REFUSED,
-            "The limit of output tokens was used up before the model said anything;"
+            "The limit of output tokens was used up before the model wrote any text;"
             " raise max_output_tokens or lower the reasoning effort.",
         ),
     )
@@ -180,26 +180,26 @@ def cut_before_text() -> StepFailedError:
 def system_prompt_too_large(
     parts: Mapping[str, int], window: int, *, refusal: str = ""
 ) -> StepFailedError:
-    """Returns how a system prompt ends the run that alone exceeds the window.
+    """Returns the error of a run whose system prompt alone exceeds the context window.
 
     Args:
         parts: Tokens by part of the prompt, see `prompts.parts`.
         window: Tokens of the context window.
-        refusal: What the provider answered to a request with little else in it; empty if the
-            model was not asked. The tokens are then an estimate, and those of the provider more.
+        refusal: The provider's error for a request with little else in it; empty if the model
+            was not asked. With a refusal the tokens are estimated, and the provider counts more.
     """
     largest = sorted(parts.items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {tokens}" for name, tokens in largest if tokens)
     total = sum(parts.values())
     if refusal:
         problem = (
-            f"The provider refused the request as too long ({refusal.rstrip('. ')}). Nearly all of"
-            f" it is what every request holds, about {total} tokens for a context window of"
+            f"The provider refused the request as too long ({refusal.rstrip('. ')}). System prompt"
+            f" and tools make up nearly all of it, about {total} tokens for a context window of"
             f" {window}"
         )
     else:
         problem = (
-            f"What every request holds takes at least {total} tokens, more than the context window"
+            f"System prompt and tools take at least {total} tokens, more than the context window"
             f" of {window}"
         )
     return StepFailedError(
@@ -213,18 +213,19 @@ def system_prompt_too_large(
 
 
 def nothing_to_answer(approval_id: str) -> StepFailedError:
-    """Returns how an answer ends the run that answers nothing."""
+    """Returns the error of a run whose approval response matches no open request."""
     return StepFailedError(
         StopReason.ERROR,
         RunFailure(
             Reason.APPROVAL_NOT_FOUND,
-            f"The conversation does not wait for an answer to {approval_id} (any more).",
+            f"The conversation has no open approval request {approval_id}. It may have been"
+            " answered already, or the conversation went on without an answer.",
         ),
     )
 
 
 def out_of_time() -> StepFailedError:
-    """Returns how a run ends whose deadline has passed."""
+    """Returns the error of a run whose deadline has passed."""
     return StepFailedError(
         StopReason.ERROR,
         RunFailure(

@@ -1,4 +1,4 @@
-"""The models of an agent in order: its own, and those that answer where the one before cannot."""
+"""The model chain of an agent: its own model, then the fallback models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.loop.ports import BoundModel, Models
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 
-# What another model may do better at this moment. A key that is refused, a model that does not
-# exist and a malformed request are faults of the configuration: a fallback would hide them.
+# Errors for which a fallback model is asked. A refused key, a missing model and a malformed request
+# are faults of the configuration, which a fallback would hide.
 _OF_THE_PROVIDER = frozenset(
     {
         ModelErrorKind.RATE_LIMITED,
@@ -28,7 +28,7 @@ def may_fail_over(error: ModelError) -> bool:
 
 
 class ModelChain:
-    """The models that may answer in a turn. A fallback is opened when it is first needed.
+    """The models that may answer in a turn. A fallback model is bound when it is needed.
 
     Attributes:
         current: The model that is asked.
@@ -44,7 +44,7 @@ class ModelChain:
         self._own = first.settings.handle
         self._models = models
         self._agent = agent
-        # The default model is known by its handle only now.
+        # An agent without a model of its own uses the default model, which may be a fallback too.
         self._left = [h for h in agent.model.fallback_models if h != self._own]
 
     @property
@@ -68,13 +68,13 @@ class ModelChain:
         return self._left[0]
 
     async def advance(self) -> None:
-        """Takes the next model, which is asked from now on.
+        """Switches to the next model.
 
         Raises:
-            ModelError: It cannot be opened; it is passed over.
+            ModelError: The model cannot be bound; it is skipped.
         """
         handle = self._left.pop(0)
-        # What one model takes as an effort another one refuses; the fallback has its provider's.
+        # Efforts differ between models: a fallback uses the default of its provider.
         config = replace(
             self._agent.model,
             handle=handle,
@@ -84,10 +84,10 @@ class ModelChain:
         self.current = await self._models.bind(config, self._agent.model_keys, as_fallback=True)
 
     async def advance_to(self, handle: str) -> bool:
-        """Takes the model of that name, if it is one of the fallbacks.
+        """Switches to the model with this handle, if it is one of the fallbacks.
 
         Returns:
-            Whether another model is asked now.
+            Whether the model changed.
         """
         if handle == self.handle or handle not in self._left:
             return False

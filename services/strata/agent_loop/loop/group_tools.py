@@ -1,4 +1,4 @@
-"""The tool that an agent has only in a run of its group: who gets it, and how it reads. Pure."""
+"""Adds the tool of a group to an agent for a run of the group. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def in_run(agent: Agent, tool: GroupTool | None) -> Agent:
     """Returns an agent with the tools that it has in a run.
 
     Args:
-        agent: The agent as stored.
-        tool: The tool that its group offers it; None outside of groups.
+        agent: The stored agent.
+        tool: The tool that its group offers; None outside of groups.
     """
     own = tuple(name for name in agent.tools if name not in GROUP_TOOLS)
     tools = own if tool is None else (*own, tool.name)
@@ -27,9 +27,9 @@ def in_run(agent: Agent, tool: GroupTool | None) -> Agent:
 
 
 def with_members(toolset: ToolSet, tool: GroupTool | None) -> ToolSet:
-    """Returns the tools with the members of the group in the description of the group's tool.
+    """Returns the tools, with the group's members listed in the description of the group's tool.
 
-    The argument of ``hand_over`` that names an agent admits the labels of the members only.
+    The schema of ``hand_over`` accepts only the members' labels as agent.
     """
     if tool is None:
         return toolset

@@ -1,4 +1,4 @@
-"""The bytes of images: fetched before they are stored, loaded before they are sent."""
+"""Fetches the bytes of images before they are stored, and loads them before they are sent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from strata.agent_loop.domain.messages import Message, MessagePart, Provenance
-from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import ImageFetcher, Recall
 from strata.agent_loop.loop.requests import image_note
+from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.models.domain import ImagePart, ModelRequest, PromptPart, ShownImage
 from strata.shared.errors import NotFoundError, StrataError
 from strata.shared.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
@@ -22,7 +22,7 @@ def identified(image: ImagePart) -> ImagePart:
     """Returns an image with its id, type and size, read from its bytes.
 
     Raises:
-        ImageError: They are not an image that is accepted.
+        ImageError: The bytes are not an image of an accepted type and size.
     """
     header = inspect_image(image.data)
     return replace(
@@ -38,8 +38,8 @@ def identified(image: ImagePart) -> ImagePart:
 async def fetch_images(messages: Sequence[Message], fetcher: ImageFetcher | None) -> list[Message]:
     """Returns inputs with the bytes of their images; images that are URLs are fetched.
 
-    An image that cannot be fetched becomes a text that says why: the run continues, and the model
-    can tell the person. A message with a fetched image is labelled WEB.
+    An image that cannot be fetched is replaced by a text with the reason: the run continues, and
+    the model can inform the user. A message with a fetched image is labelled WEB.
 
     Args:
         messages: The inputs.
@@ -55,8 +55,8 @@ async def fetch_images(messages: Sequence[Message], fetcher: ImageFetcher | None
 async def load_images(request: ModelRequest, recall: Recall) -> ModelRequest:
     """Returns a request whose images have their bytes.
 
-    An image that is no longer stored becomes a text that says so. Without images the request
-    is returned as it is. Recall is waited for while it is away.
+    An image that is no longer stored is replaced by a text that says so. Without images the
+    request is returned unchanged. While recall is unavailable, loading is retried.
 
     Raises:
         StrataError: Recall refused.
@@ -85,10 +85,10 @@ async def load_images(request: ModelRequest, recall: Recall) -> ModelRequest:
 
 
 class _Filler:
-    """Puts the bytes into the images of inputs, up to the limit for all of them.
+    """Puts the bytes into the images of inputs, up to the limit for all images.
 
     Args:
-        answers: The image at each URL, or why there is none.
+        answers: The fetched image by URL, or the reason why there is none.
     """
 
     def __init__(self, answers: Mapping[str, ImagePart | str]) -> None:

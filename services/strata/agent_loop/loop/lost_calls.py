@@ -1,4 +1,4 @@
-"""What becomes of tool calls whose executor failed or broke off."""
+"""Decides what to do with tool calls whose executor failed before it returned a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strata.shared.errors import (
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
-"""Bounds of the pauses between two requests to an executor that is away."""
+"""Bounds of the pauses between two requests to an unavailable executor."""
 
 _MOST_DEFECTS = 2
 
@@ -24,26 +24,26 @@ class Fate(Enum):
     """What to do about a call without a result."""
 
     REPEAT = auto()
-    """Send it again: it was not begun, or may be made twice."""
+    """Send it again: it was not started, or is safe to repeat."""
     UNKNOWN = auto()
     """It may have had its effect."""
     REFUSED = auto()
-    """It was not run, and would not be if it was sent again."""
+    """It was not run, and sending it again would be refused again."""
     RAISE = auto()
-    """Another attempt of the run decides."""
+    """Leave it to another attempt of the run."""
 
 
 def fate_of(error: StrataError, *, started: bool, repeatable: bool, defects: int = 0) -> Fate:
     """Returns what to do about a call whose request failed.
 
-    An outcome that is not known is never a failure for the model: it would do again what may be
-    done already.
+    An unknown outcome is never reported as failed: the model would repeat a call that may have had
+    its effect.
 
     Args:
         error: How the request failed.
-        started: The executor has said that it began the call.
-        repeatable: The call may be made again without a second effect.
-        defects: How often a defect of the executor has ended the request before.
+        started: The executor reported that it began the call.
+        repeatable: Repeating the call has no second effect.
+        defects: How many earlier requests ended with an internal error of the executor.
     """
     if isinstance(error, AbortedError | UnauthenticatedError):
         return Fate.RAISE

@@ -1,4 +1,4 @@
-"""How an agent's memory is shown to its model: line numbers, and limits of open files."""
+"""Determines how an agent's memory is shown to its model: line numbers, limits of open files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW
 
 
 def shows_line_numbers(agent: Agent, bound: BoundModel) -> bool:
-    """Says whether the model sees memory with line numbers (docs/wire-format.md#line-numbers)."""
+    """Says whether the agent's model sees its memory with line numbers."""
     dialect = dialect_of(bound.settings.endpoint_type)
     return dialect.line_numbers and AGENT_TYPES[agent.type].line_numbered
 
 
 def memory_view(agent: Agent, bound: BoundModel | None) -> MemoryView:
-    """Returns how memory is shown; without a model as for the default context window."""
+    """Returns how memory is shown; without a model, for the default context window."""
     if bound is None:
         return MemoryView(False, file_limits_of(agent, DEFAULT_CONTEXT_WINDOW))
     limits = file_limits_of(agent, bound.settings.context_window)

@@ -1,4 +1,4 @@
-"""What of a voice agent's window can be archived, so that it leaves the window. Pure."""
+"""Determines which messages of a voice agent's window can be archived and evicted. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.agent_loop.loop.exchanges import UnitKind, leaving, units_of
 
 
 def first_sequence(window: Sequence[Message]) -> int:
-    """Returns the lowest sequence of a window's messages; that of the next message if it is empty.
+    """Returns the lowest sequence in a window; for an empty window that of the next message.
 
     Args:
         window: The window, the system message first.
@@ -24,12 +24,12 @@ def first_sequence(window: Sequence[Message]) -> int:
 def buffer_of(window: Sequence[Message], lengths: BufferLengths, began_at: int) -> MessageBuffer:
     """Returns which of the oldest messages of a window can be archived.
 
-    Exchanges leave whole, oldest first, until the shortest length is reached. The last one stays,
-    and so does what is pinned.
+    Whole exchanges leave, oldest first, until the shortest length is reached. The last exchange
+    and pinned messages stay.
 
     Args:
         window: The window after the turn, the system message first.
-        lengths: Those of the agent.
+        lengths: The agent's shortest and longest length of the window.
         began_at: Sequence of the first message of the window at the start of the turn.
     """
     units = units_of(window[1:])

@@ -1,4 +1,4 @@
-"""Asking the model for one reply: what is sent, what is relayed, when it is asked again."""
+"""Requests one reply from the model: fits the prompt, relays the stream, retries and fails over."""
 
 from __future__ import annotations
 
@@ -68,30 +68,31 @@ from strata.shared.logs import get_logger
 
 MAX_RESTARTS = 2
 MAX_OVERFLOWS = 2
-"""Context-length refusals of one step that are answered with a smaller request."""
+"""How often one step sends a smaller request after a context-length error."""
 
 _FIRST_DELAY = 0.5
 _MAX_DELAY = 20.0
-# The provider counts more tokens than we do; how many more it seldom says.
+# After a context-length error the next request has this share of the refused one's bytes: the
+# provider counts more tokens than estimated, and rarely says how many.
 _REFUSED_SHARE = 0.7
-# Text such as emoji has up to so many times the tokens per byte of the text that was counted.
+# Text such as emoji can have this many times more tokens per byte than the text that was counted.
 _MOST_UNDERESTIMATED = 3
-# Some servers refuse images in words that do not name them.
+# Some servers refuse images with an error that does not mention images.
 _ABOUT_IMAGES = frozenset({ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST})
 _IMAGES_REFUSED = "the provider of this model refused it"
 WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
-"""How the reason of a restart without images begins."""
+"""First words of the reason of a restart without images."""
 TOO_LONG = "The prompt was too long; older messages are summarised or left out."
 """The reason of a restart with a smaller request."""
 NOT_AS_ASKED = "The reply does not satisfy the response format"
-"""How the reason of a restart begins that asks again for a reply of the response format."""
+"""First words of the reason of a restart that asks the model to correct its reply."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class StepName:
-    """The step that is under way, and the id that its assistant message will have."""
+    """Identifies the current step and the assistant message that it will store."""
 
     step: int
     step_id: str
@@ -102,7 +103,7 @@ class Compact(Protocol):
     """Makes space in a window; see `compaction.compactor.Compactor.compact`."""
 
     async def __call__(self, window: Window, view: View, space: float) -> Compacted | None:
-        """Returns what was done, None if nothing could leave the window."""
+        """Compacts the window; returns None if no message could leave it."""
         ...
 
 
@@ -110,7 +111,7 @@ class CloseFiles(Protocol):
     """Makes the system message smaller; see `loop.steps.Steps`."""
 
     async def __call__(self, excess: int) -> bool:
-        """Closes open files until the system message has `excess` bytes less, as far as it can.
+        """Closes open files until the system message is `excess` bytes smaller, or none is open.
 
         Returns:
             Whether the system message became smaller.
@@ -119,7 +120,7 @@ class CloseFiles(Protocol):
 
 
 class ModelRequester:
-    """Asks one agent's model.
+    """Requests replies from an agent's model and its fallback models.
 
     Attributes:
         usage: Tokens of all model calls so far: of replies, of summaries, and, estimated, of
@@ -127,13 +128,13 @@ class ModelRequester:
 
     Args:
         chain: The models that may answer.
-        tokens: What is known of bytes per token.
+        tokens: Estimates tokens from bytes.
         agent: The agent.
-        sink: Where the pieces go.
+        sink: Receives the events.
         compact: Makes space in the window.
         close_files: Makes space in the system message.
         load: Returns a request with the bytes of its images.
-        stream_tokens: Whether the pieces are wanted.
+        stream_tokens: Whether to emit the reply in pieces while it is streamed.
         json_replies: Whether replies to the user must be JSON.
         sleep: Waits between two requests.
     """
@@ -170,20 +171,22 @@ class ModelRequester:
     async def ask(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
         """Returns the model's reply to the window, which is compacted first if it is too full.
 
-        A stream that breaks after its first piece is begun anew, at most `MAX_RESTARTS` times;
-        no tool has run by then, so nothing has happened yet. Failures before the first piece
-        were repeated by the model connection already. After a context-length refusal the window
-        is compacted, after a second one the request is halved; a third ends the step. If the
-        provider refuses a request with images, a text takes the place of each. An empty reply
-        is asked for again, once. If the model cannot answer for a reason that is its provider's,
-        the next model of the chain is asked, with a request that fits its own window; it also
-        answers in the steps that follow. A reply that does not satisfy the response format is
-        corrected once, see `replies_in_json`. If the step fails after pieces of a reply were
-        relayed, a `StepRestarted` withdraws them: the user has seen only what is stored, or knows
-        better.
+        Failures are handled as follows:
+
+        - A stream that breaks after its first piece is restarted, at most `MAX_RESTARTS` times.
+          No tool has run by then. The model connection retries failures before the first piece.
+        - After a context-length error the window is compacted; after a second one the request is
+          halved; a third one fails the step.
+        - If the provider refuses a request with images, each image is replaced by a text.
+        - After an empty reply the model is asked once more.
+        - A reply that does not satisfy the response format is corrected once (`replies_in_json`).
+        - After an error of the provider the next model of the chain is asked, with a request that
+          fits its window. It also answers in the following steps.
+
+        If the step fails after pieces of a reply were emitted, a `StepRestarted` withdraws them.
 
         Raises:
-            StepFailedError: There is no reply to be had.
+            StepFailedError: No model gave a usable reply.
             StrataError: Recall cannot be reached, or refused the compacted window.
         """
         self._shown = False
@@ -197,7 +200,7 @@ class ModelRequester:
         return await self._ask_fallbacks(name, window, offer, first)
 
     async def use(self, handle: str) -> None:
-        """Asks the fallback model of that name from now on, if the chain has it."""
+        """Switches to the fallback model with this handle, if the chain has it."""
         if await self._chain.advance_to(handle):
             self._measure()
 
@@ -236,7 +239,7 @@ class ModelRequester:
         return await self._ask(name, window, offer, await self._prepare(window, offer))
 
     def _is_passed_over(self, failed: StepFailedError) -> bool:
-        """Says whether the next model is asked after this failure of the one that is asked."""
+        """Says whether the next model is asked after this failure of the current one."""
         error = failed.model_error
         return self._chain.is_at_fallback or (error is not None and may_fail_over(error))
 
@@ -245,7 +248,7 @@ class ModelRequester:
             await self._restart(name, failed.failure.message, given_up=True)
 
     def _measure(self) -> None:
-        """Begins with what is known of the model that is asked from now on."""
+        """Resets token budget and message view for the current model."""
         settings = self._chain.current.settings
         self._token_budget = TokenBudget(self._tokens, settings, self._agent.id)
         self._view = view_of(settings, self._agent, json_replies=self._json_replies)
@@ -266,7 +269,7 @@ class ModelRequester:
                 self.usage += attempt.usage(self._token_budget, fitted)
                 raise
             except ModelError as error:
-                # A request that was refused costs nothing.
+                # Providers do not charge for refused requests.
                 broken = attempt.usage(self._token_budget, fitted) if attempt.started else Usage()
                 await self.count(broken, name.message_id, self._chain.handle)
                 if error.kind is ModelErrorKind.CONTEXT_OVERFLOW:
@@ -278,7 +281,7 @@ class ModelRequester:
                     await self._restart(name, TOO_LONG)
                     continue
                 if error.kind in _ABOUT_IMAGES and any(m.images for m in fitted.request.messages):
-                    # An image stays in the window: it must not make every later turn fail.
+                    # The image stays in the window and would make every later turn fail.
                     self._view = replace(self._view, without_images=_IMAGES_REFUSED)
                     whole = self._fit(window, offer, self._token_budget.max_bytes)
                     await self._restart(name, f"{WITHOUT_IMAGES} {error.message}")
@@ -309,7 +312,7 @@ class ModelRequester:
     async def _repair(
         self, name: StepName, result: CheckedReply, *, repaired: bool
     ) -> tuple[ChatMessage, ...]:
-        """Returns what asks the model to correct its reply; ends the step after the first time."""
+        """Returns messages that ask the model to correct its reply; fails after the first time."""
         if result.reply.finish_reason is FinishReason.LENGTH:
             raise cut_json_reply()
         if repaired:
@@ -318,11 +321,11 @@ class ModelRequester:
         return tuple(repair_of(result.reply, result.problem))
 
     async def count(self, usage: Usage, message_id: str, handle: str) -> None:
-        """Takes in what a call of a model cost.
+        """Adds the tokens of a model call to the usage and emits them.
 
         Args:
-            usage: Its tokens.
-            message_id: Id that the message of its reply will have; a new one for a summary.
+            usage: Tokens of the call.
+            message_id: Id of the message that stores the reply; a new id for a summary.
             handle: Handle of the model.
         """
         self.usage += usage
@@ -335,13 +338,13 @@ class ModelRequester:
         offer: Offer,
         calls: dict[int, ArgumentsStream | None],
     ) -> None:
-        """Hands a piece of the reply on, if pieces are wanted.
+        """Emits a piece of the reply, if the client wants pieces.
 
         Args:
             name: The step.
             event: The piece.
-            offer: What the model is offered.
-            calls: What the arguments of the calls that have begun pass through, by index.
+            offer: The tools that the model is offered.
+            calls: Filters of the arguments of streamed calls, by index of the call.
         """
         if not self._stream_tokens:
             return
@@ -377,7 +380,7 @@ class ModelRequester:
 
     @property
     def token_budget(self) -> TokenBudget:
-        """How full the windows of the model that is asked are."""
+        """Token budget of the model that is asked."""
         return self._token_budget
 
     async def _prepare(self, window: WorkingWindow, offer: Offer) -> FittedRequest:
@@ -399,7 +402,7 @@ class ModelRequester:
     async def _smaller(
         self, window: WorkingWindow, offer: Offer, refused: FittedRequest, overflows: int
     ) -> FittedRequest | None:
-        """Returns a smaller request than the one refused; None if there is none."""
+        """Returns a smaller request than the refused one; None if it cannot be smaller."""
         if overflows > MAX_OVERFLOWS:
             return None
         max_bytes = refused.size * _REFUSED_SHARE
@@ -414,17 +417,17 @@ class ModelRequester:
     def _too_long(
         self, window: WorkingWindow, offer: Offer, refused: FittedRequest, error: ModelError
     ) -> StepFailedError:
-        """Returns how a step ends whose smallest request the provider refused as too long."""
+        """Returns the error of a step whose smallest request was refused as too long."""
         fixed, size = _fixed_bytes(window, offer), self._chain.current.settings.context_window
         most = self._token_budget.estimate(fixed) * _MOST_UNDERESTIMATED
         if fixed < refused.size * (1.0 - MESSAGES_SHARE) or most < size:
             return from_model_error(error)
-        # The messages are not the reason: memory has more tokens than its bytes let expect.
+        # Not the messages: memory has more tokens than estimated from its bytes.
         parts = system_parts(window.messages[0].text, offer.schemas, self._token_budget.estimate)
         return system_prompt_too_large(parts, size, refusal=error.message)
 
     async def _leave_space(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
-        """Closes open files if they leave messages less than their share of a prompt."""
+        """Closes open files that take space from the messages' share of the prompt."""
         excess = files_excess(_fixed_bytes(window, offer), max_bytes)
         if excess:
             await self._close_files(excess)
@@ -439,8 +442,8 @@ class ModelRequester:
         except AbortedError as error:
             if error.reason is not Reason.REVISION_MISMATCH:
                 raise
-            # Somebody keeps changing the window; the next step finds it still too full.
-            _log.warning("a window could not be compacted", error=repr(error))
+            # Others keep changing the window; the next step tries again.
+            _log.warning("the window changed during compaction", error=repr(error))
             return
         if done is None:
             return
@@ -473,12 +476,12 @@ class ModelRequester:
 
 
 def _fixed_bytes(window: WorkingWindow, offer: Offer) -> int:
-    """Returns the bytes of what every request holds: the system message and the tools."""
+    """Returns the bytes that every request has: those of the system message and the tools."""
     return window.system_bytes + tools_bytes(offer.schemas)
 
 
 class _Attempt:
-    """One request. `started` tells whether anything of the reply had come when it failed."""
+    """One request. `started` is True once a piece of the reply has arrived."""
 
     def __init__(self, asker: ModelRequester, name: StepName, offer: Offer) -> None:
         self.started = False
@@ -491,7 +494,7 @@ class _Attempt:
         self._reported = Usage()
 
     def usage(self, token_budget: TokenBudget, fitted: FittedRequest) -> Usage:
-        """Returns what the request has cost so far: as the provider reports it, or an estimate."""
+        """Returns the tokens of the request so far: reported by the provider, or estimated."""
         if self._reported != Usage():
             return self._reported
         return Usage(
@@ -513,7 +516,7 @@ class _Attempt:
         raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
 
     async def release(self, reply: ModelReply) -> None:
-        """Hands on what was held back of a reply, in the form in which it is stored."""
+        """Emits the pieces that were held back, in the form in which the reply is stored."""
         for event in self._held.events_of(reply):
             await self._relay(event)
 

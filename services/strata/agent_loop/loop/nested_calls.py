@@ -1,8 +1,9 @@
-"""The calls that code makes while it runs: judged, written down and run like calls of the model.
+"""Runs the tool calls that the code of a `run_code` call makes (decision 0086).
 
-Each is taken as the next call of the reply whose code makes it, after the call that runs the code.
-What it came to goes into the result of that call, and so into the history of the run and the taint
-of the context; the window holds calls of the model alone (decision 0086).
+Nested calls are checked by the tool rules, written to the journal and executed like calls of the
+model, as if they followed the call that runs the code. Their results are merged into the result of
+that call, and so into the history of the run and the taint of the context. The context window holds
+only calls of the model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from strata.agent_loop.domain.tools import (
 from strata.agent_loop.loop.calls import runnable, storable
 from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
 from strata.agent_loop.loop.packaging import OUTCOME_UNKNOWN, own_result
-from strata.agent_loop.loop.patience import until_available
+from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
@@ -41,21 +42,21 @@ if TYPE_CHECKING:
     from strata.agent_loop.loop.step_calls import ToolContext
 
 MAX_NESTED_CALLS = 50
-"""Calls of tools that one call's code may make, refused ones included."""
+"""Most tool calls that the code of one call may make, including refused ones."""
 _SHOWN = 500
 
 NestedState: TypeAlias = tuple[list[NestedCall], list[ToolResult]]
-"""Calls that code made, and the results that are known of them."""
+"""Calls that code made so far, and the known results of these calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateBeforeCode:
-    """What there was before code made its first call.
+    """The state of the run before the code makes its first call.
 
     Attributes:
-        calls: The calls of the run, and of the reply, the one that runs the code last.
-        tainted: There is text of strangers in the turn.
-        snapshot: What its calls go by.
+        calls: The calls of the run and of the reply; the last one runs the code.
+        tainted: The context holds untrusted content.
+        snapshot: What the prompt showed when the reply was made.
     """
 
     calls: tuple[Called, ...]
@@ -64,13 +65,13 @@ class StateBeforeCode:
 
 
 class NestedCalls:
-    """The calls of the code of one call.
+    """Runs the calls that the code of one call makes.
 
     Args:
-        context: What they are run with.
-        record: The reply.
-        parent: The call whose code makes them.
-        before: What there was before.
+        context: The ports and rules that calls are run with.
+        record: The reply that holds the parent call.
+        parent: The call whose code makes the nested calls.
+        before: The state of the run before the code.
     """
 
     def __init__(
@@ -86,15 +87,15 @@ class NestedCalls:
 
     @property
     def known(self) -> NestedState:
-        """The calls so far, one that is under way as UNKNOWN; and the results."""
+        """The calls so far, with a running one as UNKNOWN, and their results."""
         return list(self._made), list(self._results)
 
     async def answer(self, asked: CodeCall) -> CodeAnswer:
-        """Judges and runs a call of the code.
+        """Checks a call of the code against the rules and runs it.
 
         Raises:
-            AbortedError: STALE_ATTEMPT; another dispatch has the run.
-            StrataError: The ledger cannot be reached.
+            AbortedError: STALE_ATTEMPT; another dispatch has taken over the run.
+            StrataError: The journal cannot be reached.
         """
         number = len(self._made) + 1
         if number > MAX_NESTED_CALLS:
@@ -120,7 +121,7 @@ class NestedCalls:
         await until_available(
             lambda: context.journal.nest(context.key, step, nested, number, effect)
         )
-        # So it stays if nobody waits for its end.
+        # It stays UNKNOWN if the code is killed before the call ends.
         self._made.append(_shown(call, ToolStatus.UNKNOWN))
         result = without_images(await self._run(call))
         await until_available(lambda: context.journal.record(context.key, step, [result]))
@@ -179,7 +180,7 @@ class NestedCalls:
         return taint_of(*(labels_in(result) for result in self._results))
 
     def _foreseen(self) -> bool:
-        # As for calls of a reply: what a tool is known for counts, whatever it has returned.
+        # As for calls of a reply, the tool's declared source counts, whatever it returned.
         toolset = self._context.toolset
         return any(toolset.untrusted_labels(call.name) for call in self._made if not call.refused)
 
@@ -200,7 +201,7 @@ class NestedCalls:
 
 
 def recorded(parent_id: str, records: Iterable[NestedRecord]) -> NestedState:
-    """Returns what the ledger knows of the calls of code that was lost."""
+    """Returns the calls that lost code made, and their results, from the journal."""
     own_records = [record for record in records if record.parent_id == parent_id]
     made = [
         _shown(
@@ -215,7 +216,7 @@ def recorded(parent_id: str, records: Iterable[NestedRecord]) -> NestedState:
 def joined(
     result: ToolResult, made: Sequence[NestedCall], results: Sequence[ToolResult]
 ) -> ToolResult:
-    """Returns a result with calls that code made, and with what these changed and held."""
+    """Returns the result of a call, merged with the nested calls that its code made."""
     if not made:
         return result
     tool_return = result.tool_return
@@ -233,14 +234,14 @@ def joined(
 
 
 def without_images(result: ToolResult) -> ToolResult:
-    """Returns a result without its images: code gets the text, and the model is not shown them."""
+    """Returns a result without its images, since code and model get the text only."""
     if not result.tool_return.images:
         return result
     return replace(result, tool_return=replace(result.tool_return, images=()))
 
 
 def labels_in(result: ToolResult) -> list[Provenance]:
-    """Returns the labels of what a result holds."""
+    """Returns the provenance and taint labels of a result."""
     tool_return = result.tool_return
     own = [] if tool_return.provenance is None else [tool_return.provenance]
     return [*own, *tool_return.taint]
@@ -256,7 +257,7 @@ def _answer(result: ToolResult) -> CodeAnswer:
 
 
 def _value(value: Any) -> Any:
-    """A text that stands for an object or an array is given as that; any other one as it is."""
+    """Parses a text that holds a JSON object or array; returns any other value unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return parse_json(value)

@@ -1,7 +1,7 @@
-"""Messages, tool returns and events as the JSON that the model reads.
+"""Packs messages, tool returns and events into the JSON texts that the model reads.
 
-Five formats: a message of the user, a tool return, a login, a heartbeat, a system alert
-(docs/wire-format.md#messages). Times are in the agent's timezone.
+There are five formats: user message, tool return, login, heartbeat and system alert. Times are in
+the agent's time zone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strata.shared.tool_returns import packed
 
 MIN_RETURN_CHARS = 5000
 MAX_STEP_RETURN_BYTES = 2 * MIB
-"""UTF-8 bytes of the returns of one step, which are one message."""
+"""Most UTF-8 bytes of the returns of one step, which are stored as one message."""
 _CUT_MARGIN = 128
 _WINDOW_SHARE = 0.2
 _CHARS_PER_TOKEN = 4
@@ -35,10 +35,10 @@ SUMMARY_NOTE = (
 )
 
 HIDDEN = "[This is an automated system message hidden from the user] "
-"""How a text begins that stands in the user's place."""
+"""First words of system messages that have the user's role."""
 
 FIRST_LOGIN = "Never (first login)"
-"""What a login event says of the login before the first one."""
+"""Value of ``last_login`` in the first login event."""
 
 CANCELLED = (
     "The run was cancelled while this call was running; whether it had its effect is not known."
@@ -56,7 +56,7 @@ OUTCOME_UNKNOWN = (
 
 
 def with_calls(text: str, calls: Sequence[NestedCall]) -> str:
-    """Returns words about code that was lost, with the calls that it had made by then."""
+    """Returns the result text of lost code, with the list of calls that the code made."""
     if not calls:
         return text
     called = ", ".join(
@@ -80,28 +80,28 @@ DEPENDED = f"{NOT_STARTED_WITH} it waited for the approval of other calls of the
 
 
 def denied(reason: str) -> str:
-    """Returns what the model is told of a call that a person has denied."""
+    """Returns the result text of a call that a person denied."""
     return f"{DENIED} User reason: {reason}" if reason else DENIED
 
 
 def package(
     status: ToolStatus, message: str | Mapping[str, Any] | None, now: datetime, zone: str
 ) -> str:
-    """Returns the JSON text that stands for a tool's return."""
+    """Returns a tool return as JSON text."""
     return packed(status.value, message, now.astimezone(time_zone(zone)))
 
 
 def pack_user_message(
     text: str, sent: datetime | None, zone: str, *, location: str = "", name: str = ""
 ) -> str:
-    """Returns the JSON text that stands for a message of the user (decision 0043).
+    """Returns a user message as JSON text (decision 0155).
 
     Args:
-        text: What the user wrote.
-        sent: When; the time is left out if it is None.
-        zone: The agent's timezone.
-        location: Where the user is; left out if it is empty.
-        name: Who wrote it; left out if it is empty.
+        text: The user's text.
+        sent: When it was sent; None leaves the time out.
+        zone: The agent's time zone.
+        location: The user's location; empty leaves it out.
+        name: The user's name; empty leaves it out.
     """
     body = {"type": "user_message", "message": text, **_time(sent, zone)}
     if location:
@@ -112,33 +112,33 @@ def pack_user_message(
 
 
 def pack_login(now: datetime, zone: str, last_login: str = FIRST_LOGIN) -> str:
-    """Returns the JSON text that says that the user logged in."""
+    """Returns a login event as JSON text."""
     body = {"type": "login", "last_login": last_login, **_time(now, zone)}
     return json.dumps(body, ensure_ascii=False)
 
 
 def pack_alert(text: str, made: datetime | None, zone: str) -> str:
-    """Returns the JSON text that the system says something with.
+    """Returns a system alert as JSON text.
 
     Args:
-        text: What it says.
-        made: When it was written; the time is left out if it is None.
-        zone: The agent's timezone.
+        text: The text of the alert.
+        made: When it was written; None leaves the time out.
+        zone: The agent's time zone.
     """
     body = {"type": "system_alert", "message": text, **_time(made, zone)}
     return json.dumps(body, ensure_ascii=False)
 
 
 def pack_summary(text: str, made: datetime | None, zone: str) -> str:
-    """Returns the JSON text that stands for a summary (docs/wire-format.md#summaries).
+    """Returns a summary as JSON text.
 
-    The time is that of the summary and not the present one, so that the prompt stays the same.
+    It carries the time of the summary, not the current one, so that the prompt stays cacheable.
     """
     return pack_alert(SUMMARY_NOTE + text, made, zone)
 
 
 def pack_heartbeat(reason: str, now: datetime, zone: str) -> str:
-    """Returns the JSON text that asks the model to go on (docs/wire-format.md#heartbeats)."""
+    """Returns a heartbeat, which asks the model to continue, as JSON text."""
     body = {"type": "heartbeat", "reason": HIDDEN + reason, **_time(now, zone)}
     return json.dumps(body, ensure_ascii=False, indent=2)
 
@@ -148,9 +148,9 @@ def _time(moment: datetime | None, zone: str) -> dict[str, str]:
 
 
 def limit_images(returns: Sequence[ToolReturn], limit: int) -> tuple[ToolReturn, ...]:
-    """Returns the returns of a step with images of at most `limit` bytes in all.
+    """Returns the returns of a step with images of at most `limit` bytes in total.
 
-    A return whose images are over the limit says in its text that they were left out.
+    Images over the limit are replaced by a note in the text of the return.
     """
     limited = []
     for tool_return in returns:
@@ -183,22 +183,22 @@ def _with_note(content: str, note: str) -> str:
 def own_result(
     call: ToolCall, status: ToolStatus, message: str, now: datetime, zone: str
 ) -> ToolResult:
-    """Returns a result that the loop itself gives, without running a tool."""
+    """Returns a result that the loop creates itself, without running a tool."""
     content = package(status, message, now, zone)
     return ToolResult(ToolReturn(call.id, call.name, status, content, provenance=Provenance.SYSTEM))
 
 
 def return_limit(context_window: int) -> int:
-    """Returns how many characters of one tool return a request shows."""
+    """Returns how many characters of one return a request shows."""
     return max(MIN_RETURN_CHARS, int(context_window * _WINDOW_SHARE * _CHARS_PER_TOKEN))
 
 
 def bounded_returns(returns: Sequence[ToolReturn]) -> tuple[ToolReturn, ...]:
-    """Returns the returns of a step, the long ones cut if all do not fit into one message."""
+    """Returns the returns of a step; long ones are truncated if not all fit into one message."""
     share, sizes = MAX_STEP_RETURN_BYTES, sorted(_size(part.content) for part in returns)
     if sum(sizes) <= MAX_STEP_RETURN_BYTES:
         return tuple(returns)
-    # What the short ones leave of their share belongs to the long ones.
+    # Space that short returns leave unused goes to the long ones.
     left = MAX_STEP_RETURN_BYTES
     for position, size in enumerate(sizes):
         share = left // (len(sizes) - position)
@@ -225,10 +225,9 @@ def _size(text: str) -> int:
 
 
 def cut_return(content: str, limit: int) -> str:
-    """Cuts a packaged return to about `limit` characters of message. JSON stays JSON.
+    """Truncates the message in a packaged return to about `limit` characters; the JSON stays valid.
 
-    To cut the packaged text itself would leave the model half a JSON document. What is stored is
-    never cut.
+    Only requests are truncated, never stored returns.
     """
     if len(content) <= limit:
         return content

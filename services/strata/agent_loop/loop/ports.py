@@ -1,4 +1,4 @@
-"""What a turn needs from outside, as protocols. `clients`, `store` and `models` implement them.
+"""Protocols of the services that a turn uses; `clients`, `store` and `models` implement them.
 
 Every method may raise `strata.shared.errors.StrataError`.
 """
@@ -32,7 +32,7 @@ _PARTS_AT_ONCE = 64
 
 
 class Agents(Protocol):
-    """Where agents are kept."""
+    """The store of agents."""
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
         """Returns the agent that the conversation belongs to.
@@ -50,9 +50,9 @@ class MemorySection:
     Attributes:
         text: From ``<memory_blocks>`` to ``</directories>``; may be empty.
         last_modified: When a block was last changed; None without blocks.
-        block_revisions: Revisions of the blocks that it shows, by label.
+        block_revisions: Revisions of the shown blocks, by label.
         has_folders: A folder is attached.
-        taint: Untrusted labels of the blocks that it shows, by label of the block.
+        taint: Untrusted labels of the shown blocks, by label of the block.
     """
 
     text: str
@@ -87,11 +87,11 @@ class MemoryView:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """How large core memory may become in the prompt of an agent.
+    """Limits of core memory in the prompt of an agent.
 
     Attributes:
-        bytes: UTF-8 bytes of all its blocks.
-        line_numbers: The model sees them with line numbers.
+        bytes: Most UTF-8 bytes of all blocks together.
+        line_numbers: The model sees blocks with line numbers.
         files_bytes: UTF-8 bytes of blocks and folders together above which no file is opened.
         max_files_open: Files that may be open at once.
         file_view_chars: Characters of one file that are shown.
@@ -117,13 +117,13 @@ class Memory(Protocol):
         Args:
             agent: The agent.
             view: How its memory is shown.
-            max_bytes: UTF-8 bytes that the section may have; a section that is larger without
-                any open file is returned as it is.
+            max_bytes: Most UTF-8 bytes of the section; a larger section without open files is
+                returned unchanged.
         """
         ...
 
     async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
-        """Returns lines of a file in a folder of an agent, behind the start of a range.
+        """Returns lines of a file in an agent's folder, after the start of a range.
 
         Raises:
             NotFoundError: FILE_NOT_FOUND.
@@ -137,9 +137,9 @@ class BegunTurn:
 
     Attributes:
         window: The window with the inputs in it.
-        inputs: The inputs as stored.
-        committed_steps: Steps of the run that are committed already.
-        committed_messages: What those steps stored.
+        inputs: The stored inputs.
+        committed_steps: Number of steps that the run has committed.
+        committed_messages: Messages of these steps.
     """
 
     window: Window
@@ -150,15 +150,15 @@ class BegunTurn:
 
 @dataclass(frozen=True, slots=True)
 class StepCommit:
-    """All that one step stores.
+    """Everything that one step stores.
 
     Attributes:
-        key: The run and the dispatch of it.
+        key: The run and its attempt.
         step: Number of the step, from 1.
         step_id: Id of the step.
-        messages: In order; calls are followed by the returns of all of them.
+        messages: In order; calls are followed by all their returns.
         system_text: The system message, if it was rebuilt for the step.
-        metadata_stale: Whether its counts are old now; None if that did not change.
+        metadata_stale: Whether the counts in the system message are outdated; None if unchanged.
     """
 
     key: JournalKey
@@ -171,12 +171,12 @@ class StepCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommittedStep:
-    """A step as it was stored.
+    """A stored step.
 
     Attributes:
         messages: The messages.
-        revision: Of the window, after the step.
-        message_count: All messages stored in the conversation.
+        revision: Revision of the window after the step.
+        message_count: Number of messages stored in the conversation.
     """
 
     messages: Sequence[Message]
@@ -186,14 +186,14 @@ class CommittedStep:
 
 @dataclass(frozen=True, slots=True)
 class WindowSwap:
-    """A smaller window in the place of another.
+    """Replaces a window by a smaller one with a summary.
 
     Attributes:
-        conversation_id: Whose window.
-        key: The dispatch that swaps it; None if no run does.
-        expected_revision: The revision that it was planned on.
+        conversation_id: The conversation of the window.
+        key: The run that swaps it; None outside of a run.
+        expected_revision: The revision of the window that the swap was planned on.
         summary: The summary to store.
-        kept_ids: What stays, in order, without the system message.
+        kept_ids: Ids of the messages that stay, in order, without the system message.
     """
 
     conversation_id: str
@@ -205,11 +205,11 @@ class WindowSwap:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A compaction that was made.
+    """The result of a compaction.
 
     Attributes:
-        window: The window now.
-        summary: The summary in it, as stored.
+        window: The new window.
+        summary: The stored summary in it.
     """
 
     window: Window
@@ -226,9 +226,9 @@ class Recall(Protocol):
 
         Args:
             key: The run and its attempt.
-            inputs: What the run was sent.
-            clear: Take everything but the system message and what is pinned out of the window
-                before, once for a run.
+            inputs: The input messages of the run.
+            clear: First remove all messages but the system message and pinned ones from the
+                window, once for a run.
 
         Raises:
             AbortedError: STALE_ATTEMPT.
@@ -236,7 +236,7 @@ class Recall(Protocol):
         ...
 
     async def commit_step(self, commit: StepCommit) -> CommittedStep:
-        """Stores a step, whole or not at all; repeating it is harmless.
+        """Stores a step atomically; repeating it is harmless.
 
         Raises:
             AbortedError: STALE_ATTEMPT.
@@ -244,7 +244,7 @@ class Recall(Protocol):
         ...
 
     async def swap_window(self, swap: WindowSwap) -> Window:
-        """Stores a summary and the window that names it, both or neither.
+        """Stores a summary and the window that holds it, both or neither.
 
         Raises:
             AbortedError: STALE_ATTEMPT, REVISION_MISMATCH.
@@ -256,7 +256,7 @@ class Recall(Protocol):
         ...
 
     async def evict(self, read: TranscriptRange) -> None:
-        """Takes the messages of a range, and those before it, out of the window.
+        """Removes the messages of a range, and those before it, from the window.
 
         Raises:
             NotFoundError: WINDOW_NOT_FOUND.
@@ -264,7 +264,7 @@ class Recall(Protocol):
         ...
 
     async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
-        """Returns what is left of a range of a conversation, in order.
+        """Returns the stored messages of a range of a conversation, in order.
 
         Raises:
             NotFoundError: CONVERSATION_NOT_FOUND.
@@ -284,11 +284,11 @@ class ImageFetcher(Protocol):
     """Fetches images that a client names by URL."""
 
     async def fetch(self, url: str) -> bytes:
-        """Returns what is at an https URL, cut behind the size that is accepted.
+        """Returns the content at an https URL, truncated after the accepted size.
 
         Raises:
-            InvalidArgumentError: The URL, or where it redirects to, must not be reached.
-            UnavailableError: The server cannot be reached, or its answer is not usable.
+            InvalidArgumentError: The URL or its redirect target is not allowed.
+            UnavailableError: The server cannot be reached, or its response is not usable.
         """
         ...
 
@@ -303,10 +303,9 @@ class Tools(Protocol):
 
         Args:
             names: The tools; a name such as "files__*" stands for all tools of an MCP server.
-            skip_missing: Leave out those that were deleted since the agent got them: it shall
-                go on without.
-            run_id: The run that is offered them: each of its attempts is offered the same tools
-                of MCP servers. Empty for those of this moment.
+            skip_missing: Leave out tools that were deleted; the agent continues without them.
+            run_id: The run that is offered the tools: all its attempts are offered the same tools
+                of MCP servers. Empty for the current tools.
 
         Raises:
             NotFoundError: TOOL_NOT_FOUND.
@@ -314,7 +313,7 @@ class Tools(Protocol):
         ...
 
     def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
-        """Runs calls; each gives one `CallFinished`. Closing the generator kills what runs."""
+        """Runs calls; each yields one `CallFinished`. Closing the generator kills running calls."""
         ...
 
 
@@ -322,7 +321,7 @@ class Archival(Protocol):
     """Archival memory."""
 
     async def stats(self, agent_id: str) -> ArchivalStats:
-        """Returns what the metadata says of it."""
+        """Returns the counts for the metadata of the system message."""
         ...
 
 
@@ -338,11 +337,11 @@ class Journal(Protocol):
         ...
 
     async def mark_finishing(self, key: JournalKey, seconds: float) -> None:
-        """Notes that a dispatch without a caller is still finishing its step.
+        """Marks that a dispatch without a caller is still finishing its step.
 
         Args:
             key: The dispatch.
-            seconds: For how long the next attempt may count on that; 0 when it is done.
+            seconds: After this time the mark expires; 0 removes it.
 
         Raises:
             AbortedError: STALE_ATTEMPT; the next attempt did not wait.
@@ -354,18 +353,18 @@ class Journal(Protocol):
         ...
 
     async def close(self, key: JournalKey) -> StepRecord | None:
-        """Takes the fence of a run that is over, so that none of its dispatches writes any more.
+        """Fences off a finished run, so that none of its dispatches can write any more.
 
         Args:
-            key: The run; its attempt does not matter.
+            key: The run; its attempt is ignored.
 
         Returns:
-            The last step that the run has journalled; None if it never came to that.
+            The last step that the run journalled; None if there is none.
         """
         ...
 
     async def open_step(self, key: JournalKey, record: StepRecord) -> None:
-        """Writes a reply and its calls down, before any of them runs.
+        """Journals a reply and its calls, before any of them runs.
 
         Raises:
             AbortedError: STALE_ATTEMPT.
@@ -375,14 +374,14 @@ class Journal(Protocol):
     async def nest(
         self, key: JournalKey, step: int, record: NestedRecord, position: int, effect: ToolEffect
     ) -> None:
-        """Writes a call of code down, before it runs.
+        """Journals a nested call of code, before it runs.
 
         Args:
             key: The dispatch.
-            step: Whose reply is journalled.
+            step: The step whose reply runs the code.
             record: The call.
-            position: Which one of the code it is, from 1.
-            effect: What its tool does.
+            position: Number of the call within the code, from 1.
+            effect: Replay effect of its tool.
 
         Raises:
             AbortedError: STALE_ATTEMPT.
@@ -390,7 +389,7 @@ class Journal(Protocol):
         ...
 
     async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
-        """Writes results into the ledger.
+        """Journals results of calls.
 
         Raises:
             AbortedError: STALE_ATTEMPT.
@@ -400,7 +399,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BoundModel:
-    """A model that is ready to be called, with the settings that apply."""
+    """A model that is ready to be called, with its effective settings."""
 
     chat: ChatModel
     settings: ModelSettings
@@ -412,20 +411,20 @@ class Models(Protocol):
     async def bind(
         self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
     ) -> BoundModel:
-        """Chooses the model of an agent, and the key: its own, its project's or the settings'.
+        """Chooses an agent's model and its API key: the agent's, the project's or the server's.
 
         Raises:
-            ModelError: NOT_CONFIGURED, or AUTHENTICATION if a stored key cannot be opened;
+            ModelError: NOT_CONFIGURED, or AUTHENTICATION if a stored key cannot be decrypted;
                 the message says what to do.
         """
         ...
 
 
 class EventSink(Protocol):
-    """Where events go."""
+    """Receives the events of a run."""
 
     async def emit(self, event: RunEvent) -> None:
-        """Hands an event on; waits while the reader is behind."""
+        """Emits an event; waits while the reader is behind."""
         ...
 
 
@@ -435,13 +434,13 @@ def _turn_work() -> TurnWork:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything that a turn is wired to.
+    """The services, stores and models that a turn uses.
 
     Attributes:
-        approval_s: Seconds until a request for approval counts as denied, by default.
+        approval_s: Seconds until an approval request expires, if no rule sets a timeout.
         images: Fetches images that clients name by URL; None if this server must not.
-        work: Slots of the parts of a turn that this machine works for, in turn by project, those
-            of memory agents last. They are not held while the turn waits for its model or its
+        work: Slots for the parts of turns that use this machine's processors: shared fairly by
+            project, memory agents last. No slot is held while a turn waits for its model or
             tools.
     """
 

@@ -1,9 +1,10 @@
-"""Turns of memory agents give way to turns that somebody waits for.
+"""Gives turns that a user waits for priority over turns of memory agents.
 
-Both need the same event loop and the same processors. A turn works in bursts of some milliseconds:
-it begins, makes a request for the model, runs tools, stores a step. A burst cannot be interrupted,
-so a turn of a memory agent asks before each one. While somebody waits, bursts are rare enough that
-few turns meet one; a turn of a memory agent is slower then, and still comes to its end.
+All turns share one event loop and the processors. A turn works in bursts of some milliseconds: it
+begins, builds a model request, runs tools, stores a step. A burst cannot be interrupted, so a
+background turn (one of a memory agent) waits for a free moment before each burst. While foreground
+turns run, background bursts are spaced so far apart that they rarely delay one. Background turns
+get slower, but always finish.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Protocol
 
 from strata.shared.fair_slots import ANY_NUMBER, FairSlots, slots_of_short_work
 
-# A foreground turn counts as working for so long after a burst of its own: what follows at once,
-# such as the end of the turn at the gateway, needs the same processors.
+# A foreground turn counts as working for this long after its burst, since work that follows at
+# once, such as the end of the turn at the gateway, needs the same processors.
 _QUIET_S = 0.05
-# Time between two bursts of memory agents as long as there was a foreground turn lately.
+# Time between two background bursts if there was a foreground turn within the last _LATELY_S.
 _SPACING_S = 0.1
 _LATELY_S = 5.0
-# A burst is put off for so long at most, however busy the foreground is.
+# A background burst is delayed at most this long, however busy the foreground is.
 _LONGEST_S = 1.0
 
 
@@ -30,16 +31,16 @@ class Work(Protocol):
     """How the bursts of a turn share the processors with those of other turns."""
 
     def slot(self) -> AbstractAsyncContextManager[None]:
-        """Holds a slot for a burst while the block lasts; waits for one first."""
+        """Waits for a slot and holds it while the block runs."""
         ...
 
     async def give_way(self) -> None:
-        """Waits for the moment at which a burst without a slot may begin."""
+        """Waits until a burst without a slot may begin."""
         ...
 
 
 class _Foreground:
-    """Bursts of turns that somebody waits for: in turn by project, and before all others."""
+    """Bursts of foreground turns: shared fairly by project, and before all others."""
 
     def __init__(self, slots: FairSlots, now: Callable[[], float]) -> None:
         self._slots = slots
@@ -49,7 +50,7 @@ class _Foreground:
 
     @property
     def works(self) -> bool:
-        """Whether there is a burst, or was one a moment ago."""
+        """Whether a burst runs, or ended within the last _QUIET_S."""
         return self._bursts > 0 or self._now() - self.last < _QUIET_S
 
     @asynccontextmanager
@@ -67,13 +68,13 @@ class _Foreground:
 
 
 class _Background:
-    """Bursts of turns of memory agents, one at a time, the projects in turn."""
+    """Bursts of background turns: one at a time, shared fairly by project."""
 
     def __init__(self, slots: FairSlots, foreground: _Foreground, now: Callable[[], float]) -> None:
         self._slots = slots
         self._foreground = foreground
         self._now = now
-        # One waits at a time; the next one is of another project where there is one.
+        # Only one turn at a time waits for its moment; projects take turns.
         self._order = FairSlots(1, "bursts of memory agents", queue=ANY_NUMBER)
         self._last = float("-inf")
 
@@ -91,7 +92,7 @@ class _Background:
             self._last = self._now()
 
     def _pause(self) -> float:
-        """Returns the seconds until the next look; 0 if a burst may begin."""
+        """Returns the seconds until the next check; 0 if a burst may begin."""
         now = self._now()
         if now - self._foreground.last > _LATELY_S and not self._foreground.works:
             return 0.0
@@ -100,11 +101,11 @@ class _Background:
 
 
 class TurnWork:
-    """The bursts of all turns of this process.
+    """Schedules the bursts of all turns of this process.
 
     Args:
-        slots: Slots of the bursts that somebody waits for.
-        now: Seconds of a clock that only rises.
+        slots: Slots for the bursts of foreground turns.
+        now: A monotonic clock, in seconds.
     """
 
     def __init__(self, slots: FairSlots, now: Callable[[], float] = time.monotonic) -> None:
@@ -114,9 +115,9 @@ class TurnWork:
         )
 
     def of(self, *, background: bool) -> Work:
-        """Returns the bursts of one turn.
+        """Returns the scheduler for one turn.
 
         Args:
-            background: It is that of a memory agent.
+            background: Whether it is a turn of a memory agent.
         """
         return self._background if background else self._foreground

@@ -1,4 +1,4 @@
-"""The window while a turn works on it, and its system message (docs/wire-format.md#rebuilding)."""
+"""The in-memory window of a running turn, and when its system message is rebuilt."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from strata.shared.errors import DataLossError
 
 
 class WorkingWindow:
-    """A window in memory.
+    """The window of a running turn.
 
     Args:
-        agent: Whose window.
-        window: As stored, with the inputs in it.
-        stats: Counts of archival memory at the start of the turn; None if they are not known.
+        agent: The agent.
+        window: The stored window, with the inputs in it.
+        stats: Counts of archival memory at the start of the turn; None if unknown.
         clock: For the date.
 
     Raises:
@@ -61,12 +61,12 @@ class WorkingWindow:
 
     @property
     def counted(self) -> list[Message]:
-        """The messages under the system message as it was read: the last step was made under it."""
+        """The messages, with the stored system message that the last token count was made under."""
         return [self._read, *self._messages[1:]]
 
     @property
     def read_text(self) -> str:
-        """The system message as it was read."""
+        """The system message at the start of the turn."""
         return self._read.text
 
     @property
@@ -81,7 +81,7 @@ class WorkingWindow:
 
     @property
     def stored(self) -> Window:
-        """The window as it is stored, but for a rebuilt system message."""
+        """The stored window; only a rebuilt system message may not be stored yet."""
         return Window(
             self._conversation_id,
             self._agent.id,
@@ -91,13 +91,12 @@ class WorkingWindow:
         )
 
     def refresh(self, section: MemorySection) -> None:
-        """Rebuilds the system message if it shows another memory, old counts or another day.
+        """Rebuilds the system message if it shows other memory, old counts or another day.
 
-        The new text is used from now on and stored with the next step. Of the metadata two parts
-        are compared: the day, without which an agent gives wrong answers, and what is said of
-        archival memory, which others may have changed. Its counts are those of the start of the
-        turn, so that neither the agent's own inserts nor an import that goes on meanwhile rebuild
-        the message within a turn.
+        The new text is used from now on and stored with the next step. Two parts of the metadata
+        are compared: the day, since an outdated one causes wrong answers, and the archival memory
+        lines, which others may have changed. Archival counts are those at the start of the turn, so
+        that neither the agent's own inserts nor a running import rebuild the message within a turn.
         """
         self._section = section
         text = self._messages[0].text
@@ -121,7 +120,7 @@ class WorkingWindow:
         self._stale = False
 
     def metadata_stale(self, *, changed: bool) -> bool | None:
-        """Returns what to store about the counts with a step; None leaves it as it is.
+        """Returns the `metadata_stale` mark to store with a step; None leaves it unchanged.
 
         Args:
             changed: Whether the step changed archival memory.
@@ -131,18 +130,18 @@ class WorkingWindow:
         return None if self.unsaved_text is None else self._stats is None
 
     def committed(self, step: CommittedStep) -> None:
-        """Takes in what a step stored."""
+        """Adds the messages that a step stored."""
         self._messages.extend(step.messages)
         self._message_count = step.message_count
-        # Not the revision of the step: if others have changed the window meanwhile, such as by
-        # archiving or pinning messages, a compaction must read it anew.
+        # Counted here, not taken from the step: if others changed the window meanwhile, for
+        # example by pinning a message, a compaction must read it again.
         self._revision += 1
         self.unsaved_text = None
 
     def compacted(self, window: Window) -> None:
-        """Takes in the window that a compaction left, and rebuilds the system message.
+        """Takes over the compacted window and rebuilds the system message.
 
-        Its counts are old now, and the provider's prompt cache is lost in any case.
+        Its counts are outdated, and the provider's prompt cache is lost in any case.
         """
         self._messages = list(window.messages)
         self._message_count = window.message_count
@@ -151,7 +150,7 @@ class WorkingWindow:
         self.refresh(self._section)
 
     def _hidden(self) -> int:
-        """Messages out of view; summaries that later ones took in are none."""
+        """Returns the number of messages outside the window, without replaced summaries."""
         hidden = self._message_count - len(self._messages)
         summarized_counts = [
             part.message_count

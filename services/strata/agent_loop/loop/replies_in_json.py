@@ -1,8 +1,7 @@
-"""Replies in JSON: what the model is offered for them, and how what it writes is checked.
+"""Offers the model JSON replies and validates them (decision 0159).
 
-A reply to the user is the text of a message without calls, and the argument of ``send_message``.
-Both are checked when the model has written them and before anything is journalled, stored or shown
-(decision 0039).
+A reply to the user is the text of a message without calls, or the argument of ``send_message``.
+Both are validated before they are journalled, stored or shown.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ class CheckedReply:
 
 
 def with_json_replies(offer: Offer, asked: JsonReply | None) -> Offer:
-    """Returns an offer that asks for replies in JSON; the offer itself if any text will do.
+    """Returns an offer that asks for JSON replies; the unchanged offer if any text is allowed.
 
     Args:
-        offer: What the model is offered, before a loop adds arguments of its own.
-        asked: What a reply must be.
+        offer: The offer, before a loop adds its arguments.
+        asked: The JSON form of replies; None for any text.
     """
     if asked is None:
         return offer
@@ -87,14 +86,14 @@ def _with_message(tool: Tool, message: Any) -> Tool:
 
 
 def checked(reply: ModelReply, offer: Offer) -> CheckedReply:
-    """Checks what a model wrote for the user.
+    """Validates a reply to the user.
 
-    Text beside calls is not checked: it is no reply. Neither is text in place of a call that the
-    V2 loop requires, which ends the run with `no_tool_call`.
+    Two kinds of text are not replies and stay unchecked: text beside calls, and text where the V2
+    loop requires a call, which ends the run with `no_tool_call`.
 
     Args:
-        reply: What the model wrote.
-        offer: What it was offered.
+        reply: The model's reply.
+        offer: The offer that it replied to.
     """
     asked = offer.json_reply
     if asked is None:
@@ -120,7 +119,7 @@ def _checked_call(call: ToolCall, asked: JsonReply) -> tuple[ToolCall, str]:
     try:
         arguments = parse_json(call.arguments)
     except JsonTextError as error:
-        return call, f"the arguments are no JSON ({error})"
+        return call, f"the arguments are not valid JSON ({error})"
     message = arguments.get(MESSAGE) if isinstance(arguments, dict) else None
     if message is None:
         return call, f"the argument {MESSAGE!r} is missing"
@@ -133,26 +132,26 @@ def _checked_call(call: ToolCall, asked: JsonReply) -> tuple[ToolCall, str]:
 
 
 def _checked_text(text: str, asked: JsonReply) -> tuple[str, str]:
-    """Returns a JSON object as it is stored, and what is wrong with it."""
+    """Returns a JSON object in its stored form, and the first violation, if any."""
     text = _unfenced(text)
     if asked.schema is not None:
         # Strict schemas make optional members nullable.
         text = drop_invented_nulls(text, asked.schema)
     try:
-        # An escape can stand for half a surrogate pair, which no error could name.
+        # A JSON escape can encode half a surrogate pair, which no error text could contain.
         value = encodable(parse_json(text))
     except JsonTextError as error:
-        return text, f"it is no JSON ({error})"
+        return text, f"it is not valid JSON ({error})"
     if not isinstance(value, dict):
-        return text, "it is JSON, but no object"
+        return text, "it is JSON, but not an object"
     problem = "" if asked.schema is None else first_violation(asked.schema, value)
     return json.dumps(value, ensure_ascii=False), problem
 
 
 def _unfenced(text: str) -> str:
-    """Returns a text without the fence around it.
+    """Returns a text without a code fence around it.
 
-    The time is linear in its length: models that have to write JSON may go on with line breaks.
+    Takes linear time: models that must write JSON sometimes add very many line breaks.
     """
     head, _, body = text.strip().partition("\n")
     if head.rstrip() in (_FENCE, f"{_FENCE}json") and body.endswith(_FENCE):
@@ -161,7 +160,7 @@ def _unfenced(text: str) -> str:
 
 
 def _with_text(reply: ModelReply, text: str) -> ModelReply:
-    """Returns a reply with this text in the place of its first one, and without the others."""
+    """Returns a reply with `text` in place of all its text parts."""
     content: list[ReplyPart] = []
     placed = False
     for part in reply.content:
@@ -174,10 +173,10 @@ def _with_text(reply: ModelReply, text: str) -> ModelReply:
 
 
 def repair_of(reply: ModelReply, problem: str) -> Sequence[ChatMessage]:
-    """Returns what a request is continued with, so that the model corrects its reply.
+    """Returns messages that ask the model to correct its reply, to append to the request.
 
-    The messages are in that request only. They are not stored: a dispatch that takes the run over
-    asks for the step anew, as it does for every step that is not journalled.
+    The messages are not stored. Another dispatch of the run starts the step again, as it does for
+    every step that is not journalled.
 
     Args:
         reply: The reply that did not satisfy the format.
@@ -203,10 +202,10 @@ def repair_of(reply: ModelReply, problem: str) -> Sequence[ChatMessage]:
 
 
 class HeldPieces:
-    """Holds back the pieces of what is checked, so that nobody is shown JSON that is not valid.
+    """Holds back streamed pieces of JSON replies until they are validated.
 
     Args:
-        offer: What the model is offered.
+        offer: The offer to the model.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -216,7 +215,7 @@ class HeldPieces:
         self._calls: set[int] = set()
 
     def take(self, event: ModelEvent) -> bool:
-        """Says whether a piece is held back until the reply was checked."""
+        """Says whether a piece is held back until the reply is validated."""
         if isinstance(event, TextDelta):
             self._texts = self._texts or self._text
             return self._text
@@ -228,7 +227,7 @@ class HeldPieces:
         return False
 
     def events_of(self, reply: ModelReply) -> Iterator[ModelEvent]:
-        """Yields what was held back of a reply, each text and each call as one piece."""
+        """Yields the held-back text and calls of a reply, each as one piece."""
         if self._texts and reply.text:
             yield TextDelta(reply.text)
         for index, call in enumerate(reply.tool_calls):

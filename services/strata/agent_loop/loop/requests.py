@@ -1,9 +1,8 @@
-"""From the stored window to the request that the model gets (docs/wire-format.md#messages).
+"""Builds the model request for a stored window.
 
-A window that does not fit is compacted before the model is called; this is the floor beneath, for
-what compaction cannot take out or may not: then older exchanges are left out of the request, and
-at the very end long texts are cut in it. Nothing leaves the window or the store by that, and calls
-always stay together with their returns.
+A window that does not fit is compacted before the model is called. If it is still too large, this
+module shortens the request: it leaves out older exchanges, then truncates long texts. The stored
+window does not change, and calls always stay together with their returns.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES
 from strata.shared.one_line import one_line
 
 MIN_PIECE_BYTES = 160
-"""What is shown of each text at least, however small the window."""
+"""UTF-8 bytes of each text that are shown even in the smallest window."""
 
 BLIND_MODEL = "this model is not shown images"
 TOO_MANY_IMAGES = "newer images have taken its place"
@@ -75,13 +74,13 @@ class View:
 
     Attributes:
         return_limit: Characters shown of one tool return.
-        timezone: The agent's; times in packed messages are in it.
-        endpoint_type: Whose formula gives the tokens of an image.
-        without_images: Why a text takes the place of each image; empty to show them.
-        packaging: How messages of the user are shown.
-        model: Handle of the model. Reasoning that another model signed is not shown to it: its
-            provider would refuse the signature. Empty shows all reasoning.
-        form: How calls are shown; None as they are stored.
+        timezone: Time zone of the agent, for times in packed messages.
+        endpoint_type: Determines the formula for the tokens of an image.
+        without_images: Reason why images are replaced by texts; empty to show them.
+        packaging: How messages of the user are packed.
+        model: Handle of the model. Reasoning of other models is left out, since the provider would
+            refuse its signature. Empty shows all reasoning.
+        form: How calls are shown; None for their stored form.
     """
 
     return_limit: int
@@ -93,7 +92,7 @@ class View:
     form: CallForm | None = None
 
     def chat(self, message: Message) -> list[ChatMessage]:
-        """Returns what the model sees of a message; a tool message gives one per return."""
+        """Returns a message in the form that the model sees; a tool message gives one per return."""
         if message.role is MessageRole.TOOL:
             return [
                 ChatMessage(
@@ -111,7 +110,7 @@ class View:
         if role is None:
             return []
         content = self._content(message)
-        # A message of the user keeps its place even if nothing of it can be shown.
+        # A user message is kept even if it is empty.
         if not (content or message.tool_calls or role is ChatRole.USER):
             return []
         calls = message.tool_calls
@@ -120,11 +119,11 @@ class View:
         return [ChatMessage(role, content, calls)]
 
     def chats(self, messages: Iterable[Message]) -> list[ChatMessage]:
-        """Returns what the model sees of messages."""
+        """Returns messages in the form that the model sees."""
         return [chat for message in messages for chat in self.chat(message)]
 
     def size(self, messages: Iterable[Message]) -> int:
-        """Returns the bytes of what the model sees of messages."""
+        """Returns the bytes of messages in the form that the model sees."""
         return messages_bytes(self.chats(messages))
 
     def _is_thought(self, part: ReasoningPart) -> bool:
@@ -132,7 +131,7 @@ class View:
         return self.form is not None and self.form.thoughts and is_thought(part)
 
     def _is_of_another(self, message: Message) -> bool:
-        """Says whether another model wrote a message; unknown for messages that name none."""
+        """Says whether another model wrote a message; False if its model is unknown."""
         return bool(self.model and message.model) and message.model != self.model
 
     def _image(self, image: ImagePart) -> PromptPart:
@@ -156,7 +155,7 @@ class View:
         return (TextPart(text), *map(self._image, images))
 
     def _content(self, message: Message) -> tuple[PromptPart, ...]:
-        # What the system says in the user's place is packed when it is stored.
+        # System messages with the user's role are stored in packed form.
         by_user = message.role is MessageRole.USER and not message.hidden
         if self.packaging.pack_user_messages and by_user and message.text:
             return self._packed(message)
@@ -198,7 +197,7 @@ def view_of(settings: ModelSettings, agent: Agent, *, json_replies: bool = False
 
 
 def image_note(image: ImagePart, reason: str) -> TextPart:
-    """Returns the text that takes the place of an image that is not shown."""
+    """Returns the text that replaces an image that is not shown."""
     size = f", {image.width} x {image.height} pixels" if image.width else ""
     alt_text = f" Description: {image.alt_text}" if image.alt_text else ""
     return TextPart(f"[Image omitted ({image.media_type or 'image'}{size}): {reason}.{alt_text}]")
@@ -206,16 +205,16 @@ def image_note(image: ImagePart, reason: str) -> TextPart:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the model may call.
+    """The tools and the reply format that a model request offers.
 
     Attributes:
-        tools: The tools that it is offered.
-        choice: Which calls it may or must make.
-        parallel: Whether it may make several at once; None as the agent's settings say.
-        json_reply: What replies to the user must be; None for any text.
-        json_text: Whether the text of a reply is one to the user.
-        stream: Returns what the arguments of a call of a tool pass through before a client sees
-            them; None if a client sees them as the model writes them.
+        tools: The tools.
+        choice: Which calls the model may or must make.
+        parallel: Whether it may make several calls at once; None for the agent's setting.
+        json_reply: The JSON form of replies to the user; None for any text.
+        json_text: Whether the text of a reply is addressed to the user.
+        stream: Returns a filter for the streamed arguments of a tool's call; None to stream them
+            as the model writes them.
     """
 
     tools: ToolSet
@@ -227,12 +226,12 @@ class Offer:
 
     @property
     def response_format(self) -> JsonReply | None:
-        """What the text of a reply must be; None for any text."""
+        """The JSON form of the text of a reply; None for any text."""
         return self.json_reply if self.json_text else None
 
     @property
     def schemas(self) -> Sequence[ToolSchema]:
-        """All schemas that a request holds: those of the tools, and that of the text."""
+        """All schemas in a request: those of the tools, and that of the text."""
         reply = self.response_format
         if reply is None or reply.schema is None:
             return self.tools.schemas
@@ -241,13 +240,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class FittedRequest:
-    """A request, and what it does not show.
+    """A request, and how much of the window it leaves out.
 
     Attributes:
         request: The request.
-        size: Its bytes.
-        whole_size: Bytes of a request that shows everything.
-        left_out: Messages of the window that it does not show.
+        size: Bytes of the request.
+        whole_size: Bytes of a request with the whole window.
+        left_out: Number of messages of the window that the request leaves out.
     """
 
     request: ModelRequest
@@ -271,14 +270,14 @@ def build_request(
 ) -> FittedRequest:
     """Builds the request for a window.
 
-    The newest message of the user, the newest step and what is pinned are always in it. Where
-    even they do not fit, long texts are cut, the longest first, down to `MIN_PIECE_BYTES` each.
+    It always holds the newest user message, the newest step and pinned messages. If even these do
+    not fit, the longest texts are truncated first, down to `MIN_PIECE_BYTES` each.
 
     Args:
         messages: The window, the system message first.
-        offer: What the model is offered.
+        offer: The tools and the reply format.
         view: How messages are shown.
-        max_bytes: Bytes that the whole request should keep within.
+        max_bytes: Most bytes of the request; it is larger if the smallest form does not fit.
     """
     system = view.chat(messages[0])
     fixed = messages_bytes(system) + tools_bytes(offer.schemas)
@@ -309,7 +308,7 @@ def build_request(
 
 
 def _newest_images(chats: list[list[ChatMessage]]) -> list[list[ChatMessage]]:
-    """Replaces images by a text but for the newest, as many as providers accept in a request."""
+    """Keeps the newest images, as many as providers accept in a request; replaces the others."""
     images = [part.image for unit in chats for chat in unit for part in chat.images]
     size = sum(image.size_bytes for image in images)
     if len(images) <= MAX_IMAGES and size <= MAX_IMAGES_BYTES:
@@ -351,10 +350,10 @@ def _too_much(units: Sequence[WindowUnit], sizes: Sequence[int], budget: float) 
 def _cut_texts(
     chats: Sequence[ChatMessage], budget: float, packed: Collection[ChatRole]
 ) -> list[ChatMessage]:
-    """Cuts the longest texts until all fit.
+    """Truncates the longest texts until all fit.
 
-    Reasoning goes first, whole, since it is signed; then images, the oldest first. Texts of the
-    `packed` roles are JSON and stay JSON.
+    Before that, reasoning is removed as a whole, since it is signed, and then the oldest images.
+    Texts of the `packed` roles are JSON and stay valid JSON.
     """
     bare = _without_images([_without_reasoning(chat) for chat in chats], budget)
     cap = float(max((size for chat in bare for size in _piece_sizes(chat)), default=0))
@@ -417,13 +416,13 @@ def _capped_part(part: PromptPart, cap: int, is_packed: bool) -> PromptPart:
 def _capped_call(call: ToolCall, cap: int) -> ToolCall:
     if len(call.arguments.encode("utf-8", "replace")) <= cap:
         return call
-    # What goes out must be a JSON object; half of one is none.
+    # Providers require a JSON object as arguments, so the truncated text is wrapped in one.
     shortened = {"truncated": _cut(call.arguments, max(1, cap // 2))}
     return replace(call, arguments=json.dumps(shortened, ensure_ascii=False))
 
 
 def _cut(text: str, size: int) -> str:
-    """Cuts a text to about so many bytes and says how much is missing."""
+    """Truncates a text to about `size` bytes and notes how many characters are missing."""
     kept = text.encode("utf-8", "replace")[: max(0, size - len(_MARK) - 4)]
     start = kept.decode("utf-8", "ignore")
     return start + _MARK.format(len(text) - len(start))

@@ -1,4 +1,4 @@
-"""Finishing what must be finished although the turn is being cancelled."""
+"""Runs cleanup work to its end while the turn is being cancelled."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from strata.shared import context
 
 
 async def shielded(work: Coroutine[Any, Any, None], *, seconds: float) -> None:
-    """Runs `work` to its end, whatever cancellations come meanwhile; the caller re-raises.
+    """Runs `work` to its end and ignores cancellations meanwhile; the caller re-raises its own.
 
-    The deadline of the call being served may be what has passed, so `work` gets its own.
+    `work` gets a deadline of its own, since the deadline of the served call may have passed.
 
     Args:
-        work: What must be done.
-        seconds: Its limit; after that it is given up.
+        work: The coroutine to finish.
+        seconds: Time limit, after which `work` is cancelled.
 
     Raises:
         TimeoutError: The limit passed.

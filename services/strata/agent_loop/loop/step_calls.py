@@ -1,4 +1,4 @@
-"""Running the tool calls of one reply: checks, journal, execution, and what is left undone."""
+"""Runs the tool calls of one reply: checks them, journals the reply, executes, collects results."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from strata.agent_loop.loop.packaging import (
     own_result,
     with_calls,
 )
-from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import EventSink, Journal, Tools
+from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.loop.turn_rules import CallVerdict, StepRules
 from strata.agent_loop.models.domain import ModelReply, ToolCall
 from strata.agent_loop.rules.history import Called, made_by
@@ -55,7 +55,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What the calls of a reply are run with."""
+    """The ports, tools and rules that the calls of one reply are run with."""
 
     tools: Tools
     journal: Journal
@@ -70,15 +70,15 @@ class ToolContext:
 
 
 class StepCalls:
-    """The calls of one reply on their way to results.
+    """Brings the calls of one reply to results.
 
-    Calls are run together, unless a rule says which may follow which: then they are judged and run
-    in turn, each after what the ones before it came to. What may not run is refused; the rest is
-    not lost by that.
+    Calls run in parallel, unless a rule decides which call may follow which. Then each call is
+    judged and run after the calls before it have results. A call that may not run gets a refusal as
+    its result; the other calls run all the same.
 
     Args:
-        context: What they are run with.
-        record: The reply; with the results of an earlier dispatch, if it was resumed.
+        context: The ports, tools and rules that calls are run with.
+        record: The reply, with the results of an earlier dispatch if it was resumed.
         resumed: Whether an earlier dispatch may have started the calls.
         known_results: Results of calls that are not run, by call id.
     """
@@ -100,7 +100,7 @@ class StepCalls:
         self._sent: set[str] = set()
         self._started: set[str] = set()
         self._code: dict[str, NestedCalls] = {}
-        # Calls before the one that is run in turn, and whether there is text of strangers by then.
+        # History and taint before the call that is run in turn.
         self._turn: tuple[list[Called], bool] = ([], False)
         self._in_turn = context.rules.in_turn and len(record.reply.tool_calls) > 1
         self._verdicts = {} if self._in_turn else self._judge_all()
@@ -116,7 +116,7 @@ class StepCalls:
 
     @property
     def overridden(self) -> dict[str, str]:
-        """Arguments that a rule has changed, by call id."""
+        """Arguments that a rule changed, by call id."""
         return {
             call.id: self._verdicts[call.id].arguments
             for call in self._record.reply.tool_calls
@@ -124,8 +124,8 @@ class StepCalls:
         }
 
     async def journal(self) -> None:
-        """Writes the reply down before any of its calls runs; not if none can be run."""
-        # What is refused does not count, so the first that runs is judged by the history before.
+        """Writes the reply to the journal before its first call runs, if any call can run."""
+        # Refused calls do not enter the history, so all are judged by the history before the reply.
         before, calls = self._context.rules.history, self._waiting()
         tainted = self._context.rules.tainted
         verdicts = (
@@ -134,14 +134,14 @@ class StepCalls:
         )
         if any(verdict.refusal is None for verdict in verdicts) and not self._resumed:
             context, record = self._context, self._record
-            # A reply that was paid for: it is kept until it can be written down.
+            # The provider charged for the reply: repeat the write until the journal takes it.
             await until_available(lambda: context.journal.open_step(context.key, record))
 
     async def run(self) -> None:
         """Brings every call to a result.
 
         Raises:
-            StrataError: Another attempt of the run decides; what had ended is in the ledger.
+            StrataError: Another attempt of the run must go on; results so far are in the journal.
         """
         if self._in_turn:
             await self._run_in_turn()
@@ -154,16 +154,16 @@ class StepCalls:
         await self._flush()
 
     def give_up(self, text: str) -> list[ToolResult]:
-        """Gives every call without a result one, since the run ends.
+        """Adds a result for every call that has none, since the run ends.
 
-        A call that was sent to an executor may have had its effect, by this dispatch or by an
-        earlier one: its outcome is unknown, which is not the same as failed.
+        A call that was sent to an executor, by this dispatch or an earlier one, may have had its
+        effect: its result is UNKNOWN, not FAILED.
 
         Args:
-            text: What the model is told of such calls.
+            text: The result text of calls with an unknown outcome.
 
         Returns:
-            The results that were given.
+            The results that were added.
         """
         added = []
         maybe_ran = self._resumed
@@ -173,7 +173,7 @@ class StepCalls:
                 result = self._own(call, ToolStatus.FAILED, verdict.refusal)
             elif maybe_ran or call.id in self._sent:
                 result = self._own(call, ToolStatus.UNKNOWN, text)
-                # In turn, an earlier dispatch started none behind one that it did not end.
+                # Calls that run in turn: an earlier dispatch started none after an unfinished one.
                 maybe_ran = maybe_ran and not self._in_turn
             else:
                 result = self._own(call, ToolStatus.FAILED, NOT_STARTED)
@@ -182,7 +182,7 @@ class StepCalls:
         return added
 
     async def keep(self) -> None:
-        """Writes results into the ledger that are not there yet, for the next attempt."""
+        """Writes the results that are not journalled yet, for the next attempt."""
         await self._flush()
 
     def _waiting(self) -> list[ToolCall]:
@@ -225,15 +225,15 @@ class StepCalls:
             if call.id not in self._results:
                 self._turn = (before, tainted)
                 if not self._effect(call).repeatable:
-                    # Another dispatch must find what this call was allowed by.
+                    # A later dispatch needs the results that this call was allowed by.
                     await self._flush()
                 await self._execute([call])
-            # An earlier dispatch did not start what comes after a call that it did not end.
+            # An earlier dispatch did not start the calls after an unfinished one.
             maybe_ran = maybe_ran and not (runs and call.id not in known)
             tool_return = self._results[call.id].tool_return
             before += made_by(tool_return)
-            # What it returned counts here, such as a memory; and what its tool is known for, as
-            # when it was decided whom to ask.
+            # Both count: the labels of the return, such as a tainted memory, and the declared
+            # source of the tool, as when approvals were decided.
             own = () if tool_return.provenance is None else (tool_return.provenance,)
             foreseen = runs and self._context.rules.taints(call, self._context.toolset)
             tainted = tainted or foreseen or bool(taint_of(own, tool_return.taint))
@@ -250,7 +250,7 @@ class StepCalls:
     ) -> None:
         result = self._own(call, status, text)
         self._results[call.id] = result
-        # A refusal comes out the same on every dispatch; only what was lost must be kept.
+        # A refusal is the same on every dispatch; only unknown outcomes must be journalled.
         if keep or status is ToolStatus.UNKNOWN:
             self._unrecorded.append(result)
         if call.id not in self._started:
@@ -258,7 +258,7 @@ class StepCalls:
         await self._context.sink.emit(ToolFinished(result))
 
     async def _execute(self, calls: Sequence[ToolCall]) -> None:
-        """Sends calls to the executor until each has a result, or an outcome that is not known."""
+        """Sends calls to the executor until each has a result or an unknown outcome."""
         defects, pause = 0, FIRST_PAUSE_S
         while waiting := self._unanswered(calls):
             self._sent.update(call.id for call in waiting)
@@ -315,7 +315,8 @@ class StepCalls:
         self._results[call_id] = result
         self._unrecorded.append(result)
         await self._context.sink.emit(ToolFinished(result))
-        # What cannot be repeated is written down at once, unless all is about to be.
+        # Results of calls that cannot be repeated are journalled at once, except the last one:
+        # the caller journals it.
         call = next((c for c in self._record.reply.tool_calls if c.id == call_id), None)
         if call is not None and not self._effect(call).repeatable and self._waiting():
             await self._flush()
@@ -349,7 +350,7 @@ class StepCalls:
         return await code.answer(asked)
 
     def _before(self, parent: ToolCall) -> StateBeforeCode:
-        """What there is before the code of a call: all that runs beside it counts as before it."""
+        """Returns the state before the code of a call; calls beside it count as before it."""
         (before, tainted), rules = self._turn, self._context.rules
         if not self._in_turn:
             before, tainted = list(rules.history), rules.tainted
@@ -389,6 +390,6 @@ class StepCalls:
 
 
 def effects(reply: ModelReply, toolset: ToolSet) -> dict[str, ToolEffect]:
-    """Returns what each call's tool does when it is repeated, by call id."""
+    """Returns the replay effect of each call's tool, by call id."""
     tools = {call.id: toolset.find(call.name) for call in reply.tool_calls}
     return {call_id: tool.replay_effect for call_id, tool in tools.items() if tool is not None}

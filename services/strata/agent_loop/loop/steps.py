@@ -1,7 +1,7 @@
-"""The steps of a turn: ask, run the calls, store; and again while the model wants tools.
+"""Runs the steps of a turn: ask the model, run its calls, commit; repeat until the turn ends.
 
-Invariants 2 to 4 of docs/architecture.md are kept here: a step commits atomically, after a crash it
-resumes from the journal, and a call is never stored without its return.
+A step commits atomically. After a crash the step resumes from the journal. A call is never stored
+without its return.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ from strata.agent_loop.loop.packaging import (
     limit_images,
     pack_heartbeat,
 )
-from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     BoundModel,
@@ -59,6 +58,7 @@ from strata.agent_loop.loop.ports import (
 )
 from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.prompt import WorkingWindow
+from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.loop.shield import shielded
 from strata.agent_loop.loop.step_calls import StepCalls, ToolContext, effects
 from strata.agent_loop.loop.token_budget import FILES_SHARE
@@ -88,8 +88,8 @@ class Steps:
     """The steps of a turn that has begun.
 
     Attributes:
-        step: Number of the step under way, or of the last one; 0 before the first.
-        settled: Steps of the run in which no model was asked: they ended what waited for a person.
+        step: Number of the current or last step; 0 before the first.
+        settled: Steps of the run that settled approval requests without asking the model.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Steps:
         self._memory_view = memory_view(agent, bound)
         self._section = MemorySection("", None)
         self._chain = ModelChain(ports.models, agent, bound)
-        # An attempt that takes the run over goes on with the model that answered last in it.
+        # An attempt that takes over the run continues with the model that answered last.
         written = [m.model for m in begun.committed_messages if m.role is MessageRole.ASSISTANT]
         self._answered_by = written[-1] if written else ""
         self._window = WorkingWindow(agent, begun.window, stats, ports.clock)
@@ -136,7 +136,7 @@ class Steps:
             ports.models, ports.tokens, agent, lambda: self._chain.current, self._count_summary
         )
         compactor = Compactor(agent, summarizer, ports.recall, ports.clock)
-        self._asker = ModelRequester(
+        self._model_requester = ModelRequester(
             self._chain,
             ports.tokens,
             agent,
@@ -151,11 +151,11 @@ class Steps:
     @property
     def usage(self) -> Usage:
         """Tokens of the model calls of this dispatch, and of a resumed reply."""
-        return self._asker.usage
+        return self._model_requester.usage
 
     @property
     def taint(self) -> Taint:
-        """Untrusted labels of what the model would be shown now."""
+        """Untrusted labels of the current context."""
         shown = (labels_of(message) for message in self._window.messages)
         return taint_of(*shown, *self._tainted_blocks.values())
 
@@ -165,15 +165,15 @@ class Steps:
         return self._window.messages
 
     async def _count_summary(self, usage: Usage, handle: str) -> None:
-        await self._asker.count(usage, new_id("message"), handle)
+        await self._model_requester.count(usage, new_id("message"), handle)
 
     async def run(self, section: MemorySection) -> StopReason:
-        """Makes steps until the model is done, or may make no more.
+        """Runs steps until the turn ends or the maximum of steps is reached.
 
         Raises:
-            StepFailedError: A step cannot be made.
-            CallerLostError: The caller is gone; no further step is begun.
-            StrataError: A service cannot be reached, or refused.
+            StepFailedError: A step failed.
+            CallerLostError: The caller disconnected; no further step is started.
+            StrataError: A service cannot be reached, or refused a call.
         """
         self._expect_answered()
         self.step = self._committed_steps
@@ -182,7 +182,7 @@ class Steps:
             if not resumed:
                 self._left = await self._ports.journal.resume(self._key, self.step + 1)
                 resumed = True
-            await self._asker.use(self._left.model if self._left else self._answered_by)
+            await self._model_requester.use(self._left.model if self._left else self._answered_by)
             return await self._make_steps(section)
         except asyncio.CancelledError:
             if self._control.over:
@@ -193,7 +193,7 @@ class Steps:
             raise
 
     async def settle(self) -> None:
-        """Stores the step that an earlier attempt has journalled; begins nothing."""
+        """Commits the step that an earlier attempt has journalled, without starting calls."""
         self.step = self._committed_steps
         left = await self._ports.journal.resume(self._key, self.step + 1)
         if left is not None:
@@ -225,7 +225,7 @@ class Steps:
             self.step += 1
             self.settled += 1
             stop = await self._settle(asked, resumed)
-            if stop is not None and not self._is_of_an_earlier_run(asked, stop):
+            if stop is not None and not self._concerns_earlier_run(asked, stop):
                 return stop
             resumed = None
         while self.step < self._last_step:
@@ -237,8 +237,8 @@ class Steps:
             resumed = None
         return StopReason.MAX_STEPS
 
-    def _is_of_an_earlier_run(self, asked: OpenRequest, stop: StopReason) -> bool:
-        """Says whether only an earlier run ends with a request: this one has messages to answer."""
+    def _concerns_earlier_run(self, asked: OpenRequest, stop: StopReason) -> bool:
+        """Says whether the stop concerns an earlier run only; this run must still reply."""
         ends = stop in (StopReason.END_TURN, StopReason.TOOL_RULE)
         return ends and asked.answered_by != self._key.run_id
 
@@ -247,7 +247,7 @@ class Steps:
         return self._request.max_steps + self.settled
 
     def _expect_answered(self) -> None:
-        """Makes sure that the answer that the run came with is one to an open request."""
+        """Checks that the run's approval response answers an open request."""
         answer = self._request.approval
         if answer is None or self.settled:
             return
@@ -255,10 +255,10 @@ class Steps:
             raise nothing_to_answer(answer.approval_id)
 
     async def _settle(self, asked: OpenRequest, resumed: StepRecord | None) -> StopReason | None:
-        """Brings a request for approval to its end: what the person approved is run."""
+        """Settles an approval request: runs the approved calls and stores all results."""
         now, zone = self._ports.clock.now(), self._agent.timezone
         if resumed is not None:
-            # It wrote its reply down, so its answer was the one that counts.
+            # This run has journalled the calls, so its response counts.
             asked = asked.up_to(self._key.run_id)
         else:
             asked = await decided(asked, self._ports.journal, self._key, now)
@@ -270,7 +270,7 @@ class Steps:
             asked.reply,
             effects(asked.reply, self._toolset),
             {},
-            # Since it was asked for, nothing was added to what its calls were made from.
+            # The taint is that of the reply: nothing was added to its context since.
             replace(self._snapshot_of_files(), taint=taint_of(labels_of(asked.message))),
             self._rules.rules,
         )
@@ -295,7 +295,7 @@ class Steps:
             await self._tell_started(
                 step, resumed.step_id, resumed.message_id, taint, resumed.model
             )
-            self._asker.usage += resumed.reply.usage
+            self._model_requester.usage += resumed.reply.usage
         cut = record.reply.finish_reason is FinishReason.LENGTH
         rules = self._rules.of(record)
         if not record.reply.tool_calls:
@@ -319,14 +319,14 @@ class Steps:
         return None
 
     def _see(self, section: MemorySection) -> None:
-        """Shows the model this memory from now on, and the tools that go with it."""
+        """Sets the memory section that the model sees from now on, and the tools it brings."""
         self._toolset = self._known.offered(self._agent.tools, folders=section.has_folders)
         self._section = section
         self._tainted_blocks = section.taint
         self._window.refresh(section)
 
     async def _close_files(self, excess: int) -> bool:
-        """Closes open files until the prompt has so many bytes less; False without open files."""
+        """Closes open files to save `excess` bytes; returns False if no file is open."""
         section = self._section
         if not section.has_open_files:
             return False
@@ -336,7 +336,7 @@ class Steps:
         return closed.size < section.size
 
     def _snapshot_of_files(self) -> PromptSnapshot:
-        """Returns the limits that calls which open files are held to."""
+        """Returns the limits for calls that open files."""
         rules = len(parts_of(self._section.text)["tool rules"].text.encode("utf-8", "replace"))
         rest = self._window.system_bytes - self._section.size + rules
         fixed = rest + tools_bytes(self._rules.shown(self._toolset).schemas)
@@ -344,15 +344,16 @@ class Steps:
             max_files_open=self._memory_view.files.max_open,
             file_view_chars=self._memory_view.files.view_chars,
             max_memory_bytes=max(
-                1, int(self._asker.token_budget.bytes_beside_messages(FILES_SHARE)) - fixed
+                1,
+                int(self._model_requester.token_budget.bytes_beside_messages(FILES_SHARE)) - fixed,
             ),
         )
 
     def _outdates(self, result: ToolResult) -> bool:
-        """Says whether memory may read otherwise now than the model was shown.
+        """Says whether memory may differ now from what the model was shown.
 
-        A tier's own tool that failed counts too: an edit is refused where others have changed
-        the text, and the next one must build on what is there now.
+        A failed built-in tool of a memory tier counts too: an edit fails if the text was changed
+        by others, and the next edit must see the current text.
         """
         if result.memory_edits or result.files_changed:
             return True
@@ -369,10 +370,12 @@ class Steps:
         name = StepName(step, new_id("step"), new_id("message"))
         taint = self.taint
         await self._tell_started(step, name.step_id, name.message_id, taint, self._chain.handle)
-        reply = await self._asker.ask(name, self._window, self._rules.offer(self._toolset))
+        reply = await self._model_requester.ask(
+            name, self._window, self._rules.offer(self._toolset)
+        )
         reply = self._rules.taken(tidy(reply, self._window.call_ids), self._toolset)
         tool_effects = effects(reply, self._toolset)
-        # Asking may have closed files, after which memory was read again.
+        # The request may have closed files and read memory again.
         snapshot = replace(self._snapshot_of_files(), block_revisions=self._section.block_revisions)
         return StepRecord(
             step,
@@ -392,7 +395,7 @@ class Steps:
         await self._sink.emit(StepStarted(step_id, step, model, taint, message_id))
 
     async def _ask_person(self, record: StepRecord, gated: Sequence[ToolCall]) -> StopReason:
-        """Stores the reply as a request for approval; none of its calls is run before an answer."""
+        """Stores the reply as an approval request; no call of it runs before the response."""
         calls = record.reply.tool_calls
         taint = (
             *coming_taint(calls, gated, self._toolset),
@@ -444,13 +447,13 @@ class Steps:
     def _ending(
         self, record: StepRecord, rules: StepRules, calls: StepCalls
     ) -> tuple[list[Message], StopReason | None]:
-        """Returns what a step with calls stores, and whether the turn ends with it."""
+        """Returns the messages that a step with calls stores, and how it ends the turn, if so."""
         messages = self._messages(record, calls)
         stop, note = rules.ending(messages, self._toolset.names)
         return (self._messages(record, calls, reminder=note) if note else messages), stop
 
     def _tool_context(self, record: StepRecord, rules: StepRules) -> ToolContext:
-        # What was offered when the reply was made is judged by that, also in a later dispatch.
+        # Tools that were offered when the reply was made stay callable in a later dispatch.
         called = {call.name for call in record.reply.tool_calls if call.id in record.effects}
         toolset = self._known.only({*self._toolset.names, *called})
         ports, tool = self._ports, self._request.group_tool
@@ -468,18 +471,18 @@ class Steps:
         )
 
     async def _cut(self, record: StepRecord, calls: StepCalls) -> None:
-        """Keeps what is known of the calls of a step that is cut off."""
+        """Keeps the known results of an interrupted step."""
         if self._control.over:
             await self._commit_cut(record, calls)
         else:
-            # Another attempt follows: the ledger has what ended, all else is unknown to it.
+            # Another attempt follows and finds the results of finished calls in the journal.
             await self._shielded(calls.keep())
 
     async def _commit_cut(self, record: StepRecord, calls: StepCalls) -> None:
         for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
             await self._sink.emit(ToolFinished(result))
         messages = self._messages(record, calls)
-        # The time for it is short, so that it gives way to nobody.
+        # Cleanup time is short: this commit does not yield to other turns.
         work = self._ports.work.of(background=False)
         await self._shielded(self._commit(record, messages, calls.results, work))
 
@@ -487,9 +490,9 @@ class Steps:
         try:
             await shielded(work, seconds=_CLEANUP_SECONDS)
         except (StrataError, TimeoutError) as error:
-            # A newer attempt has the step in its journal; otherwise nothing of it is stored.
+            # A newer attempt finds the step in the journal, if it was journalled.
             run_id = self._key.run_id
-            _log.warning("a step cut off was not stored", run_id=run_id, error=repr(error))
+            _log.warning("an interrupted step was not stored", run_id=run_id, error=repr(error))
 
     async def _commit(
         self,
@@ -507,7 +510,7 @@ class Steps:
             self._window.unsaved_text,
             self._window.metadata_stale(changed=stale),
         )
-        # A reply that was paid for: its commit is repeated until recall takes or refuses it.
+        # The provider charged for the reply: repeat the commit until recall takes or refuses it.
         async with (work or self._work).slot():
             committed = await until_available(lambda: self._ports.recall.commit_step(commit))
         self._window.committed(committed)
@@ -519,11 +522,11 @@ class Steps:
     def _messages(
         self, record: StepRecord, calls: StepCalls | None = None, *, reminder: str | None = None
     ) -> list[Message]:
-        """Returns what a step stores: the reply, the returns, and what asks the model to go on."""
+        """Returns the messages that a step stores: the reply, its returns, and a heartbeat."""
         messages = [self._assistant(record, calls.overridden if calls is not None else {})]
         if calls is not None:
             messages.append(self._returns(record, calls.results))
-        # After the last step nobody would read it.
+        # After the last step the model would not see it.
         if reminder is not None and record.step < self._last_step:
             messages.append(self._heartbeat(record, reminder))
         return messages
@@ -538,7 +541,7 @@ class Steps:
             id=record.message_id,
             parts=(*record.reply.content, *calls),
             model=record.model,
-            # What a person was asked about was counted with the request.
+            # Tokens of a settled reply were counted with its approval request.
             usage=None if self._settling else record.reply.usage,
             provenance=(Provenance.MODEL, *record.snapshot.taint),
         )

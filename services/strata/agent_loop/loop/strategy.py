@@ -1,8 +1,7 @@
-"""In what the two loops differ: what the model is offered, and how a turn goes on after a step.
+"""The two loops, V2 and V3: what the model is offered, and when a turn ends (decision 0158).
 
-All else is the same for both: journal, ledger, approvals, rules, compaction, streaming. A strategy
-holds no state; what it decides follows from what is stored, so that another dispatch of the run
-decides the same. Decision 0044 says why a loop is a strategy.
+Everything else is shared: journal, approvals, rules, compaction, streaming. A strategy has no
+state: its decisions depend only on stored messages, so that another dispatch decides the same.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ CALL_FAILED = "Function call failed, returning control"
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """What a step came to.
+    """The state of a run after a step.
 
     Attributes:
-        message: What it stored last: a reply without calls, or the returns of its calls.
-        heartbeats: Ids of the run's calls after which the model asked to go on.
-        history: The calls of the run, those of the step included.
-        names: Names of the tools that the agent has.
-        solver: The rules.
+        message: The step's last message: a reply without calls, or the returns of its calls.
+        heartbeats: Ids of the run's calls that requested a heartbeat.
+        history: The calls of the run, including those of the step.
+        names: Names of the agent's tools.
+        solver: The tool rules.
     """
 
     message: Message
@@ -69,7 +68,7 @@ class StepEnd:
 
     @property
     def due(self) -> list[str]:
-        """Tools that must be called before the turn ends; none if none can be called any more."""
+        """Tools that must be called before the turn ends; empty if no tool may be called."""
         missing = self.solver.missing(self.history, self.names)
         return missing if missing and self.callable else []
 
@@ -78,36 +77,36 @@ class LoopStrategy(Protocol):
     """One of the two loops."""
 
     def offered(self, offer: Offer, solver: ToolRulesSolver) -> Offer:
-        """Returns what the model is offered, of what the rules allow."""
+        """Returns the offer to the model, from the tools that the rules allow."""
         ...
 
     def taken(self, reply: ModelReply, tools: ToolSet, solver: ToolRulesSolver) -> ModelReply:
-        """Returns a reply with the calls as they are run and stored."""
+        """Returns a reply with its calls in the form in which they are run and stored."""
         ...
 
     def wants_to_end(self, end: StepEnd) -> bool:
-        """Says whether a step would end the turn if no tool were due."""
+        """Says whether a step would end the turn if no required tool was missing."""
         ...
 
     def outcome(self, end: StepEnd, note: str | None) -> tuple[StopReason | None, str | None]:
-        """Returns how a step ends the turn, or None and what the model is told, None for nothing.
+        """Returns the stop reason if a step ends the turn; else None and the heartbeat, if any.
 
         Args:
-            end: The step.
-            note: What the model is told if the turn goes on and nothing else is to be said.
+            end: The state after the step.
+            note: The heartbeat to use if the turn continues and no other is needed.
         """
         ...
 
 
 class V3Loop:
-    """The model is asked again after each call; a reply without a call ends the turn."""
+    """The V3 loop: the model is asked again after calls; a reply without a call ends the turn."""
 
     def offered(self, offer: Offer, solver: ToolRulesSolver) -> Offer:
-        """See `LoopStrategy`: the tools as they are."""
+        """See `LoopStrategy`: the offer is unchanged."""
         return offer
 
     def taken(self, reply: ModelReply, tools: ToolSet, solver: ToolRulesSolver) -> ModelReply:
-        """See `LoopStrategy`: the reply as it is."""
+        """See `LoopStrategy`: the reply is unchanged."""
         return reply
 
     def wants_to_end(self, end: StepEnd) -> bool:
@@ -125,10 +124,9 @@ class V3Loop:
 
 @dataclass(frozen=True, slots=True)
 class V2Loop:
-    """The model must call a tool in each step, and says after each whether it wants to go on.
+    """The V2 loop: the model must call a tool in each step, and requests a heartbeat to continue.
 
-    Where no tool can be called, since the agent has none or the rules allow none, text ends the
-    turn.
+    If no tool can be called, since the agent has none or the rules allow none, text ends the turn.
 
     Attributes:
         thoughts: Whether the model writes its thoughts into its calls.
@@ -137,7 +135,7 @@ class V2Loop:
     thoughts: bool = False
 
     def offered(self, offer: Offer, solver: ToolRulesSolver) -> Offer:
-        """See `LoopStrategy`: with the added arguments, and a call is required."""
+        """See `LoopStrategy`: tools get the added arguments, and a call is required."""
         tools = ToolSet(
             tuple(
                 replace(
@@ -163,7 +161,7 @@ class V2Loop:
             tools=tools,
             choice=choice,
             parallel=False,
-            # Text in place of a call is no reply.
+            # Text where a call is required is not a reply to the user.
             json_text=not choice.forces_a_call,
             stream=stream,
         )
@@ -199,7 +197,7 @@ class V2Loop:
             return None, note or reason
         if due := end.due:
             return None, REQUIRED_V2.format(", ".join(due))
-        # TOOL_RULE says that the model wanted to go on and may not.
+        # TOOL_RULE shows that the model requested a heartbeat, but a rule ended the turn.
         asked = any(
             tool_return.tool_call_id in end.heartbeats for tool_return in end.message.tool_returns
         )
@@ -217,7 +215,7 @@ def strategy_of(agent: Agent) -> LoopStrategy:
 
 
 def heartbeats_of(messages: Sequence[Message]) -> frozenset[str]:
-    """Returns the ids of calls after which the model asked to go on."""
+    """Returns the ids of calls that requested a heartbeat."""
     calls = (call for message in messages for call in message.tool_calls)
     return frozenset(call.id for call in calls if call.request_heartbeat)
 
@@ -236,7 +234,7 @@ def _exits(end: StepEnd) -> bool:
 
 
 def _reason_to_go_on(end: StepEnd) -> str | None:
-    """Returns why the V2 loop goes on after calls; None if nothing asks for it."""
+    """Returns the heartbeat with which the V2 loop continues after calls; None if it ends."""
     returns = end.message.tool_returns
     ran = [tool_return for tool_return in returns if tool_return.status is ToolStatus.OK]
     if any(_terminal(tool_return.name, end.solver) for tool_return in ran):
@@ -249,7 +247,7 @@ def _reason_to_go_on(end: StepEnd) -> str | None:
     ):
         return RULE_VIOLATED
     if failed:
-        # Also where a rule says so: it is what the model must know.
+        # Before the child and continue rules: the model must know of the failure.
         return CALL_FAILED
     if end.solver.restricts_next(end.history):
         return CHILD_RULE

@@ -1,6 +1,6 @@
-"""How full a window is, in tokens: the provider's count, and an estimate of what came since.
+"""Measures how full a context window is, in tokens.
 
-The shares are those of docs/wire-format.md#shares-of-the-window.
+The provider's last count gives the exact tokens up to it; what was added since is estimated.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ block has grown or the estimate of tokens has changed."""
 MIN_SPACE_SHARE = 0.05
 """Share of a prompt that messages need at least for a compaction to be worth its cost."""
 
-# More bytes per token than any text has: what is too large by this measure is too large.
+# More bytes per token than any real text has: gives a lower bound of the tokens of a text.
 _GENEROUS_RATIO = 6.0
-# Steps in a row whose prompts were cut are seldom more.
+# Last counts that are compared. Runs of steps with shortened prompts are rarely longer.
 _COUNTS = 3
 
 
 class TokenBudget:
-    """Bytes and tokens of one agent's windows.
+    """Converts between bytes and tokens for the windows of one agent.
 
-    The last exact counts of this very window give the bytes per token; what was added since is
-    taken to have as many. Before there is one, what other calls of the model taught is used.
+    The ratio comes from the last exact counts of the same window and is applied to messages added
+    since. Without such a count, the ratio learnt from other calls of the model is used.
 
     Args:
-        tokens: What is known of bytes per token.
+        tokens: Ratios learnt so far, by model and agent.
         settings: The model that is asked.
         agent_id: The agent, for the learnt ratio.
     """
@@ -73,7 +73,7 @@ class TokenBudget:
         return self.usable_tokens * self.ratio
 
     def bytes_beside_messages(self, share: float) -> float:
-        """Bytes that system prompt, memory and tools may take if messages keep a share."""
+        """Bytes left for system prompt, memory and tools if messages keep `share` of the prompt."""
         return self.max_bytes * (1.0 - share)
 
     def estimate(self, size: int) -> int:
@@ -81,21 +81,21 @@ class TokenBudget:
         return -int(-size // self.ratio)
 
     def least(self, size: int) -> int:
-        """Tokens that a prompt of `size` bytes has at the very least."""
+        """Returns a lower bound of the tokens of a prompt of `size` bytes."""
         return int(size / max(_GENEROUS_RATIO, self.ratio))
 
     def observe(self, size: int, usage: Usage) -> None:
-        """Takes in the count of a request of `size` bytes."""
+        """Records the provider's token count of a request of `size` bytes."""
         self._tokens.observe(self._key, size, usage)
         self._sample = sample_ratio(size, usage) or self._sample
 
     def read(self, messages: Sequence[Message], tools: ToolSet, view: View) -> None:
-        """Finds the last exact counts in a stored window, so that any process knows them.
+        """Derives the ratio from the token counts stored in a window.
 
-        A count that is older than the summary in the window is of another window. Of a prompt
-        that was cut to fit, the count is of less than the window shows, which looks like more
-        bytes per token than there are: therefore the least of the last few counts holds. A count
-        that is larger than a later one was made under a longer system message and is left out.
+        Counts older than the window's summary belong to another window and are ignored. A prompt
+        that was shortened to fit has fewer tokens than the window suggests, so its ratio is too
+        high: the lowest ratio of the last few counts is used. A count larger than a later one was
+        made under a longer system message and is ignored.
 
         Args:
             messages: The window, with the system message that the last count was made under.
@@ -121,7 +121,7 @@ class TokenBudget:
 
 
 def files_excess(fixed: int, max_bytes: float) -> int:
-    """Returns the bytes of open files to close so that messages have space; 0 if they have it.
+    """Returns the bytes of open files to close to make space for messages; 0 if there is enough.
 
     Args:
         fixed: Bytes of system message and tools.
@@ -133,16 +133,16 @@ def files_excess(fixed: int, max_bytes: float) -> int:
 
 
 def compaction_helps(fixed: int, max_bytes: float) -> bool:
-    """Says whether messages have space enough for a compaction to be worth its cost.
+    """Says whether messages have enough space for a compaction to be worth its cost.
 
-    Where they have not, the fixed part is the reason: whatever left the window now, the next
-    turn would be too large again and pay for another summary.
+    If not, the system message and tools fill the prompt. Compacting would not help: the next turn
+    would be too large again and pay for another summary.
     """
     return max_bytes - fixed >= max_bytes * MIN_SPACE_SHARE
 
 
 def _growing(counted: Sequence[tuple[int, Usage]]) -> list[tuple[int, Usage]]:
-    """Returns the counts that no later one is smaller than."""
+    """Returns the counts that are not larger than any later count."""
     kept: list[tuple[int, Usage]] = []
     for position, usage in reversed(counted):
         if not kept or usage.prompt_tokens <= kept[-1][1].prompt_tokens:

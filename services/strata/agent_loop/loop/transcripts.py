@@ -1,7 +1,4 @@
-"""What a memory agent reads: one message with a line for each text of a conversation.
-
-The form is that of docs/wire-format.md#transcripts-of-memory-agents.
-"""
+"""Builds the transcript that a memory agent reads: one input message with lines per message."""
 
 from __future__ import annotations
 
@@ -33,16 +30,16 @@ and then finish your edits. If there is nothing to keep, finish at once.
 </system-reminder>"""
 
 _LEAST_OF_ONE = 200
-# Of the note at the end of a line that is cut.
+# Bytes of the note at the end of a truncated line.
 _NOTE_BYTES = 50
 
 READING_SHARE = 0.5
-"""Share of the space beside system prompt, memory and tools that a transcript takes; the rest is
-for the work of the memory agent: its calls, their returns and its replies."""
+"""Share of the space beside system prompt, memory and tools that a transcript may take. The rest is
+for the memory agent's calls, their returns and its replies."""
 
 _LEAST_BYTES = 500
 _MOST_BYTES = 1_000_000
-# Bytes per token of a model that is not known.
+# Low estimate of bytes per token, for an unknown model.
 _FEW_BYTES_PER_TOKEN = 2.0
 _SEND_MESSAGE = "send_message"
 _READ_UNTIL = "read until"
@@ -50,11 +47,11 @@ _READ_UNTIL = "read until"
 
 @dataclass(frozen=True, slots=True)
 class TranscriptReading:
-    """What a run of a memory agent reads.
+    """The part of a conversation that a run of a memory agent reads.
 
     Attributes:
-        message: The user message that shows it.
-        read: How far it goes.
+        message: The user message with the transcript.
+        read: The last message that it covers.
     """
 
     message: MessageInput
@@ -72,9 +69,9 @@ def reading_budget(
 
     Args:
         agent: The memory agent.
-        bound: Its model; None if it has none that can be called.
-        tokens: What is known of bytes per token.
-        section: Its memory; None if that cannot be read.
+        bound: Its model; None if the model cannot be called.
+        tokens: Estimates tokens from bytes.
+        section: Its memory; None if it cannot be read.
         tools: Its tools; None if they cannot be read.
     """
     if bound is None:
@@ -93,16 +90,16 @@ def reading_budget(
 def read_transcript(
     messages: Sequence[Message], read: TranscriptRange, budget: int
 ) -> TranscriptReading:
-    """Returns the part of a range that fits into a budget, as a memory agent is shown it.
+    """Returns the transcript of the part of a range that fits into a budget.
 
-    Messages are shown whole. The first one that does not fit ends the part, and belongs to the
-    next run. Only a message that does not fit alone is cut; it counts as read.
+    The first message that does not fit ends the part and is left to the next run. A message that
+    does not fit even alone is truncated and counts as read.
 
     Args:
-        messages: The messages of the range, in order. Copies, which a fork begins with, were
-            read where they were said.
+        messages: The messages of the range, in order. Copies at the start of a fork are skipped,
+            since they are read in the original conversation.
         read: The range.
-        budget: UTF-8 bytes that the messages may have.
+        budget: Most UTF-8 bytes of the lines.
     """
     until, until_id = read.until_sequence, messages[-1].id if messages else ""
     shown: list[Message] = []
@@ -127,8 +124,8 @@ def read_transcript(
     message_input = MessageInput(
         MessageRole.USER,
         (TextPart(text),),
-        # A later attempt is given the message as it was stored, and knows from this how far it
-        # goes: the budget may be another by then.
+        # Stored with the message: a later attempt, whose budget may differ, reads the position
+        # from it.
         client_message_id=reading_mark(until, until_id),
         taint=taint_of_messages(shown),
     )
@@ -136,17 +133,17 @@ def read_transcript(
 
 
 def reading_mark(until: int, until_id: str) -> str:
-    """Returns how a stored message says how far it goes; see `read_of`."""
+    """Returns the client message id that records how far a transcript goes; see `read_of`."""
     return f"{_READ_UNTIL} {until} {until_id}"
 
 
 def without_reminders(text: str) -> str:
-    """Returns text in which nothing can be taken for a reminder, or for its end."""
+    """Returns text with escaped reminder tags, so that it cannot fake a reminder or end one."""
     return text.replace("system-reminder>", "system-reminder&gt;")
 
 
 def read_of(inputs: Sequence[Message]) -> TranscriptRead | None:
-    """Returns how far the stored input of a run goes; None if it does not say so."""
+    """Returns how far the stored input of a run goes; None if it has no reading mark."""
     for message in inputs:
         marker, _, rest = message.client_message_id.rpartition(_READ_UNTIL + " ")
         sequence, _, message_id = rest.partition(" ")
@@ -172,16 +169,16 @@ def size_of(lines: Sequence[str]) -> int:
 
 
 def fitting(lines: list[str], budget: int) -> list[str]:
-    """Returns lines that are short enough together; the longest are cut so that all are read.
+    """Returns all lines within a budget; the longest are truncated.
 
     Args:
         lines: The lines.
-        budget: UTF-8 bytes that they may have. Each is shown up to 200 bytes in any case.
+        budget: Most UTF-8 bytes of all lines. Each line keeps at least 200 bytes.
     """
     if size_of(lines) <= budget:
         return lines
     left, share = budget, _LEAST_OF_ONE
-    # Short lines leave their space to the others.
+    # Space that short lines leave unused goes to the others.
     for position, size in enumerate(sorted(text_bytes(line) + 1 for line in lines)):
         share = left // (len(lines) - position)
         if size > share:
@@ -194,7 +191,7 @@ def fitting(lines: list[str], budget: int) -> list[str]:
 
 
 def lines_of(message: Message) -> Iterator[str]:
-    """Returns the lines of a message; what follows in a text after a line break is indented."""
+    """Yields the lines of a message; further lines of the same text are indented."""
     match message.role:
         case MessageRole.USER:
             speaker = f"user ({_one_line(message.name)})" if message.name else "user"
@@ -214,7 +211,7 @@ def lines_of(message: Message) -> Iterator[str]:
 
 
 def _indented(text: str) -> str:
-    """Returns text that cannot be taken for further lines of the transcript or for a reminder."""
+    """Returns text that cannot fake further lines of the transcript or a reminder."""
     return without_reminders("\n  ".join(text.splitlines()))
 
 
@@ -235,8 +232,8 @@ def _sent(arguments: str) -> str:
 
 
 def _cut(lines: Sequence[str], budget: int) -> list[str]:
-    """Returns the lines of one message with as much of each as fits, and a note of the rest."""
-    # Of so many calls that each would be a few letters, the first ones are shown.
+    """Truncates the lines of one message to a budget, and notes how many are left out."""
+    # If there are too many lines to show a useful part of each, only the first ones are kept.
     kept = min(len(lines), max(budget // _LEAST_BYTES, 1))
     cut = [_cut_line(line, budget // kept) for line in lines[:kept]]
     left_out = len(lines) - kept

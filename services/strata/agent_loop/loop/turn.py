@@ -1,7 +1,7 @@
-"""One turn: begin, steps, end (docs/architecture.md#the-life-of-one-message).
+"""Runs one turn: begins it, makes its steps, ends it.
 
-Which step ends the turn is decided by the agent's loop (`loop.strategy`). Each step is stored
-whole or not at all; a call is stored with its return or not at all.
+The agent's loop (`loop.strategy`) decides which step ends the turn. Each step is stored as a whole
+or not at all; a call is stored with its return or not at all.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.message_buffer import buffer_of, first_sequence
-from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
+from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.loop.steps import Steps
 from strata.agent_loop.loop.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.loop.turn_rules import TurnRules
@@ -81,10 +81,10 @@ class Turn:
     """One dispatch of a run.
 
     Args:
-        ports: What it is wired to.
-        request: What to do.
-        sink: Where its events go.
-        control: What reaches it from outside.
+        ports: The services, stores and models that the turn uses.
+        request: The run.
+        sink: Receives the events.
+        control: Cancellation, deadline and loss of the caller.
     """
 
     def __init__(
@@ -108,16 +108,16 @@ class Turn:
         self._rules: TurnRules | None = None
 
     async def run(self) -> None:
-        """Runs the turn to its `RunFinished`.
+        """Runs the turn up to its `RunFinished` event.
 
-        A task that is cancelled after the control says that the run is cancelled stops the model
-        and the tools and ends the run: a step with calls is stored, those cut off as UNKNOWN. Any
-        other cancellation leaves the turn to the next attempt, with what is known in the ledger.
+        If the control is marked cancelled, cancelling the task stops the model and the tools and
+        ends the run: a step with calls is stored, and interrupted calls are stored as UNKNOWN. Any
+        other cancellation leaves the turn to the next attempt, with known results in the journal.
 
         Raises:
-            CallerLostError: The caller is gone, and the step under way is stored.
-            StrataError: The turn was not ended: the agent is unknown, a newer attempt has taken
-                over, or a service cannot be reached, so that another dispatch may go on.
+            CallerLostError: The caller disconnected, and the current step is stored.
+            StrataError: The turn did not end: the agent is unknown, a newer attempt has taken
+                over, or a service cannot be reached, so that another dispatch may continue.
         """
         try:
             if not self._control.cancelled:
@@ -171,16 +171,16 @@ class Turn:
 
     @property
     def _archives(self) -> TranscriptRange | None:
-        """The range that the run archives and takes out of its window; None if it has none."""
+        """The range that a voice memory run archives and evicts; None for other runs."""
         if self._agent is None or self._agent.type is not AgentType.VOICE_SLEEPTIME:
             return None
         return self._request.transcript
 
     async def _evict(self, read: TranscriptRange) -> None:
-        """Takes what is archived out of the window of the agent that the memory agent tends.
+        """Takes the archived messages out of the window of the voice agent.
 
-        It comes before the end of the run, with which the mark of the memory agent moves: a run
-        that is repeated in between takes out nothing more.
+        This happens before the run ends, which moves the memory agent's position. If the run is
+        repeated in between, evicting again changes nothing.
 
         Raises:
             StepFailedError: The run has archived nothing.
@@ -195,8 +195,8 @@ class Turn:
     async def _wait_for_earlier_attempt(self) -> None:
         """Waits while the dispatch before this one finishes its step without a caller.
 
-        It goes on for a bounded time and says so in the journal, where that runs out by itself
-        when its process dies. Whatever it has not stored by then is fenced off by this attempt.
+        That dispatch marks the journal as finishing for a bounded time; the mark expires if its
+        process dies. This attempt then fences off what is not stored yet.
         """
         try:
             async with asyncio.timeout(self._remaining()):
@@ -209,7 +209,7 @@ class Turn:
         return await until_available(lambda: self._ports.journal.is_finishing(self._key))
 
     async def _settle(self) -> None:
-        """Stores the step that an earlier attempt of the cancelled run has journalled."""
+        """Commits the step that an earlier attempt of the cancelled run has journalled."""
         agent = await self._load()
         bound = await self._bind(agent)
         begun, _, toolset, _ = await self._begin(agent, bound)
@@ -235,7 +235,7 @@ class Turn:
         await self._sink.emit(RunFinished(RunOutcome(stop, usage, count, failure, taint)))
 
     async def _note_buffer(self) -> None:
-        """Tells the gateway what of the window the memory agent of a voice agent can archive."""
+        """Emits the range of the window that a voice agent's memory agent can archive."""
         agent, begun = self._agent, self._begun
         if agent is None or begun is None or agent.buffer is None or not agent.memory_agent_id:
             return
@@ -264,24 +264,23 @@ class Turn:
         try:
             return await self._ports.models.bind(agent.model, agent.model_keys)
         except ModelError as error:
-            # Told once the user's message is stored.
+            # Reported after the user's message is stored.
             return error
 
     async def _begin(self, agent: Agent, bound: BoundModel | ModelError) -> _Begun:
         inputs = self._inputs()
         if any(isinstance(part, ImagePart) for message in inputs for part in message.parts):
             inputs = await fetch_images(inputs, self._ports.images)
-        # The answer to an approval belongs to the run that asked for it, and each turn in a group
-        # to what the members have said before.
+        # An approval response continues an earlier run, and a turn in a group continues the
+        # conversation of the members: neither clears the window.
         continues = self._request.approval is not None or bool(self._request.group_id)
         clear = agent.message_buffer_autoclear and not continues
-        # A transcript stands for itself: one that is read again after a failure takes the place of
-        # the one before it.
+        # Each transcript is read in an empty window; after a failure it replaces the earlier one.
         clear = clear or self._request.reads
         model = bound if isinstance(bound, BoundModel) else None
         prompt_parts = (
             self._ports.memory.compile(agent, memory_view(agent, model)),
-            # With the file tools, which are offered if core memory knows of folders.
+            # The file tools are offered only if a folder is attached.
             self._ports.tools.resolve(
                 merge_tools(agent.tools, FILE_TOOLS),
                 skip_missing=True,
@@ -296,7 +295,7 @@ class Turn:
             )
         else:
             section, toolset, stats = await asyncio.gather(*prompt_parts, return_exceptions=True)
-            # How much is read depends on the service that the prompt leaves.
+            # How much is read depends on the space that the prompt leaves.
             budget = reading_budget(
                 agent,
                 model,
@@ -346,7 +345,7 @@ class Turn:
         rules = self._rules = self._rules_of(agent, begun)
         offered = toolset.offered(agent.tools, folders=section.has_folders)
         finished = None
-        # A run that has only brought requests of earlier runs to their end has yet to answer.
+        # A run that has only settled requests of earlier runs has not replied yet.
         if self._request.approval is not None or _has_reply(begun.committed_messages):
             finished = rules.finished(begun.committed_messages, offered)
         if finished is StopReason.REQUIRES_APPROVAL:
@@ -370,7 +369,7 @@ class Turn:
         try:
             return asked.json_reply
         except GivenSchemaError as error:
-            # An older release has accepted it.
+            # A release that checked schemas less strictly accepted it.
             raise InvalidArgumentError(
                 f"The schema of the response format cannot be used: it {error}."
             ) from error
@@ -403,7 +402,7 @@ class Turn:
         return self._request.remaining_s - (self._ports.clock.monotonic() - self._arrived)
 
     async def _reading(self, budget: int) -> MessageInput:
-        """Returns what a run reads in place of inputs."""
+        """Returns the input message of a memory run: a transcript or a document."""
         if self._request.document is not None:
             return await self._document(self._request.document, budget)
         assert self._request.transcript is not None
@@ -415,7 +414,7 @@ class Turn:
             window = await recall.get_window(read.conversation_id)
             return voice_transcript_input(messages, window.messages, read, budget)
         except NotFoundError:
-            # The conversation was deleted since the run was queued.
+            # The conversation was deleted after the run was queued.
             if self._archives is None:
                 return read_transcript((), read, budget).message
             return voice_transcript_input((), (), read, budget)
@@ -424,7 +423,7 @@ class Turn:
         try:
             document = await self._ports.memory.read_file(read, budget)
         except NotFoundError:
-            # The file was deleted, or its folder taken from the agent, since the run was queued.
+            # The file was deleted or its folder detached after the run was queued.
             document = None
         return document_input(document, read)
 
@@ -468,12 +467,12 @@ class Turn:
 
 
 def _has_reply(committed: Sequence[Message]) -> bool:
-    """Says whether a model wrote one of the messages that a run has stored."""
+    """Says whether a stored message of the run is a model's reply."""
     return any(message.usage is not None for message in committed)
 
 
 def control_of(request: RunRequest) -> TurnControl:
-    """Returns the control of a turn that has not begun."""
+    """Returns the initial control of a turn."""
     late = request.cancelled and request.remaining_s is not None and request.remaining_s <= 0
     return TurnControl(cancelled=request.cancelled, late=late)
 

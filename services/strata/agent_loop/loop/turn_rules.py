@@ -1,7 +1,7 @@
-"""The tool rules of a turn: what is offered, what a call may do, how the turn may end.
+"""Applies the tool rules in a turn: which tools are offered, which calls may run, when it ends.
 
-All of it follows from the rules and from what is committed and journalled, so that another
-dispatch of the run comes to the same decisions.
+All decisions depend only on the rules and on what is committed and journalled, so that another
+dispatch of the run decides the same.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _REPEATED = (
 
 @dataclass(frozen=True, slots=True)
 class CallVerdict:
-    """What becomes of a call.
+    """Whether a call is run, and with which arguments.
 
     Attributes:
-        arguments: What the tool gets.
-        refusal: Why it is not run, in words for the model; None if it is run.
-        invalid: A rule has wrong arguments for it, which ends the turn.
+        arguments: The arguments that the tool gets.
+        refusal: Error text for the model if the call is not run; None if it is run.
+        invalid: A rule prescribes invalid arguments for the call, which ends the turn.
     """
 
     arguments: str
@@ -75,17 +75,17 @@ class CallVerdict:
 
 
 class TurnRules:
-    """The rules of a turn under way.
+    """The rules of a running turn.
 
     Attributes:
         rules: The rules in force, as they are journalled with a reply.
-        loop: In what the loop of the agent differs from the other one.
+        loop: The strategy of the agent's loop version.
 
     Args:
-        agent: Whose turn.
-        committed: What the run has stored already; before it, what the run has that it goes on
-            with, where a person was asked in between.
-        json_reply: What replies to the user must be; None for any text.
+        agent: The agent.
+        committed: Messages that the run has stored; if the run answers an approval request, the
+            messages of the run that asked come first.
+        json_reply: The JSON form that replies to the user must have; None for any text.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class TurnRules:
         self._traces = traces_of(committed)
         self._last = _last_visible(committed)
         self._heartbeats = heartbeats_of(committed)
-        # Under rules a reply should hold one call. If it holds more, they are run in turn.
+        # With rules, providers are asked for one call a reply. Several calls are run in turn.
         self._parallel = False if agent.tool_rules else None
 
     def offer(self, toolset: ToolSet) -> Offer:
-        """Returns what the model is offered next, of the tools that the agent has now."""
+        """Returns the tools and the tool choice of the next model request."""
         return self._offered(self._allowed(toolset))
 
     def shown(self, toolset: ToolSet) -> ToolSet:
-        """Returns tools with the schemas that the model is offered, whatever may be called now."""
+        """Returns all tools with the schemas that the model is offered, allowed now or not."""
         return self._offered(Offer(toolset)).tools
 
     @property
@@ -121,10 +121,10 @@ class TurnRules:
         return self.loop.offered(with_json_replies(offer, self._json_reply), self._solver)
 
     def taken(self, reply: ModelReply, toolset: ToolSet) -> ModelReply:
-        """Returns a reply with the calls as they are run and stored.
+        """Returns a reply with its calls in the form in which they are run and stored.
 
         Args:
-            reply: What the model replied to the offer.
+            reply: The model's reply.
             toolset: The tools that the agent has now.
         """
         return self.loop.taken(reply, toolset, self._solver)
@@ -132,7 +132,7 @@ class TurnRules:
     def _allowed(self, toolset: ToolSet) -> Offer:
         allowance = self._solver.allowed(self._history, toolset.names)
         if toolset.tools and not allowance.names:
-            # The calls in the window need their definitions. Only text can follow.
+            # Calls in the window need their tool definitions; the model may only write text.
             return Offer(toolset, ToolChoice.none(), self._parallel)
         choice = ToolChoice()
         due = self._due(toolset, allowance)
@@ -146,13 +146,13 @@ class TurnRules:
         return Offer(toolset.only(allowance.names), choice, self._parallel)
 
     def of(self, record: StepRecord, granted: Mapping[str, str] | None = None) -> StepRules:
-        """Returns the rules by which the calls of a reply are judged: those it was made under.
+        """Returns the rules for the calls of a reply: those in force when it was made.
 
         Args:
             record: The reply.
             granted: See `StepRules`.
         """
-        # A release that did not write them down had none but the default ones.
+        # Releases that did not journal rules had only the default rules.
         rules = self._default if record.rules is None else record.rules
         solver, tainted = ToolRulesSolver(rules), bool(record.snapshot.taint)
         return StepRules(
@@ -174,7 +174,7 @@ class TurnRules:
         return self._solver.approves_by_default(names, tainted=tainted)
 
     def take(self, messages: Iterable[Message]) -> None:
-        """Takes in what a step stored."""
+        """Adds the messages that a step stored to the history."""
         messages = tuple(messages)
         self._history += calls_of(messages)
         self._traces += traces_of(messages)
@@ -186,9 +186,9 @@ class TurnRules:
         return Called(name, output) in self._history
 
     def _due(self, toolset: ToolSet, allowance: Allowance) -> tuple[str, ...]:
-        """Returns required tools that the model tried to end the turn without.
+        """Returns required tools that were not called when the model tried to end the turn.
 
-        They are forced only where a call of them is allowed now.
+        Only tools that may be called now are returned.
         """
         if self._last is None or not self.loop.wants_to_end(self._end(self._last, toolset)):
             return ()
@@ -199,10 +199,10 @@ class TurnRules:
         return StepEnd(message, self._heartbeats, self._history, toolset.names, self._solver)
 
     def finished(self, committed: Sequence[Message], toolset: ToolSet) -> StopReason | None:
-        """Says how an earlier dispatch had ended the turn; None if it had not come to that.
+        """Returns how an earlier dispatch ended the turn; None if it did not.
 
         Args:
-            committed: What the run has stored; the rules have taken it in.
+            committed: Messages that the run has stored; they are part of the history already.
             toolset: The tools that the agent has.
         """
         if not committed:
@@ -211,7 +211,7 @@ class TurnRules:
         if last.approval_request is not None:
             return StopReason.REQUIRES_APPROVAL
         if last.role not in (MessageRole.ASSISTANT, MessageRole.TOOL):
-            # Such as what asks the model to go on.
+            # For example a heartbeat, after which the model must reply.
             return None
         now = StepRules(self._solver, tuple(self._history), traces=tuple(self._traces))
         if now.invalid(last):
@@ -222,7 +222,7 @@ class TurnRules:
             return stop
         if now.repeats() >= REPETITIONS_ENDED:
             return StopReason.NO_PROGRESS
-        # Only the last step goes without a heartbeat.
+        # Text that does not end the turn has no heartbeat only after the last step.
         return StopReason.MAX_STEPS if end.is_text else None
 
 
@@ -233,11 +233,11 @@ class StepRules:
     Attributes:
         solver: The rules.
         history: The calls of the run before the reply.
-        granted: Calls that a person has approved, with the version of the tool asked about.
-        tainted: The model had text of strangers before it when it made the reply.
+        granted: Ids of calls that a person approved, with the approved version of the tool.
+        tainted: The context held untrusted content when the reply was made.
         traces: The steps of the run before the reply.
-        loop: The loop of the agent.
-        heartbeats: Ids of the run's calls before the reply after which the model asked to go on.
+        loop: The strategy of the agent's loop version.
+        heartbeats: Ids of the run's earlier calls that requested a heartbeat.
     """
 
     solver: ToolRulesSolver
@@ -249,10 +249,10 @@ class StepRules:
     heartbeats: frozenset[str] = frozenset()
 
     def asks(self, reply: ModelReply, toolset: ToolSet) -> list[ToolCall]:
-        """Returns the calls of a reply that a person must decide about, as they would be run.
+        """Returns the calls of a reply that need a person's decision, as they would be run.
 
-        What would be refused anyway is none of them. Where calls are judged in turn, nobody knows
-        what a later one will be allowed; a person may be asked in vain.
+        Calls that the rules refuse are left out. Where calls are judged in turn, a later call may
+        still be refused after a person approved it.
         """
         before, gated, tainted = list(self.history), [], self.tainted
         for number, call in enumerate(reply.tool_calls):
@@ -271,7 +271,7 @@ class StepRules:
 
     @staticmethod
     def taints(call: ToolCall, toolset: ToolSet) -> bool:
-        """Says whether strangers write what a call returns, whatever that will be."""
+        """Says whether a call may return untrusted content."""
         return bool(toolset.untrusted_labels(call.name))
 
     @property
@@ -289,37 +289,37 @@ class StepRules:
         last: bool,
         tainted: bool,
     ) -> CallVerdict:
-        """Says what becomes of a call.
+        """Decides whether a call is run.
 
         Args:
             call: The call.
             before: All calls of the run before it.
             toolset: The tools that the agent has.
             finish: How the reply ended.
-            last: Whether this is its last call.
-            tainted: Whether there is text of strangers in the turn by now.
+            last: Whether this is the last call of the reply.
+            tainted: Whether the context holds untrusted content before the call.
         """
         if call.id in self.granted:
-            # What a person has approved is not judged by the rules (decision 0077).
+            # The rules do not apply to calls that a person approved.
             problem = refusal(call, toolset, finish, last=last) or self._changed(call, toolset)
             return CallVerdict(call.arguments, problem)
         verdict = self._by_rules(call, before, toolset, finish, last=last)
         if verdict.refusal is None and self._gated(call.name, toolset, tainted=tainted):
-            # It could not be foreseen when the others of the reply were asked for.
-            why = _whom_it_waits_for(call.name, toolset)
+            # An earlier call of the same reply brought untrusted content that nobody expected.
+            why = _waits_for(call.name, toolset)
             return CallVerdict(call.arguments, f"{why}; it was not run. Call it alone.")
         return verdict
 
     def judge_nested(
         self, call: ToolCall, before: Sequence[Called], toolset: ToolSet, *, tainted: bool
     ) -> CallVerdict:
-        """Says what becomes of a call that code makes, as if it were the next one of the reply.
+        """Decides whether a call that code makes is run, as if it were the next one of the reply.
 
         Args:
             call: The call.
-            before: All calls of the run before it, those of the code included.
+            before: All calls of the run before it, including those of the code.
             toolset: The tools that the agent has.
-            tainted: Whether there is text of strangers in the turn, or has come to the code.
+            tainted: Whether the context or an earlier nested call holds untrusted content.
         """
         name = call.name
         if name in CODE_TOOLS:
@@ -340,7 +340,7 @@ class StepRules:
             return CallVerdict(call.arguments, why)
         if self._gated(name, toolset, tainted=tainted):
             why = (
-                f"{_whom_it_waits_for(name, toolset)}, which running code cannot wait for; it was"
+                f"{_waits_for(name, toolset)}, which running code cannot wait for; it was"
                 " not run. Call it outside of code."
             )
             return CallVerdict(call.arguments, why)
@@ -385,7 +385,7 @@ class StepRules:
     def _of(
         self, call: ToolCall, toolset: ToolSet, finish: FinishReason, *, last: bool
     ) -> CallVerdict:
-        """Says what becomes of a call whatever the rules say."""
+        """Checks a call without the tool rules."""
         problem, tool = refusal(call, toolset, finish, last=last), toolset.find(call.name)
         if problem is None and tool is not None and tool.by_client:
             return CallVerdict(*fitted(tool, runnable(call).arguments))
@@ -395,17 +395,17 @@ class StepRules:
         """Returns how often the last steps were repeated in a row with the same result.
 
         Args:
-            messages: What the step under way is about to store.
+            messages: Messages that the current step is about to store.
         """
         return repetitions((*self.traces, *traces_of(messages)))
 
     def ending(
         self, messages: Sequence[Message], names: Collection[str]
     ) -> tuple[StopReason | None, str | None]:
-        """Returns whether a step ends the turn, and if not, what to tell the model; None for none.
+        """Returns how a step ends the turn, or else the note that the model is sent; both optional.
 
         Args:
-            messages: What the step stores: the reply, and the returns of its calls.
+            messages: Messages that the step stores: the reply, and the returns of its calls.
             names: Names of the tools that the agent has.
         """
         last = messages[-1]
@@ -425,15 +425,15 @@ class StepRules:
         return stop, note
 
     def repetition_note(self, repeats: int) -> str | None:
-        """Returns what to tell a model whose last step made it so many repetitions, or None."""
-        # A cycle of several steps is complete again with each of its steps.
+        """Returns a note for the model after `repeats` repetitions; None if it needs none."""
+        # Every step after the first complete cycle completes it again: the note is sent once.
         if repeats < REPETITIONS_NOTED or self.repeats() >= REPETITIONS_NOTED:
             return None
         return _REPEATED.format(repeats)
 
     @staticmethod
     def invalid(message: Message) -> bool:
-        """Says whether a call in a tool message had wrong arguments from a rule."""
+        """Says whether a tool message refuses a call for invalid arguments of a rule."""
         return any(
             tool_return.provenance is Provenance.SYSTEM
             and str(called_by(tool_return).output).startswith(INVALID_PREFILLED)
@@ -446,10 +446,10 @@ class StepRules:
 
 
 def _last_visible(messages: Sequence[Message]) -> Message | None:
-    """Returns the last message that is no note of the system to the model."""
+    """Returns the last message that is not hidden from the user."""
     return next((message for message in reversed(messages) if not message.hidden), None)
 
 
-def _whom_it_waits_for(name: str, toolset: ToolSet) -> str:
+def _waits_for(name: str, toolset: ToolSet) -> str:
     tool = toolset.find(name)
     return BY_CLIENT if tool is not None and tool.by_client else NOT_APPROVED

@@ -1,10 +1,8 @@
-"""What the memory agent of a voice agent is shown: numbered lines, older and newer ones.
+"""Builds the transcript that a voice memory agent reads: numbered lines, older and newer ones.
 
-The form is that of docs/wire-format.md#transcripts-of-voice-memory-agents.
-
-The older lines are those of the messages that leave the window of the voice agent after the run.
-``store_memories`` names them by their numbers, so they are read back from the stored message: it is
-the same in every attempt of the run.
+The older lines belong to messages that leave the window of the voice agent after the run.
+``store_memories`` refers to them by number, so they are read back from the stored input message,
+which is the same in every attempt of the run.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ memory block about the user from all lines, and finish.
 </system-reminder>"""
 
 _HEAD = f"{REMINDER}\n\nMessages:\n"
-# One part in so many is for the newer lines.
+# The newer lines get at least 1 / _NEWER_SHARE of the budget.
 _NEWER_SHARE = 4
 _LINE = re.compile(r"\d+\. \((Older|Newer)\) ")
 
@@ -39,19 +37,19 @@ def voice_transcript_input(
 ) -> MessageInput:
     """Returns the user message that the memory agent of a voice agent is sent.
 
-    Where not all fits, the newer lines have a quarter of the space: they stay in the view of the
-    voice agent, and the older ones are archived as they are shown.
+    If not all lines fit, the newer ones get only a quarter of the space, since they stay in the
+    window of the voice agent; the older ones are archived in the form in which they are shown.
 
     Args:
         older: The messages of the range, in order.
-        newer: Those that stay in the window of the voice agent, in order.
+        newer: The messages that stay in the window of the voice agent, in order.
         read: The range.
-        budget: UTF-8 bytes that the lines may have.
+        budget: Most UTF-8 bytes of the lines.
     """
     kept = [message for message in newer if message.sequence > read.until_sequence]
     parts = shown_of(older, read), shown_of(kept, read)
     leaving, staying = ([line for m in part for line in lines_of(m)] for part in parts)
-    # What the older lines leave is for the newer ones, and a quarter at least.
+    # The newer lines get what the older ones leave, and at least a quarter.
     staying = fitting(staying, max(budget // _NEWER_SHARE, budget - size_of(leaving)))
     leaving = fitting(leaving, budget - size_of(staying))
     marked = [*(("Older", line) for line in leaving), *(("Newer", line) for line in staying)]

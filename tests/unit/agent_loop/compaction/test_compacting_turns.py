@@ -62,7 +62,7 @@ def summary_of(world: LoopWorld) -> SummaryPart:
 async def test_summary_that_was_bought_is_stored_as_soon_as_recall_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("strata.agent_loop.loop.patience._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("strata.agent_loop.loop.retries._FIRST_PAUSE_S", 0.0)
     world = await full()
     failures = iter([UnavailableError("recall is away")] * 3)
 

@@ -157,11 +157,11 @@ async def test_invalid_reply_is_corrected_once_and_never_shown_or_stored() -> No
     ("asked", "written", "problem"),
     [
         (WEATHER, INVALID, PROBLEM),
-        (WEATHER, "It is warm.", "it is no JSON"),
-        (WEATHER, '["Rome"]', "it is JSON, but no object"),
+        (WEATHER, "It is warm.", "it is not valid JSON"),
+        (WEATHER, '["Rome"]', "it is JSON, but not an object"),
         (WEATHER, '{"city": 3}', "'city' is wrong: 3 is not of type 'string'"),
-        (ANY, "It is warm.", "it is no JSON"),
-        (ANY, '"Rome"', "it is JSON, but no object"),
+        (ANY, "It is warm.", "it is not valid JSON"),
+        (ANY, '"Rome"', "it is JSON, but not an object"),
     ],
 )
 async def test_second_invalid_reply_ends_the_run_with_the_first_violation(
@@ -336,8 +336,8 @@ async def test_v2_invalid_message_is_corrected_before_the_tool_runs() -> None:
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
-        (send("It is warm."), "it is no JSON"),
-        (send([1]), "it is JSON, but no object"),
+        (send("It is warm."), "it is not valid JSON"),
+        (send([1]), "it is JSON, but not an object"),
         (send(None), "the argument 'message' is missing"),
         (reply("", ToolCall("c", SEND_MESSAGE, "{")), "the arguments are no JSON"),
         (send({"town": "Rome"}), PROBLEM),

@@ -1,4 +1,4 @@
-"""Repeating an idempotent call for as long as its service is away."""
+"""Retries idempotent calls while their service is unavailable."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = get_logger(__name__)
 
 
 async def until_available(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Makes a call until its service takes it; the pauses grow to two seconds.
+    """Repeats a call until its service accepts it; the pauses grow to two seconds.
 
-    For what must not be lost, such as the commit of a reply that was paid for. The deadline of
-    the turn, its cancellation or a newer attempt ends the repetition.
+    Used for writes that must not be lost, such as the commit of a reply that the provider charged
+    for. The deadline of the turn, its cancellation or a newer attempt ends the repetition.
 
     Args:
         call: Starts the call; must be harmless when repeated.
