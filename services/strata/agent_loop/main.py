@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
-from strata.agent_loop.compaction.by_hand import CompactionByHand
+from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.groups import GroupLifecycle
 from strata.agent_loop.image_fetching import open_image_fetcher
 from strata.agent_loop.keys import Keyring
@@ -108,12 +108,14 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         PromptLimits(store, memory, tools, provider, tokens, wiring.clock),
         wiring.clock,
     )
-    by_hand = CompactionByHand(next_requests.inspect, provider, recall, tokens, wiring.clock)
+    manual_compaction = ManualCompaction(
+        next_requests.inspect, provider, recall, tokens, wiring.clock
+    )
     prompts = PromptLibrary(settings.prompts_path)
     return Service(
         name=NAME,
         services=_services(
-            AgentServicer(lifecycle, next_requests, store, tokens, by_hand, prompts),
+            AgentServicer(lifecycle, next_requests, store, tokens, manual_compaction, prompts),
             ModelServicer(provider, keyring, keys),
             PromptServicer(prompts),
             GroupServicer(GroupLifecycle(groups, memory), groups),

@@ -11,10 +11,10 @@ from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, RecallLife
 from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.ports import Tools
-from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.requests import view_of
 from strata.agent_loop.loop.token_budget import TokenBudget, compaction_helps, files_excess
 from strata.agent_loop.loop.turn_rules import TurnRules
+from strata.agent_loop.loop.working_window import WorkingWindow
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompt_limits import PromptLimits
 from strata.shared.clock import Clock

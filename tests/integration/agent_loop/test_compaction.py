@@ -35,7 +35,7 @@ async def inspected(world: World, agent: pb.Agent) -> pb.GetContextWindowRespons
     return await world.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
 
 
-async def test_compaction_by_hand(world: World) -> None:
+async def test_manual_compaction(world: World) -> None:
     agent = await talked(world, compaction={"mode": "all", "prompt": "Sum up."})
     before = await world.window(agent)
     full = await inspected(world, agent)
@@ -67,7 +67,7 @@ async def test_compaction_by_hand(world: World) -> None:
     assert "- 6 previous messages" in world.model.requests[-1].system
 
 
-async def test_compaction_by_hand_needs_a_conversation(world: World) -> None:
+async def test_manual_compaction_needs_a_conversation(world: World) -> None:
     agent = await world.make_agent()
     request = pb.CompactConversationRequest(
         agent_id=agent.id, conversation_id=new_id("conversation")

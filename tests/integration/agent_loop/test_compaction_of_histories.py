@@ -13,8 +13,8 @@ from histories import assert_answered, histories
 from integration.agent_loop.world import World
 from strata.agent_loop.clients import RecallClient
 from strata.agent_loop.compaction.compactor import Compactor
-from strata.agent_loop.compaction.planning import plan
-from strata.agent_loop.compaction.summarizing import Summarizer
+from strata.agent_loop.compaction.plan import plan
+from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
 from strata.agent_loop.domain.messages import (
     Message,

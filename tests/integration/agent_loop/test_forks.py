@@ -250,7 +250,7 @@ async def test_search_is_over_all_conversations_unless_one_is_named(world: World
     assert egret in shown
 
 
-async def test_compaction_by_hand_with_settings_of_its_own(world: World) -> None:
+async def test_manual_compaction_with_settings_of_its_own(world: World) -> None:
     agent = await talked(
         world, *((f"q{n}", f"a{n}") for n in range(4)), compaction={"prompt": "Mine."}
     )

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
-from strata.agent_loop.compaction.planning import Plan, plan
-from strata.agent_loop.compaction.summarizing import Summarizer, Summary
+from strata.agent_loop.compaction.plan import Plan, plan
+from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import clip
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.compaction.by_hand import Freed
+from strata.agent_loop.compaction.manual_compaction import CompactionResult
 from strata.agent_loop.convert.messages import message_to_proto
 from strata.agent_loop.domain.file_limits import file_limits_of
 from strata.agent_loop.inspection import NextRequest, NextSteps, describe
@@ -72,10 +72,10 @@ def _settings(next_request: NextRequest) -> ModelSettings:
     return next_request.bound.settings if next_request.bound is not None else _NO_MODEL
 
 
-def freed_to_proto(freed: Freed) -> pb.CompactConversationResponse:
+def compaction_result_to_proto(result: CompactionResult) -> pb.CompactConversationResponse:
     """Returns what a compaction did."""
     return pb.CompactConversationResponse(
-        summary=message_to_proto(freed.summary) if freed.summary is not None else None,
-        tokens_before=freed.tokens_before,
-        tokens_after=freed.tokens_after,
+        summary=message_to_proto(result.summary) if result.summary is not None else None,
+        tokens_before=result.tokens_before,
+        tokens_after=result.tokens_after,
     )

@@ -17,13 +17,13 @@ from strata.shared.errors import AbortedError
 from strata.shared.ids import default_conversation_id
 
 DEFAULT_TIMEZONE = "UTC"
-# With 0.5 an agent forgets more than it must.
+# With a larger share an agent loses more context than necessary.
 DEFAULT_EVICTED_SHARE = 0.3
 DEFAULT_CLIP_CHARS = 2000
 
 
 class AgentState(StrEnum):
-    """Where an agent is in its life; only active ones can be seen."""
+    """The life-cycle state of an agent; only active agents are visible."""
 
     CREATING = "creating"
     ACTIVE = "active"
@@ -32,21 +32,21 @@ class AgentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """How an agent's model is called; None leaves a value to the server and the endpoint.
+    """Model settings of an agent; None uses the default of the server or the endpoint.
 
     Attributes:
-        handle: "endpoint/model"; empty for the server's default of the moment.
-        context_window: Tokens.
-        max_output_tokens: Tokens of a reply.
+        handle: "endpoint/model"; empty for the server's current default.
+        context_window: Size of the window in tokens.
+        max_output_tokens: Most tokens of a reply.
         temperature: Sampling temperature.
         parallel_tool_calls: Whether one reply may ask for several calls.
         reasoning_effort: none, minimal, low, medium, high or xhigh.
         max_reasoning_tokens: Thinking budget; 0 turns thinking off.
         structured_tools: Tools as constrained JSON, for small local models.
-        fallback_models: Handles of the models that answer, in this order, where it cannot.
-        enable_reasoner: False turns reasoning off; otherwise the two settings above decide.
-        put_inner_thoughts_in_kwargs: The model writes its thoughts as an argument of each call;
-            of the V2 loop only.
+        fallback_models: Handles of models that are asked, in this order, if it cannot answer.
+        enable_reasoner: False turns reasoning off; otherwise the two reasoning settings decide.
+        put_inner_thoughts_in_kwargs: The model writes its thoughts as an argument of each call
+            (V2 loop only).
     """
 
     handle: str = ""
@@ -72,28 +72,28 @@ class ModelConfig:
 
 
 class CompactionMode(StrEnum):
-    """What a compaction takes out of the window."""
+    """Which messages a compaction takes out of the window."""
 
     SLIDING_WINDOW = "sliding_window"
-    """The oldest exchanges, as many as the settings say."""
+    """The oldest exchanges, until a share of the space is free."""
     ALL = "all"
-    """Everything before the exchange under way."""
+    """All exchanges before the current one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """How compaction works (docs/wire-format.md#compaction).
+    """Settings of compaction.
 
     Attributes:
         model: Handle of the summarizer; empty for the agent's model.
-        prompt: What it is told; empty for our prompt.
+        prompt: System prompt of the summarizer; empty for the built-in one.
         mode: Wire name of a `CompactionMode`; empty for ``sliding_window``.
         sliding_window_percentage: Share of the space for messages that is freed; 0 for the default.
         clip_chars: Most characters of a summary; 0 for the default.
-        model_settings: How the summarizer is called, without a handle; None leaves it to the
-            endpoint, and for the agent's model to the agent.
-        prompt_acknowledgement: The summarizer is shown a reply in which it agrees to answer with
-            the summary alone; None for the default, false.
+        model_settings: Model settings of the summarizer, without a handle; None for the defaults
+            of the endpoint, or for the agent's settings if it is the agent's model.
+        prompt_acknowledgement: Adds a reply in which the summarizer agrees to answer with the
+            summary alone; None for the default, false.
     """
 
     model: str = ""
@@ -105,9 +105,9 @@ class CompactionSettings:
     prompt_acknowledgement: bool | None = None
 
     def over(self, others: CompactionSettings) -> CompactionSettings:
-        """Returns these settings, and what they leave open as others have it."""
+        """Returns these settings, with unset ones taken from `others`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        # An empty text and 0 stand for what is left open; False is a choice.
+        # An empty text and 0 mean unset; False is a choice.
         chosen: dict[str, Any] = {
             name: value for name, value in values.items() if value or value is False
         }
@@ -115,7 +115,7 @@ class CompactionSettings:
 
     @property
     def evicts(self) -> CompactionMode:
-        """What is taken out."""
+        """The mode in force."""
         return CompactionMode(self.mode or CompactionMode.SLIDING_WINDOW)
 
     @property
@@ -131,12 +131,11 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class MessagePackaging:
-    """How the messages of the user are shown to the model; they are stored as sent.
+    """How user messages are shown to the model; they are stored as they were sent.
 
     Attributes:
-        pack_user_messages: Show the text as a JSON object with type, message and time;
-            otherwise the text itself.
-        location: Where the user is, in such objects; empty leaves it out.
+        pack_user_messages: Show a JSON object with type, message and time instead of the text.
+        location: Location of the user in these objects; empty leaves it out.
     """
 
     pack_user_messages: bool = False
@@ -145,21 +144,21 @@ class MessagePackaging:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent; the fields are those of the contract, but for `model_keys`.
+    """An agent. All fields but `model_keys` are those of the proto.
 
     Attributes:
         max_files_open: Files that may be open at once; 0 derives the number from the context
             window, see `domain.file_limits`.
-        per_file_view_window_char_limit: Characters of a file that are shown; 0 likewise.
+        per_file_view_window_char_limit: Characters of a file that are shown; 0 derives it too.
         message_buffer_autoclear: Each run begins with an empty window.
-        response_format: What its replies must be, unless a run asks for another format.
-        memory_agent_id: The agent that tends its memory; empty for none.
+        response_format: Format of its replies, unless a run asks for another one.
+        memory_agent_id: Id of its memory agent; empty for none.
         sleeptime_frequency: Its memory agent runs after the first turn of a conversation and
-            then after every so many; 0 without a memory agent, and where `buffer` decides.
-        tends_agent_id: Of a memory agent: whose memory it tends; empty for any other agent.
-        buffer: Of a voice agent: how many messages its window holds; None for other types.
-        model_keys: Its own keys for models and its project's, sealed, where it was loaded for a
-            turn. They are no part of it and are stored elsewhere.
+            then every this many turns; 0 without a memory agent, or if `buffer` decides.
+        tends_agent_id: For a memory agent, the agent whose memory it maintains; otherwise empty.
+        buffer: For a voice agent, how many messages its window holds; None for other types.
+        model_keys: Sealed model keys of the agent and its project, if it was loaded for a turn.
+            They are stored apart from the agent.
     """
 
     id: str
@@ -190,7 +189,7 @@ class Agent:
 
     @property
     def default_conversation_id(self) -> str:
-        """The conversation that is used when none is named."""
+        """Id of the conversation that is used if a request names none."""
         return default_conversation_id(self.id)
 
 
@@ -207,13 +206,13 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class StoredAgent:
-    """An agent with what only the service itself knows of it.
+    """An agent with internal state of the service.
 
     Attributes:
         agent: The agent.
-        state: Where it is in its life.
-        request_id: The request that created it; may be empty.
-        payload_hash: Digest of that request, so that a reuse for something else is noticed.
+        state: Its life-cycle state.
+        request_id: Id of the request that created it; may be empty.
+        payload_hash: Digest of that request, to detect that its id is used for another one.
     """
 
     agent: Agent
@@ -224,17 +223,17 @@ class StoredAgent:
 
 @dataclass(frozen=True, slots=True)
 class AgentPatch:
-    """A change of an agent; None leaves a field as it is.
+    """A change of an agent; None leaves a field unchanged.
 
     Attributes:
         metadata: Pairs to set; an empty value removes the key.
-        enable_sleeptime: Whether it is to have a memory agent.
-        memory_agent_id: Its new memory agent, whose creation ends with the change; empty to take
-            the one that it has from it. An agent that has one keeps it.
+        enable_sleeptime: Whether the agent has a memory agent.
+        memory_agent_id: Id of a new memory agent, which becomes active with the change; empty
+            removes the memory agent. Ignored if the agent has a memory agent already.
         sleeptime_frequency: See `Agent`.
         max_buffer: The longest length of the buffer; 0 for the default.
-        min_buffer: The shortest; 0 for the default.
-        buffer: What follows from both and from the lengths that the agent has.
+        min_buffer: The shortest length of the buffer; 0 for the default.
+        buffer: The lengths that result from both and from those of the agent.
         expected_revision: Fail if the agent is not at this revision; 0 means any.
     """
 
@@ -264,17 +263,17 @@ class AgentPatch:
 
 
 def check_revision(agent: Agent, expected: int) -> None:
-    """Raises if an agent is not at the expected revision; 0 expects nothing.
+    """Checks that an agent is at the expected revision; 0 allows any.
 
     Raises:
-        AbortedError: It has changed since (``REVISION_MISMATCH``).
+        AbortedError: REVISION_MISMATCH.
     """
     if expected not in (0, agent.revision):
         raise revision_mismatch("agent", agent.revision, expected)
 
 
 def revision_mismatch(kind: str, current: int, expected: int) -> AbortedError:
-    """Returns the error for a change of an older revision than the present one."""
+    """Returns the error for a change that was based on another revision."""
     return AbortedError(
         f"The {kind} is at revision {current}.",
         metadata={"expected": expected, "current": current},
@@ -287,7 +286,7 @@ def merge_tools(base: Sequence[str], extra: Sequence[str]) -> tuple[str, ...]:
 
 
 def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
-    """Returns the agent as the change leaves it; its revision rises by one."""
+    """Returns the changed agent; its revision rises by one."""
     changes = {name: getattr(patch, name) for name in _PATCHED if getattr(patch, name) is not None}
     metadata = {**agent.metadata, **patch.metadata}
     kept = {key: value for key, value in metadata.items() if value}
@@ -295,7 +294,7 @@ def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
 
 
 def changes_prompt(patch: AgentPatch) -> bool:
-    """Says whether a change may change how much of a prompt is left for memory and files."""
+    """Says whether a change may affect the space for memory and files in the prompt."""
     files = (patch.max_files_open, patch.per_file_view_window_char_limit)
     parts = (patch.system, patch.model, patch.tools, patch.tool_rules, *files)
     return any(part is not None for part in parts)

@@ -1,4 +1,4 @@
-"""What happens in a run, as it is told to the gateway."""
+"""Events of a run, which are streamed to the gateway."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class MessageBuffer:
 
 @dataclass(frozen=True, slots=True)
 class TendedTurn:
-    """The agent of the turn has a memory agent. For the gateway alone.
+    """The agent of the turn has a memory agent. Not relayed to clients.
 
     Attributes:
         memory_agent_id: The memory agent.
-        frequency: It runs after the first turn of the conversation and then after every so many;
-            0 if the buffer decides.
-        buffer: Of a voice agent, at the end of its turn.
+        frequency: It runs after the first turn of the conversation and then every this many
+            turns; 0 if the buffer decides.
+        buffer: For a voice agent, at the end of its turn.
     """
 
     memory_agent_id: str
@@ -60,11 +60,11 @@ class TendedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptRead:
-    """How far a run of a memory agent reads its range. For the gateway alone.
+    """How far a run of a memory agent reads its range. Not relayed to clients.
 
     Attributes:
-        until_sequence: The last sequence that it reads.
-        until_message_id: Id of the message with that sequence, or of one before it.
+        until_sequence: The last sequence that the run reads.
+        until_message_id: Id of the message with that sequence, or of an earlier one.
     """
 
     until_sequence: int
@@ -73,7 +73,7 @@ class TranscriptRead:
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """A model call begins, or the step of one is resumed.
+    """A step begins with a model call, or is resumed.
 
     Attributes:
         taint: Untrusted labels of its context.
@@ -89,13 +89,13 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepRestarted:
-    """What was streamed of the step's message is void; the model is asked again, or not any more.
+    """Withdraws the streamed pieces of the step's message; usually the model is asked again.
 
     Attributes:
-        given_up: The model is not asked again.
+        given_up: The step failed: the model is not asked again.
         model: Handle of the model that is asked now, if it is another one.
-        failed_model: Handle of the one that could not answer; set with `model`.
-        failed_reason: Why not; set with `model`.
+        failed_model: Handle of the model that could not answer; set with `model`.
+        failed_reason: Why it could not answer; set with `model`.
     """
 
     step_id: str
@@ -110,16 +110,16 @@ class StepRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequestSent:
-    """A request was sent to the model. For the gateway's sum of tokens alone.
+    """A request was sent to the model. Not relayed to clients.
 
-    If this process dies before the reply has ended, the gateway estimates what it cost.
+    If this process dies before the reply ends, the gateway estimates its tokens from this event.
 
     Attributes:
         message_id: Id that the message of the reply will have.
         prompt_tokens: Estimated tokens of the prompt.
-        bytes_per_token: UTF-8 bytes of a token of this model.
+        bytes_per_token: UTF-8 bytes per token of this model.
         model: Handle of the model.
-        digest: Names exactly what was sent.
+        digest: Identifies the exact content of the request.
     """
 
     message_id: str
@@ -131,11 +131,11 @@ class ModelRequestSent:
 
 @dataclass(frozen=True, slots=True)
 class ReplyReceived:
-    """What a call of a model cost. For the gateway's sum of tokens alone.
+    """The tokens of a model call, for the run's total. Not relayed to clients.
 
     Attributes:
-        message_id: Id that the message of the reply will have; for a summary one of its own.
-        usage: Its tokens; estimated if the reply broke off.
+        message_id: Id that the message of the reply will have; a separate id for a summary.
+        usage: Tokens of the call; estimated if the reply broke off.
         model: Handle of the model.
     """
 
@@ -162,7 +162,7 @@ class ReasoningPiece:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPiece:
-    """The next piece of a call. `tool_call_id` and `name` are set in a call's first piece."""
+    """The next piece of a call. Only a call's first piece has `tool_call_id` and `name`."""
 
     message_id: str
     index: int
@@ -173,7 +173,7 @@ class ToolCallPiece:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """A tool starts."""
+    """A tool call starts."""
 
     tool_call_id: str
     name: str
@@ -182,33 +182,33 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolFinished:
-    """A tool has ended."""
+    """A tool call has ended."""
 
     result: ToolResult
 
 
 @dataclass(frozen=True, slots=True)
 class MessageStored:
-    """A message was stored. Told again by a later attempt: the id tells that it is the same."""
+    """A message was stored. A later attempt emits it again with the same id."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
-    """The run ends until somebody decides. Told again by a later attempt: the id is the same."""
+    """The run ends to wait for a decision. A later attempt emits it again with the same id."""
 
     request: ApprovalRequest
 
 
 @dataclass(frozen=True, slots=True)
 class WindowCompacted:
-    """A summary took the place of older messages.
+    """A summary replaced older messages of the window.
 
     Attributes:
-        summary: The summary, as stored.
-        tokens_before: Tokens of the window before.
-        tokens_after: Tokens of it now.
+        summary: The stored summary.
+        tokens_before: Tokens of the window before the compaction.
+        tokens_after: Tokens of the window after it.
     """
 
     summary: Message
@@ -218,7 +218,7 @@ class WindowCompacted:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The one terminal event."""
+    """The run has ended. This is the last event."""
 
     outcome: RunOutcome
 

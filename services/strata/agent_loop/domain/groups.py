@@ -1,4 +1,4 @@
-"""Groups of agents. Pure: no transport, no database."""
+"""Groups of agents, the commands on them, and the protocol of their store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_TERMINATION_TOKEN = "DONE!"  # noqa: S105 - the word that ends a run
 
 
 class ManagerType(StrEnum):
-    """How a group decides who speaks; the names of the wire."""
+    """How a group decides which member speaks, by wire name."""
 
     ROUND_ROBIN = "round_robin"
     SUPERVISOR = "supervisor"
@@ -36,41 +36,45 @@ MANAGED = frozenset(
         ManagerType.VOICE_SLEEPTIME,
     }
 )
-"""Kinds with a managing agent."""
+"""Kinds with a manager agent."""
 PAIRED = frozenset({ManagerType.SLEEPTIME, ManagerType.VOICE_SLEEPTIME})
-"""Kinds of an agent and its memory agent: see `paired_groups`."""
+"""Kinds that pair an agent with its memory agent: see `paired_groups`."""
 IN_TURNS = frozenset({ManagerType.ROUND_ROBIN, ManagerType.DYNAMIC, ManagerType.SWARM})
 """Kinds whose members speak a bounded number of times."""
 
 
 def wrong_member_count(field: str, count: int) -> FieldViolation:
-    """Returns what is wrong with the number of members."""
+    """Returns the violation for a wrong number of members."""
     return FieldViolation(field, f"must hold 1 to {MAX_MEMBERS} agents, not {count}")
 
 
 def needs_manager_agent(kind: ManagerType) -> FieldViolation:
-    """Returns what is wrong with a group of a kind in `MANAGED` that names no manager agent."""
+    """Returns the violation for a group of a kind in `MANAGED` without a manager agent."""
     problem = f"is required: a group of the kind {kind} needs a manager agent"
     return FieldViolation("manager.manager_agent_id", problem)
 
 
 def wrong_field(violations: Sequence[FieldViolation]) -> InvalidArgumentError:
-    """Returns the error for fields that do not go with what is stored; there must be one."""
+    """Returns the error for fields that contradict stored data.
+
+    Args:
+        violations: At least one.
+    """
     first = violations[0]
     return InvalidArgumentError(f"{first.field} {first.description}.", violations=violations)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerConfig:
-    """How a group decides who speaks; fields that its kind does not have are 0 or empty.
+    """How a group decides which member speaks; fields that its kind does not have are 0 or empty.
 
     Attributes:
         max_turns: Most turns of members in one run; 0 means one for each member.
         termination_token: Text that ends a run.
-        sleeptime_agent_frequency: That of the manager agent. In a command this and the next two
-            are 0 for whatever the manager agent has.
-        max_message_buffer_length: That of the manager agent.
-        min_message_buffer_length: That of the manager agent.
+        sleeptime_agent_frequency: Value of the manager agent. In a command, 0 in this and the next
+            two fields accepts the manager agent's value.
+        max_message_buffer_length: Value of the manager agent.
+        min_message_buffer_length: Value of the manager agent.
     """
 
     type: ManagerType = ManagerType.ROUND_ROBIN
@@ -84,7 +88,7 @@ class ManagerConfig:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """An agent of a group, with what others are shown of it."""
+    """An agent of a group, with the name and description that the others see."""
 
     agent_id: str
     name: str
@@ -93,10 +97,10 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as stored; agents that are being deleted are not in it.
+    """A stored group, without agents that are being deleted.
 
     Attributes:
-        handed_to: The agent that was handed the conversation last; empty for none.
+        handed_to: The agent to which the conversation was handed over last; empty for none.
     """
 
     id: str
@@ -115,8 +119,8 @@ class Group:
     def holder_agent_id(self) -> str:
         """The member that answers the next message of a swarm; empty in other groups.
 
-        The first member if no other was handed the conversation, or if that one is no member any
-        more.
+        It is the first member if the conversation was never handed over, or if the agent it was
+        handed to has left the group.
         """
         if self.manager.type is not ManagerType.SWARM or not self.members:
             return ""
@@ -129,7 +133,7 @@ class CreateGroup:
     """Creates a group.
 
     Attributes:
-        agent_ids: The members; of a kind in `PAIRED` none to take the memory agent.
+        agent_ids: The members; for a kind in `PAIRED`, empty selects the memory agent.
     """
 
     id: str
@@ -142,11 +146,11 @@ class CreateGroup:
 
 @dataclass(frozen=True, slots=True)
 class UpdateGroup:
-    """Changes a group; None leaves a field as it is.
+    """Changes a group; None leaves a field unchanged.
 
     Attributes:
-        agent_ids: The members; of a kind in `PAIRED` none to take the memory agent.
-        expected_revision: 0 for any.
+        agent_ids: The members; for a kind in `PAIRED`, empty selects the memory agent.
+        expected_revision: Fail if the group is not at this revision; 0 means any.
     """
 
     group_id: str
@@ -163,8 +167,8 @@ class GroupTool:
     """A tool that an agent is offered only in a run of its group.
 
     Attributes:
-        name: Its name.
-        members: The agents that it reaches, in the order of the group.
+        name: Name of the tool.
+        members: The agents that it can reach, in the order of the group.
     """
 
     name: str
@@ -175,7 +179,7 @@ class GroupStore(Protocol):
     """Groups of the calling project."""
 
     async def insert(self, command: CreateGroup) -> Group:
-        """Notes that a group is being created; returns that of an earlier equal request.
+        """Stores a group in creation; returns the existing one if the request is a repetition.
 
         Raises:
             InvalidArgumentError: INVALID_FIELD, as `check`.
@@ -207,19 +211,19 @@ class GroupStore(Protocol):
         ...
 
     async def known(self, request: RequestKey) -> Group | None:
-        """Returns the group that an earlier equal update changed, as it is now.
+        """Returns the current group if an update is a repetition; None otherwise.
 
         Raises:
-            NotFoundError: GROUP_NOT_FOUND; it was deleted since.
+            NotFoundError: GROUP_NOT_FOUND; it was deleted after the update.
             AlreadyExistsError: REQUEST_ID_REUSED.
         """
         ...
 
     async def check(self, command: UpdateGroup) -> tuple[ManagerConfig, tuple[str, ...]]:
-        """Returns the manager and the members that a group will have.
+        """Returns the manager and the members that a group will have after an update.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD: no members, or not those of its kind.
+            InvalidArgumentError: INVALID_FIELD: no members, or members that its kind cannot have.
             NotFoundError: GROUP_NOT_FOUND, AGENT_NOT_FOUND.
         """
         ...
@@ -244,13 +248,13 @@ class GroupStore(Protocol):
         ...
 
     async def begin_run(self, group_id: str, run_id: str) -> str:
-        """Notes that a run of a swarm begins and returns the agent that holds the conversation.
+        """Records that a run of a swarm begins; returns the agent that holds the conversation.
 
-        Repeating it for the same run returns the same agent, whatever the run has handed over
-        since, until another run begins.
+        Repeating it for the same run returns the same agent, even after a hand-over, until another
+        run begins.
 
         Returns:
-            The agent; empty if no run has handed the conversation over.
+            Id of the agent; empty if no run has handed the conversation over.
 
         Raises:
             NotFoundError: GROUP_NOT_FOUND.
@@ -258,10 +262,10 @@ class GroupStore(Protocol):
         ...
 
     async def hand_over(self, group_id: str, run_id: str, number: int, agent_id: str) -> None:
-        """Stores that a run has handed the conversation to an agent.
+        """Stores that a run has handed the conversation over to an agent.
 
-        Nothing changes if the run is not the one that began last, or if a hand-over with this or
-        a higher number is stored.
+        Nothing changes if another run has begun since, or if a hand-over with this or a higher
+        number is stored.
 
         Raises:
             NotFoundError: GROUP_NOT_FOUND.

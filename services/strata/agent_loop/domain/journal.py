@@ -1,7 +1,6 @@
-"""The step under way, as it is written down before its tools run.
+"""Records of the step journal, which is written before a step's calls run, and their JSON form.
 
-A reply that is journalled is never asked for again, and a call whose result is in the ledger is
-never run again (docs/architecture.md#durability). The codecs here give the stored form.
+A journalled reply is never requested again, and a call with a journalled result never runs again.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from strata.shared.tool_catalogue import ToolEffect
 
 
 class CallState(StrEnum):
-    """Where a call is. PENDING means that it may have been started."""
+    """The state of a call. PENDING means that it may have been started."""
 
     PENDING = "PENDING"
     COMMITTED = "COMMITTED"
@@ -47,13 +46,13 @@ _STATES = {
 
 
 def state_of(result: ToolResult) -> CallState:
-    """Returns the state of a call that ended with `result`."""
+    """Returns the state of a call with this result."""
     return _STATES[result.tool_return.status]
 
 
 @dataclass(frozen=True, slots=True)
 class JournalKey:
-    """Whose journal: one run in one conversation, by one dispatch of it."""
+    """Identifies the journal of a run and the dispatch that writes it."""
 
     conversation_id: str
     agent_id: str
@@ -62,18 +61,18 @@ class JournalKey:
 
 
 def key_of(request: RunRequest) -> JournalKey:
-    """Returns whose steps the steps of a dispatch are."""
+    """Returns the journal key of a dispatch."""
     return JournalKey(request.conversation_id, request.agent_id, request.run_id, request.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class NestedRecord:
-    """A call of code in the ledger.
+    """A journalled call that code made.
 
     Attributes:
-        parent_id: The call whose code it is.
+        parent_id: The call whose code made it.
         call: The call as it was run.
-        result: How it ended; None if that is not known.
+        result: Its result; None if unknown.
     """
 
     parent_id: str
@@ -83,20 +82,19 @@ class NestedRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A reply with tool calls, and what is known of its calls.
+    """A journalled reply with tool calls, and the known results of the calls.
 
     Attributes:
         step: Number of the step in the run, from 1.
         step_id: Id of the step.
-        message_id: Id that the assistant message will be stored with.
+        message_id: Id of the assistant message that will store the reply.
         model: Handle of the model that replied.
         reply: The reply.
-        effects: What each call's tool does, by call id.
-        results: Results in the ledger, by call id.
-        snapshot: What the reply was made from; its calls are sent with it however often they are.
-        rules: The rules by which its calls are judged; None if a release wrote it down that had
-            no rules but the default ones.
-        nested: Calls of code in the ledger, in order.
+        effects: Replay effect of each call's tool, by call id.
+        results: Journalled results, by call id.
+        snapshot: The prompt that the reply was made from; sent with its calls on every attempt.
+        rules: The rules for its calls; None if written by a release that had only default rules.
+        nested: Journalled calls of code, in order.
     """
 
     step: int
@@ -114,7 +112,7 @@ class StepRecord:
 def reply_to_json(
     reply: ModelReply, snapshot: PromptSnapshot, rules: Sequence[ToolRule] | None = None
 ) -> dict[str, Any]:
-    """Returns the stored form of a reply, with what it was made from and is judged by."""
+    """Returns the stored form of a reply with its prompt snapshot and rules."""
     return {
         "content": [_part_to_json(part) for part in reply.content],
         "tool_calls": [asdict(call) for call in reply.tool_calls],
@@ -138,17 +136,17 @@ def reply_from_json(value: Mapping[str, Any]) -> ModelReply:
 
 
 def snapshot_from_json(value: Mapping[str, Any]) -> PromptSnapshot:
-    """Returns what a reply was made from; nothing of it is known of replies of old releases."""
+    """Returns the prompt snapshot of a stored reply; empty for replies of old releases."""
     if "seen" not in value:
         return PromptSnapshot()
     seen = dict(value["seen"])
-    # A release that wrote none down let no call depend on it.
+    # Releases that did not store the taint had no calls that depend on it.
     seen["taint"] = tuple(Provenance(label) for label in seen.get("taint", ()))
     return PromptSnapshot(**seen)
 
 
 def rules_from_json(value: Mapping[str, Any]) -> tuple[ToolRule, ...] | None:
-    """Returns the rules by which a reply is judged; None for replies of old releases."""
+    """Returns the rules of a stored reply; None for replies of old releases."""
     rules = value.get("rules")
     return None if rules is None else tuple(rule_from_json(rule) for rule in rules)
 
@@ -201,9 +199,10 @@ _LONGEST_ID_IN_KEY = 64
 
 
 def idempotency_key(run_id: str, step: int, tool_call_id: str) -> str:
-    """Returns the name of a call for ever: the same on every attempt.
+    """Returns the idempotency key of a call: the same on every attempt.
 
-    Providers choose ids of any length and alphabet; a key is short, since services limit theirs.
+    Call ids of providers have any length and alphabet; long ones are hashed, since services limit
+    the length of keys.
     """
     if len(tool_call_id) > _LONGEST_ID_IN_KEY or not tool_call_id.isprintable():
         tool_call_id = hashlib.sha256(tool_call_id.encode("utf-8", "replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""Keys of model endpoints that a project, or one of its agents, brings along."""
+"""API keys for model endpoints that belong to a project or to one of its agents."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SealedKey:
-    """A key as it is stored.
+    """A stored key.
 
     Attributes:
         provider: Name of the endpoint.
-        agent_id: The agent that it is for; empty for every agent of the project.
-        sealed: The key, sealed for its project, agent and endpoint.
+        agent_id: The agent that uses it; empty for all agents of the project.
+        sealed: The key, encrypted for its project, agent and endpoint.
     """
 
     provider: str
@@ -26,7 +26,7 @@ class ModelKeyStore(Protocol):
     """The sealed keys of the calling project."""
 
     async def put(self, key: SealedKey) -> None:
-        """Stores a key in place of the one before.
+        """Stores a key and replaces the previous one.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -34,7 +34,7 @@ class ModelKeyStore(Protocol):
         ...
 
     async def delete(self, provider: str, agent_id: str) -> bool:
-        """Deletes a key; says whether there was one.
+        """Deletes a key; returns whether it existed.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -42,10 +42,10 @@ class ModelKeyStore(Protocol):
         ...
 
     async def of_project(self) -> Sequence[SealedKey]:
-        """Returns the keys that are for every agent."""
+        """Returns the keys for all agents of the project."""
         ...
 
 
 def in_force(keys: Sequence[SealedKey]) -> dict[str, SealedKey]:
-    """Returns the keys that are used, by endpoint: an agent's own before its project's."""
+    """Returns the keys to use, by endpoint; an agent's own key wins over its project's."""
     return {key.provider: key for key in sorted(keys, key=lambda key: bool(key.agent_id))}

@@ -1,4 +1,4 @@
-"""How many messages the window of a voice agent holds."""
+"""Limits of the number of messages in the window of a voice agent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MAX_BUFFER = 1000
 
 @dataclass(frozen=True, slots=True)
 class BufferLengths:
-    """Messages of a window, without the system message and summaries.
+    """Limits of the messages in a window, not counting the system message and summaries.
 
     Attributes:
         longest: Above this number the oldest messages are archived and leave the window.
-        shortest: So many are left then.
+        shortest: Number of messages that stay then.
     """
 
     longest: int = DEFAULT_MAX_BUFFER
@@ -23,7 +23,7 @@ class BufferLengths:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the shortest length; None if nothing is."""
+        """Why the shortest length is invalid; None if it is valid."""
         if self.shortest < self.longest:
             return None
         return (
@@ -33,5 +33,5 @@ class BufferLengths:
 
 
 def buffer_lengths(longest: int, shortest: int) -> BufferLengths:
-    """Returns lengths, with the defaults in the place of 0."""
+    """Returns lengths; 0 stands for the default."""
     return BufferLengths(longest or DEFAULT_MAX_BUFFER, shortest or DEFAULT_MIN_BUFFER)

@@ -1,4 +1,4 @@
-"""Messages of a conversation as recall stores them, apart from any transport."""
+"""Messages of a conversation, as recall stores them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
 
 
 class MessageRole(StrEnum):
-    """Who speaks in a stored message."""
+    """The role of a stored message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -47,13 +47,13 @@ class Provenance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NestedCall:
-    """A call of a tool that code made while it ran.
+    """A tool call that code made while it ran.
 
     Attributes:
-        id: Begins with the id of the call whose code it was.
-        arguments: As they were run, JSON text; long ones are cut.
-        status: How it ended; UNKNOWN also if nobody waited for its end.
-        refused: It never came to the tool.
+        id: Begins with the id of the call that ran the code.
+        arguments: JSON text, truncated if long.
+        status: How it ended; UNKNOWN also if the code did not wait for its end.
+        refused: It was refused before it reached the tool.
     """
 
     id: str
@@ -65,20 +65,21 @@ class NestedCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturn:
-    """What one tool call gave.
+    """The return of one tool call.
 
     Attributes:
         tool_call_id: The call that it answers.
         name: Name of the tool.
         status: How the call ended.
-        content: What the model is shown: JSON with status, message and time.
+        content: JSON text for the model, with status, message and time.
         stdout: Lines that the tool printed; not shown to the model.
-        stderr: Likewise.
+        stderr: Error lines that the tool printed; not shown to the model.
         provenance: Where the text came from.
-        taint: Untrusted labels of the memory that it holds.
-        nested: Calls that its code made, in order; the model is not shown them.
-        returned_by: Id of the API key that gave the return in an answer; empty if the tool ran.
-        images: Images that it holds beside the text.
+        taint: Untrusted labels of the memory in it.
+        nested: Calls that its code made, in order; not shown to the model.
+        returned_by: Id of the API key whose approval response carried the return; empty if the
+            tool ran.
+        images: Images beside the text.
     """
 
     tool_call_id: str
@@ -95,7 +96,7 @@ class ToolReturn:
 
 
 def without_bytes(tool_return: ToolReturn) -> ToolReturn:
-    """Returns a tool return whose images are described only, as in stored messages."""
+    """Returns a tool return without the bytes of its images, as in stored messages."""
     if not tool_return.images:
         return tool_return
     return replace(
@@ -105,13 +106,13 @@ def without_bytes(tool_return: ToolReturn) -> ToolReturn:
 
 @dataclass(frozen=True, slots=True)
 class SummaryPart:
-    """A summary that stands for messages that compaction took out of the window.
+    """A summary that replaces messages which compaction took out of the window.
 
     Attributes:
-        text: What it says.
+        text: The text of the summary.
         first_sequence: First sequence of the evicted range.
-        last_sequence: Last sequence of it.
-        message_count: How many messages it stands for, those of earlier summaries included.
+        last_sequence: Last sequence of the evicted range.
+        message_count: Number of messages that it replaces, including those of earlier summaries.
         first_message_id: First message of the evicted range.
         last_message_id: Last message of it.
     """
@@ -126,7 +127,7 @@ class SummaryPart:
 
 @dataclass(frozen=True, slots=True)
 class OpaquePart:
-    """A part that this release carries along without reading it, as the contract's bytes."""
+    """A part that this release does not know; kept unread as serialized proto."""
 
     data: bytes
 
@@ -146,10 +147,10 @@ MessagePart: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation; the fields are those of the contract.
+    """One message of a conversation; the fields are those of the proto.
 
     Attributes:
-        copied: It is a copy, in a fork.
+        copied: It is a copy in a forked conversation.
     """
 
     id: str
@@ -172,7 +173,7 @@ class Message:
 
     @property
     def hidden(self) -> bool:
-        """Whether the system says it to the model in the user's place: no person is shown it."""
+        """Whether it is a system message with the user's role, which clients are not shown."""
         return self.role is MessageRole.USER and self.provenance == (Provenance.SYSTEM,)
 
     @property
@@ -182,7 +183,7 @@ class Message:
 
     @property
     def images(self) -> tuple[ImagePart, ...]:
-        """All images, those of tool returns included."""
+        """All images, including those of tool returns."""
         own = tuple(part for part in self.parts if isinstance(part, ImagePart))
         return (*own, *(image for tool_return in self.tool_returns for image in tool_return.images))
 
@@ -193,12 +194,12 @@ class Message:
 
     @property
     def approval_request(self) -> ApprovalRequest | None:
-        """The request for approval that the message makes."""
+        """The approval request in the message, if any."""
         return next((part for part in self.parts if isinstance(part, ApprovalRequest)), None)
 
     @property
     def approval_response(self) -> ApprovalResponse | None:
-        """The answer to such a request."""
+        """The approval response in the message, if any."""
         return next((part for part in self.parts if isinstance(part, ApprovalResponse)), None)
 
     @property
@@ -209,10 +210,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageInput:
-    """What a caller wants to say to an agent.
+    """An input message for an agent.
 
     Attributes:
-        taint: Text of strangers in it.
+        taint: Untrusted labels of its content.
     """
 
     role: MessageRole
@@ -231,8 +232,8 @@ class Window:
         agent_id: The agent that it belongs to.
         revision: Rises by one with every change.
         messages: In order; the first is the system message.
-        message_count: All messages stored in the conversation, in the window or not.
-        metadata_stale: The counts in the system message are known to be old.
+        message_count: Number of messages stored in the conversation, in the window or not.
+        metadata_stale: The counts in the system message are outdated.
     """
 
     conversation_id: str

@@ -1,8 +1,8 @@
 """Groups of an agent and its memory agent: the kinds `sleeptime` and `voice_sleeptime`.
 
-Such a group is a name for a pair that the agents have already (decision 0054): its manager agent
-is the agent, its only member the memory agent of that agent. How often the memory agent runs is
-kept with the agent and shown in the group.
+Such a group describes an existing pair (decision 0168): its manager agent is the agent, its only
+member the memory agent. How often the memory agent runs is a setting of the agent, which the group
+shows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SETTINGS_OF_THE_AGENT = (
 
 @dataclass(frozen=True, slots=True)
 class ManagerAgent:
-    """The agent of a pair, as far as a group needs it.
+    """The manager agent of a pair, with the settings that a group shows.
 
     Attributes:
         memory_agent_id: Empty if it has no memory agent.
         sleeptime_agent_frequency: See `Agent.sleeptime_frequency`.
-        max_message_buffer_length: 0 if it is no voice agent.
-        min_message_buffer_length: The same.
+        max_message_buffer_length: 0 if it is not a voice agent.
+        min_message_buffer_length: 0 if it is not a voice agent.
     """
 
     id: str
@@ -48,10 +48,10 @@ def members_of_pair(
     """Returns the members of a group of a pair: the memory agent of its manager agent.
 
     Args:
-        manager: What the group is to have; its kind is one of `PAIRED`.
-        agent: Its manager agent.
-        agent_ids: The members that were asked for; empty to take the memory agent.
-        field: The field of the request that names them.
+        manager: The requested manager; its kind is one of `PAIRED`.
+        agent: The manager agent.
+        agent_ids: The requested members; empty selects the memory agent.
+        field: The field of the request that holds the members.
 
     Raises:
         InvalidArgumentError: INVALID_FIELD, naming every wrong field.

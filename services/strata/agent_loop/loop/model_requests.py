@@ -33,7 +33,6 @@ from strata.agent_loop.loop.failures import (
 )
 from strata.agent_loop.loop.fallbacks import ModelChain, may_fail_over
 from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
-from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.replies_in_json import (
     CheckedReply,
     HeldPieces,
@@ -47,6 +46,7 @@ from strata.agent_loop.loop.token_budget import (
     compaction_helps,
     files_excess,
 )
+from strata.agent_loop.loop.working_window import WorkingWindow
 from strata.agent_loop.models.domain import (
     ChatMessage,
     FinishReason,

@@ -92,7 +92,7 @@ class View:
     form: CallForm | None = None
 
     def chat(self, message: Message) -> list[ChatMessage]:
-        """Returns a message in the form that the model sees; a tool message gives one per return."""
+        """Returns a message as the model sees it; a tool message gives one per return."""
         if message.role is MessageRole.TOOL:
             return [
                 ChatMessage(

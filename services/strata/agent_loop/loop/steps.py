@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from strata.agent_loop.compaction.compactor import Compactor
-from strata.agent_loop.compaction.summarizing import Summarizer
+from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.events import (
     ApprovalRequested,
@@ -57,13 +57,13 @@ from strata.agent_loop.loop.ports import (
     StepCommit,
 )
 from strata.agent_loop.loop.priority import Work
-from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.loop.shield import shielded
 from strata.agent_loop.loop.step_calls import StepCalls, ToolContext, effects
 from strata.agent_loop.loop.token_budget import FILES_SHARE
 from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.loop.voice_transcripts import older_lines
+from strata.agent_loop.loop.working_window import WorkingWindow
 from strata.agent_loop.models.domain import (
     FinishReason,
     TextPart,

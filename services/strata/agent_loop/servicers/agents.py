@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strata.agent_loop.compaction.by_hand import CompactionByHand
+from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.convert.agent_options import compaction_of
 from strata.agent_loop.convert.agents import (
     agent_to_proto,
@@ -16,7 +16,7 @@ from strata.agent_loop.convert.agents import (
     update_from_proto,
 )
 from strata.agent_loop.convert.context_windows import (
-    freed_to_proto,
+    compaction_result_to_proto,
     token_budget_of,
     window_to_proto,
 )
@@ -44,7 +44,7 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         next_requests: NextRequests,
         store: AgentStore,
         tokens: TokenEstimator,
-        compaction: CompactionByHand,
+        compaction: ManualCompaction,
         prompts: PromptLibrary,
     ) -> None:
         self._lifecycle = lifecycle
@@ -167,4 +167,4 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         check_id(conversation_id, "conversation", field="conversation_id")
         settings = self._lifecycle.check_compaction(compaction_of(request))
         freed = await self._compaction.compact(request.agent_id, conversation_id, settings)
-        return freed_to_proto(freed)
+        return compaction_result_to_proto(freed)

@@ -339,7 +339,7 @@ async def test_v2_invalid_message_is_corrected_before_the_tool_runs() -> None:
         (send("It is warm."), "it is not valid JSON"),
         (send([1]), "it is JSON, but not an object"),
         (send(None), "the argument 'message' is missing"),
-        (reply("", ToolCall("c", SEND_MESSAGE, "{")), "the arguments are no JSON"),
+        (reply("", ToolCall("c", SEND_MESSAGE, "{")), "the arguments are not valid JSON"),
         (send({"town": "Rome"}), PROBLEM),
     ],
 )

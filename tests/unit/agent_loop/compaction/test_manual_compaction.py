@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from strata.agent_loop.compaction.by_hand import CompactionByHand
+from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.inspection import NextRequest
 from strata.agent_loop.loop.ports import BoundModel, MemorySection
 from strata.shared.errors import AbortedError, FailedPreconditionError, Reason
 from unit.agent_loop.loop.world import LoopWorld, reply
 
 
-def by_hand(world: LoopWorld, bound: BoundModel | None) -> CompactionByHand:
+def by_hand(world: LoopWorld, bound: BoundModel | None) -> ManualCompaction:
     async def inspect(agent_id: str, conversation_id: str) -> NextRequest:
         window = await world.recall.get_window(conversation_id)
         tools, section = world.tools.toolset, MemorySection("", None)
         return NextRequest(world.agent, window, window.messages, tools, bound, section)
 
     ports = world.ports
-    return CompactionByHand(inspect, ports.models, ports.recall, ports.tokens, ports.clock)
+    return ManualCompaction(inspect, ports.models, ports.recall, ports.tokens, ports.clock)
 
 
 async def test_without_a_model_nothing_is_compacted() -> None:

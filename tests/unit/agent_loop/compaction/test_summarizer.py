@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from histories import START, histories
 from strata.agent_loop.compaction import summarizing
-from strata.agent_loop.compaction.summarizing import Summarizer, Summary
+from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
 from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
 from strata.agent_loop.domain.keys import SealedKey

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from strata.agent_loop.compaction.compactor import Compactor
-from strata.agent_loop.compaction.summarizing import Summarizer
+from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.domain.agents import CompactionSettings
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.inspection import NextRequest
@@ -23,7 +23,7 @@ Inspect: TypeAlias = Callable[[str, str], Awaitable[NextRequest]]
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class CompactionResult:
     """What a compaction did.
 
     Attributes:
@@ -37,7 +37,7 @@ class Freed:
     tokens_after: int
 
 
-class CompactionByHand:
+class ManualCompaction:
     """Compacts a conversation's window now.
 
     It takes no lease: the swap is made on the revision that was read, or not at all, and a turn
@@ -67,7 +67,7 @@ class CompactionByHand:
 
     async def compact(
         self, agent_id: str, conversation_id: str, settings: CompactionSettings | None = None
-    ) -> Freed:
+    ) -> CompactionResult:
         """Compacts a window, full or not.
 
         Args:
@@ -105,7 +105,7 @@ class CompactionByHand:
         space = min(token_budget.max_bytes - fixed, held)
         done = await compactor.compact(window, view, space, None)
         if done is None:
-            return Freed(None, before, before)
-        return Freed(
+            return CompactionResult(None, before, before)
+        return CompactionResult(
             done.summary, before, token_budget.estimate(fixed + view.size(done.window.messages[1:]))
         )

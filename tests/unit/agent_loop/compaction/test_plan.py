@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from histories import assert_answered, histories, unpinned
-from strata.agent_loop.compaction.planning import MIN_SUMMARY_BYTES, Plan, plan
+from strata.agent_loop.compaction.plan import MIN_SUMMARY_BYTES, Plan, plan
 from strata.agent_loop.domain.agents import CompactionSettings
 from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
 from strata.agent_loop.domain.tools import ToolSet
