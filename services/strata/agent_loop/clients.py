@@ -1,7 +1,7 @@
-"""The other services as the loop's protocols, over gRPC stubs.
+"""gRPC clients of the other services, which implement the protocols of the loop.
 
-What the services name by a revision is kept here and not sent again: rendered memory and tool
-definitions. Both caches are bounded; a lost entry costs one rendering.
+Rendered memory and tool definitions are cached by revision, so that unchanged ones are not sent
+again. Both caches are bounded; a dropped entry costs one rendering.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RevisionCache(Generic[ValueT]):
         return entry
 
     def put(self, key: Hashable, revision: str, value: ValueT) -> None:
-        """Keeps a value; the least recently used one goes when there are too many."""
+        """Stores a value; drops the least recently used one if the cache is full."""
         self._entries[key] = (revision, value)
         self._entries.move_to_end(key)
         while len(self._entries) > self._size:
@@ -98,7 +98,7 @@ class RevisionCache(Generic[ValueT]):
 
 
 class CoreMemoryClient:
-    """Implements `loop.ports.Memory`, and an agent's life in core memory."""
+    """Implements `loop.ports.Memory` and `lifecycle_ports.LifecycleMemory`."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = context_grpc.ContextServiceStub(channel)
@@ -106,7 +106,7 @@ class CoreMemoryClient:
         self._sections: RevisionCache[MemorySection] = RevisionCache(_SECTIONS)
 
     async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
-        """Renders the agent's memory, or returns it from before if nothing changed."""
+        """Renders the agent's memory; returns the cached section if nothing changed."""
         key = (current_project(), agent.id, view)
         known = self._sections.get(key)
         request = _compile_request(agent, view, known[0] if known is not None else "")
@@ -121,7 +121,7 @@ class CoreMemoryClient:
         return self._take((current_project(), agent.id, view), None, response.compiled)
 
     async def files_to_close(self, agent: Agent, view: MemoryView, max_bytes: int) -> list[str]:
-        """Returns the names of the files that `close_files` would close; closes none."""
+        """Returns the names of the files that `close_files` would close."""
         request = context_pb.CloseFilesToFitRequest(
             compile=_compile_request(agent, view, ""), max_bytes=max_bytes, preview=True
         )
@@ -133,7 +133,7 @@ class CoreMemoryClient:
         known: tuple[str, MemorySection] | None,
         response: context_pb.CompileResponse,
     ) -> MemorySection:
-        """Returns the section of an answer, and keeps it for the next request."""
+        """Returns the section of a response, and caches it for the next request."""
         seen = dict(response.block_revisions)
         taint = {
             tainted_block.label: labels_from_proto(tainted_block.taint)
@@ -172,7 +172,7 @@ class CoreMemoryClient:
         return (await self._stub.PrepareAgent(request)).blocks
 
     async def raise_limit(self, agent_id: str, limit: PromptLimit | None) -> PromptLimit | None:
-        """Makes sure that the memory is within a limit, and raises the present one to it."""
+        """Checks that memory is within a limit, and raises the stored limit to it."""
         request = context_pb.LimitPromptRequest(
             agent_id=agent_id, prompt_limit=_limit_to_proto(limit), only_raise=True
         )
@@ -196,7 +196,7 @@ class CoreMemoryClient:
         await self._stub.LimitPrompt(request)
 
     async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
-        """Returns lines of a file of an agent, behind the start of a range."""
+        """Returns lines of a file of an agent, after the start of a range."""
         request = file_pb.ReadFileRequest(
             agent_id=read.agent_id,
             file_id=read.file_id,
@@ -254,10 +254,10 @@ def _limit_to_proto(limit: PromptLimit | None) -> context_pb.PromptLimit | None:
 
 
 class ImageCache:
-    """Bytes of images by project and id; the least recently used are dropped.
+    """Caches the bytes of images by project and id; drops the least recently used ones.
 
     Args:
-        limit: Bytes of all images together.
+        limit: Most bytes of all images together.
     """
 
     def __init__(self, limit: int) -> None:
@@ -266,14 +266,14 @@ class ImageCache:
         self._images: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     def get(self, key: tuple[str, str]) -> bytes | None:
-        """Returns an image, None if it is not here."""
+        """Returns an image; None if it is not cached."""
         data = self._images.get(key)
         if data is not None:
             self._images.move_to_end(key)
         return data
 
     def put(self, key: tuple[str, str], data: bytes) -> None:
-        """Keeps an image."""
+        """Adds an image."""
         if self.get(key) is None:
             self._images[key] = data
             self._size += len(data)
@@ -282,11 +282,11 @@ class ImageCache:
 
 
 class RecallClient:
-    """Implements `loop.ports.Recall`, and an agent's life in recall memory.
+    """Implements `loop.ports.Recall` and `lifecycle_ports.LifecycleRecall`.
 
     Args:
-        channel: To recall.
-        image_cache_bytes: Memory for images that were stored or read lately.
+        channel: Channel to the recall service.
+        image_cache_bytes: Size of the cache of recently stored or read images.
     """
 
     def __init__(self, channel: grpc.aio.Channel, image_cache_bytes: int = 0) -> None:
@@ -337,7 +337,7 @@ class RecallClient:
     async def open_window(
         self, conversation_id: str, agent_id: str, messages: Sequence[Message]
     ) -> None:
-        """Makes the window of a conversation; a window that is there stays as it is."""
+        """Creates the window of a conversation; an existing window stays unchanged."""
         request = window_pb.OpenWindowRequest(
             conversation_id=conversation_id,
             agent_id=agent_id,
@@ -346,7 +346,7 @@ class RecallClient:
         await self._stub.OpenWindow(request)
 
     async def swap_window(self, swap: WindowSwap) -> Window:
-        """Stores a summary and the window that names it."""
+        """Stores a summary and the window that holds it."""
         request = window_pb.CompactWindowRequest(
             conversation_id=swap.conversation_id,
             run_id=swap.key.run_id if swap.key is not None else "",
@@ -358,7 +358,7 @@ class RecallClient:
         return window_from_proto((await self._stub.CompactWindow(request)).window)
 
     async def fork_window(self, source_id: str, conversation_id: str, until_id: str) -> None:
-        """Makes a window as another was at a message; one that is there stays as it is."""
+        """Creates a copy of a window up to a message; an existing window stays unchanged."""
         request = window_pb.ForkWindowRequest(
             source_conversation_id=source_id,
             conversation_id=conversation_id,
@@ -372,7 +372,7 @@ class RecallClient:
         return window_from_proto((await self._stub.GetWindow(request)).window)
 
     async def evict(self, read: TranscriptRange) -> None:
-        """Takes the messages of a range, and those before it, out of the window."""
+        """Removes the messages of a range, and those before it, from the window."""
         request = window_pb.EvictMessagesRequest(
             conversation_id=read.conversation_id,
             agent_id=read.agent_id,
@@ -381,7 +381,7 @@ class RecallClient:
         await self._stub.EvictMessages(request)
 
     async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
-        """Returns what is left of a range of a conversation, in order."""
+        """Returns the stored messages of a range of a conversation, in order."""
         request = message_pb.ListMessagesRequest(
             conversation_id=read.conversation_id,
             page_size=_TRANSCRIPT_PAGE,
@@ -398,7 +398,7 @@ class RecallClient:
             request.page_token = page.next_page_token
 
     async def image(self, image_id: str) -> bytes:
-        """Returns the bytes of an image, from this process if it has them."""
+        """Returns the bytes of an image, from the cache if possible."""
         key = (current_project(), image_id)
         data = self._images.get(key)
         if data is None:
@@ -408,7 +408,7 @@ class RecallClient:
         return data
 
     def _keep_images(self, messages: Sequence[Message]) -> None:
-        """Keeps the bytes of images that were just stored: the next request shows them."""
+        """Caches the images of messages that were just stored: the next request shows them."""
         for message in messages:
             for image in message.images:
                 if image.data:
@@ -430,7 +430,7 @@ class ToolClient:
     async def resolve(
         self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
     ) -> ToolSet:
-        """Returns definitions, from before if they did not change."""
+        """Returns the definitions of tools; cached ones if they did not change."""
         if not names:
             return ToolSet(())
         key = (current_project(), tuple(names))
@@ -457,13 +457,13 @@ class ToolClient:
         return toolset
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
-        """Runs calls; closing the generator cancels the stream, which kills what runs."""
+        """Runs calls; closing the generator cancels the stream, which kills running calls."""
         if batch.code_access is not None:
             async with aclosing(self._execute_code(batch, batch.code_access)) as events:
                 async for event in events:
                     yield event
             return
-        # An executor that restarts is waited for; what it was sent and lost is told as such.
+        # Waits for a restarting executor; calls that it lost are reported as errors.
         call = self._stub.ExecuteTools(batch_to_proto(batch), wait_for_ready=True)
         try:
             async for response in call:
@@ -486,7 +486,7 @@ class ToolClient:
             return answered(response.call) if response.HasField("call") else None
 
         def settles(response: execution_pb.ExecuteToolsWithCallsResponse) -> bool:
-            # Code that has ended waits for nothing any more.
+            # Once the code has ended, no answer is expected any more.
             return response.response.finished.tool_return.name in CODE_TOOLS
 
         first = code_batch_to_proto(batch, code_access)
@@ -500,21 +500,21 @@ class ToolClient:
 
 
 class ArchivalClient:
-    """Implements `loop.ports.Archival`, and an agent's life in archival memory."""
+    """Implements `loop.ports.Archival` and `lifecycle_ports.LifecycleArchival`."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = archive_grpc.AgentArchiveServiceStub(channel)
 
     async def stats(self, agent_id: str) -> ArchivalStats:
-        """Returns what the metadata says of the agent's passages."""
+        """Returns the counts of the agent's passages for the metadata."""
         request = archive_pb.GetAgentStatsRequest(agent_id=agent_id)
         response = await self._stub.GetAgentStats(request)
         return ArchivalStats(response.passage_count, tuple(response.tags), response.more_tags)
 
     async def prepare(self, agent_id: str) -> None:
-        """Makes an agent known; repeating it is success."""
+        """Registers an agent; repeating it succeeds."""
         await self._stub.PrepareAgent(archive_pb.PrepareAgentRequest(agent_id=agent_id))
 
     async def release(self, agent_id: str) -> None:
-        """Takes all archives from an agent and deletes its own."""
+        """Detaches all archives from an agent and deletes its own."""
         await self._stub.ReleaseAgent(archive_pb.ReleaseAgentRequest(agent_id=agent_id))

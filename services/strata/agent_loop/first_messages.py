@@ -1,4 +1,4 @@
-"""The first messages of a new agent (docs/wire-format.md#first-messages)."""
+"""The first messages of a new agent, after its system message (decision 0160)."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ BOOT_THOUGHT = "Bootup sequence complete. Persona activated. Testing messaging f
 """Reasoning of the boot message."""
 
 BOOT_MESSAGE = "More human than human is our motto."
-"""What the boot message sends."""
+"""Text of the boot message."""
 
 BOOT_TOOL = "send_message"
 _SHORT_ID = 9
-"""Characters of the call id for servers whose templates refuse longer ones."""
+"""Length of call ids for servers whose templates refuse longer ones."""
 
 
 def first_messages(
     agent: Agent, conversation_id: str, now: datetime, quirks: Quirks
 ) -> list[Message]:
-    """Returns what stands behind the system message where a creation gives no messages.
+    """Returns the messages after the system message of an agent created without initial messages.
 
-    For types that boot: a call of ``send_message`` and its return, if the agent has that tool,
-    and the login event, which comes first for servers that want the user before any call.
+    For types with boot messages these are a call of ``send_message`` and its return, if the agent
+    has that tool, and the login event. The login comes first for servers that require a user
+    message before any call.
 
     Args:
         agent: The agent.
-        conversation_id: The conversation that the messages open.
+        conversation_id: The new conversation.
         now: Time of the return and of the login.
-        quirks: Of the agent's model.
+        quirks: Quirks of the agent's model.
     """
     if AGENT_TYPES[agent.type].boot is Boot.NONE:
         return []

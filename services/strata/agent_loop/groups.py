@@ -1,4 +1,4 @@
-"""The life of groups over the tiers: the group is stored here, its blocks are core memory's."""
+"""Creates and changes groups; their shared blocks are attached in core memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.shared.errors import StrataError
 
 
 class SharedMemory(Protocol):
-    """Core memory, as groups need it."""
+    """The part of core memory that groups use."""
 
     async def share(self, agent_ids: Sequence[str], block_ids: Sequence[str]) -> None:
         """Attaches each of the blocks to each of the agents, all or none; repeating is success.
@@ -26,10 +26,10 @@ class SharedMemory(Protocol):
 
 
 class GroupLifecycle:
-    """Implements what `GroupService` promises.
+    """Implements the operations of `GroupService`.
 
     Args:
-        store: Where groups are kept.
+        store: Stores the groups.
         memory: Core memory.
     """
 
@@ -38,10 +38,10 @@ class GroupLifecycle:
         self._memory = memory
 
     async def create(self, command: CreateGroup) -> Group:
-        """Creates a group whole or not at all.
+        """Creates a group completely or not at all.
 
-        After an error that may pass, the same request id goes on where this stopped. After any
-        other error nothing is left.
+        After a transient error, a repetition with the same request id continues the creation.
+        After any other error the group is removed.
 
         Raises: as `GroupStore.insert` and `SharedMemory.share`.
         """
@@ -73,7 +73,7 @@ class GroupLifecycle:
             block_ids = group.shared_block_ids
         changed = (command.shared_block_ids, command.agent_ids, command.manager)
         if block_ids and any(part is not None for part in changed):
-            # Attached first: a group that is seen has its blocks. Repeating it changes nothing.
+            # Attached before the update is visible; attaching them again changes nothing.
             manager, agent_ids = await self._store.check(command)
             await self._attach([*agent_ids, manager.manager_agent_id], block_ids)
         return await self._store.update(command, group.revision)

@@ -1,4 +1,4 @@
-"""What fills a context window, part by part. Pure."""
+"""Describes the parts of a context window and their sizes. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 from strata.agent_loop.prompts.parts import SystemPart, parts_of
 
-# The names of the contract for the parts of a system message.
+# Wire names of the parts of a system message.
 _NAMES = {
     "system": "system prompt",
     "blocks": "memory blocks",
@@ -26,7 +26,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class WindowPart:
-    """One part: its size, and how many items it holds."""
+    """One part of a window: its size, and how many items it has."""
 
     name: str
     tokens: int
@@ -36,15 +36,15 @@ class WindowPart:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """What the next model call of a conversation would be given.
+    """The content of the next model request of a conversation.
 
     Attributes:
         agent: The agent.
-        window: The window, under the system message that a turn would build now.
-        counted: The messages of the window under the system message that is stored.
-        tools: What the model would be offered.
-        bound: The model; None while there is none for the agent.
-        section: The memory in that system message.
+        window: The window, with the system message that a turn would build now.
+        counted: The messages of the window, with the stored system message.
+        tools: The tools that the model would be offered.
+        bound: The model; None if the agent has no usable model.
+        section: The memory section in the new system message.
     """
 
     agent: Agent
@@ -60,8 +60,8 @@ class NextSteps:
     """What a turn would do before it asks the model.
 
     Attributes:
-        files_to_close: Names of the open files that it would close, in that order.
-        compaction: It would put a summary in the place of older messages.
+        files_to_close: Names of the open files that it would close, in order.
+        compaction: Whether it would compact the window.
     """
 
     files_to_close: Sequence[str] = ()
@@ -71,7 +71,7 @@ class NextSteps:
 def describe(
     window: Window, toolset: ToolSet, view: View, estimate: Callable[[int], int]
 ) -> list[WindowPart]:
-    """Returns the parts of a window as the model sees it; `estimate` gives the tokens of bytes."""
+    """Returns the parts of a window as the model sees it; `estimate` converts bytes to tokens."""
     text = window.messages[0].text if window.messages else ""
     parts = parts_of(text)
     window_parts = [_of_text(name, parts[part], estimate) for name, part in _NAMES.items()]

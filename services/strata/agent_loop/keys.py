@@ -1,4 +1,4 @@
-"""Seals the model keys that are stored, and opens them when a model is called."""
+"""Encrypts model keys for storage, and decrypts them when a model is called."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _log = get_logger(__name__)
 
 
 class Keyring:
-    """The keys of the calling project.
+    """Encrypts and decrypts the model keys of the calling project.
 
-    A key is opened for each turn and not kept, so that one that was changed or deleted, here or
-    at another replica, is out of use with the next turn.
+    Keys are decrypted for each turn and not cached, so that changing or deleting a key, here or at
+    another replica, takes effect with the next turn.
 
     Args:
-        envelope: Seals and opens; None if the server has no master key.
+        envelope: Encrypts and decrypts; None if the server has no master key.
     """
 
     def __init__(self, envelope: Envelope | None = None) -> None:
         self._envelope = envelope
 
     def seal(self, provider: str, agent_id: str, api_key: str) -> SealedKey:
-        """Returns a key as it is to be stored.
+        """Returns a key in encrypted form.
 
         Raises:
             FailedPreconditionError: MODEL_NOT_CONFIGURED; the server has no master key.
@@ -47,22 +47,24 @@ class Keyring:
         return SealedKey(provider, agent_id, sealed)
 
     def open_for(self, provider: str, keys: Sequence[SealedKey]) -> Mapping[str, EndpointKey]:
-        """Returns the key of an endpoint, by its name; nothing if none is stored.
+        """Returns the key of an endpoint, by the endpoint's name; empty if none is stored.
 
         Raises:
-            ModelError: AUTHENTICATION; there is one that cannot be opened.
+            ModelError: AUTHENTICATION; the stored key cannot be decrypted.
         """
         key = in_force(keys).get(provider)
         return {} if key is None else {provider: self._open(key)}
 
     def open_all(self, keys: Sequence[SealedKey]) -> Mapping[str, EndpointKey]:
-        """Returns the keys of all endpoints that can be opened, by name."""
+        """Returns all keys that can be decrypted, by name of the endpoint."""
         opened = {}
         for provider, key in in_force(keys).items():
             try:
                 opened[provider] = self._open(key)
             except ModelError as error:
-                _log.warning("a stored model key is of no use", provider=provider, error=str(error))
+                _log.warning(
+                    "a stored model key cannot be used", provider=provider, error=str(error)
+                )
         return opened
 
     def _open(self, key: SealedKey) -> EndpointKey:

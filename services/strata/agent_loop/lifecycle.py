@@ -1,8 +1,8 @@
-"""The life of agents over the tiers: create, change, delete, start conversations.
+"""Creates, changes and deletes agents and conversations across the services.
 
 There are no transactions over several services. Each action is a sequence of calls that can be
-repeated from its start, and is recorded where it starts: an agent in creation or deletion has a
-row that nobody sees, and the next one to come finishes or clears it.
+repeated from its start, and its start is recorded: an agent in creation or deletion has a row that
+is not visible to clients. A later call for the same agent or name finishes or removes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.first_messages import first_messages
-from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, ModelCatalog, RecallLife
+from strata.agent_loop.lifecycle_ports import (
+    LifecycleArchival,
+    LifecycleMemory,
+    LifecycleRecall,
+    ModelCatalog,
+)
 from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.loop.memory_view import memory_view
@@ -84,37 +89,37 @@ from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import FILE_TOOLS
 
-# Longer than a creation can take, and than the clocks of two replicas may differ besides.
+# Longer than a creation can take, plus the clock skew between two replicas.
 ABANDONED_AFTER = timedelta(minutes=3)
-"""A creation that has not ended by then was given up; its name is free again."""
+"""A creation that has not ended by then counts as abandoned; its name is free again."""
 
-# Calls that enable a memory agent at the same time, and fail, can take it from one another.
+# Concurrent calls that enable a memory agent and fail can remove each other's memory agent.
 _CREATION_TRIES = 5
 
 _log = get_logger(__name__)
 
 
 class AgentLifecycle:
-    """Implements what `AgentService` promises.
+    """Implements the operations of `AgentService`.
 
     Args:
-        store: Where agents are kept.
+        store: Stores the agents.
         memory: Core memory.
         recall: Recall memory.
         archival: Archival memory.
         tools: The tools.
         models: The models.
-        tokens: What is known of bytes per token.
+        tokens: Estimates tokens from bytes.
         clock: The clock.
-        keys: The keys for models that the project has stored.
+        keys: Stores the project's model keys.
     """
 
     def __init__(
         self,
         store: AgentStore,
-        memory: MemoryLife,
-        recall: RecallLife,
-        archival: ArchivalLife,
+        memory: LifecycleMemory,
+        recall: LifecycleRecall,
+        archival: LifecycleArchival,
         tools: Tools,
         models: ModelCatalog,
         tokens: TokenEstimator,
@@ -132,13 +137,13 @@ class AgentLifecycle:
         self._limits = PromptLimits(store, memory, tools, models, tokens, clock)
 
     async def create(self, command: CreateAgent) -> tuple[Agent, Sequence[Any]]:
-        """Creates an agent whole or not at all; returns it with its blocks.
+        """Creates an agent completely or not at all; returns it with its blocks.
 
-        After an error that may pass (a service cannot be reached), the same request id goes on
-        where this stopped. After any other error nothing is left.
+        After a transient error (a service cannot be reached), a repetition with the same request
+        id continues the creation. After any other error everything is removed.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD: the tool rules do not go with the tools.
+            InvalidArgumentError: INVALID_FIELD: the tool rules do not match the tools.
             NotFoundError: BLOCK_NOT_FOUND, TOOL_NOT_FOUND.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
             FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if system
@@ -158,7 +163,7 @@ class AgentLifecycle:
             raise _not_found(agent.id)
         try:
             limit = await self._first_limit(stored, tools)
-            # Each is waited for: what is still under way could store after it was undone.
+            # Both are awaited even if one fails: a late write could follow the removal.
             blocks, archive = await asyncio.gather(
                 self._memory.prepare(agent, command.blocks, command.block_ids, limit),
                 self._archival.prepare(agent.id),
@@ -185,7 +190,7 @@ class AgentLifecycle:
         """Changes an agent.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD: the tool rules do not go with the tools, or the
+            InvalidArgumentError: INVALID_FIELD: the tool rules do not match the tools, or the
                 type of the agent does not allow the change.
             NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
@@ -198,7 +203,7 @@ class AgentLifecycle:
             for field, handle in handles.items():
                 self._models.check(handle, field)
             agent_id = command.patch.agent_id
-            # With its keys, which the provider is asked with.
+            # Loaded with its keys, to ask the provider.
             before = await self._store.load(agent_id, default_conversation_id(agent_id))
             known = set(before.model.handles.values())
             new = {field: handle for field, handle in handles.items() if handle not in known}
@@ -238,10 +243,10 @@ class AgentLifecycle:
         return replace(command, patch=replace(patch, buffer=changed_buffer(agent, patch)))
 
     async def _change_sleeptime(self, command: UpdateAgent) -> Agent:
-        """Changes an agent that is to have a memory agent, or none.
+        """Changes an agent, and creates or removes its memory agent.
 
-        Whatever a repetition finds half done, it ends. Calls at the same time make one memory
-        agent together, with the settings of the last of them.
+        A repetition finishes a change that was interrupted. Concurrent calls create one memory
+        agent, with the settings of the last call.
         """
         patch, agent_id = command.patch, command.patch.agent_id
         agent = await self.get(agent_id)
@@ -264,15 +269,17 @@ class AgentLifecycle:
             enabled = await self._enable_sleeptime(agent, command)
             if enabled is not None:
                 return enabled
-        raise AbortedError(f"Other calls change the memory agent of agent {agent_id}: try again.")
+        raise AbortedError(
+            f"Other calls keep changing the memory agent of agent {agent_id}: try again."
+        )
 
     async def _enable_sleeptime(self, agent: Agent, command: UpdateAgent) -> Agent | None:
-        """Makes a memory agent for an agent and changes the agent.
+        """Creates a memory agent for an agent and changes the agent.
 
         Returns:
-            The agent; None if another call, which failed, has taken the memory agent back.
+            The agent; None if a concurrent call failed and removed the memory agent.
         """
-        # As the agent will be: with the model that it gets by the same change.
+        # The memory agent gets the model that the change sets.
         creation = await self._claim_memory_agent(apply_patch(agent, command.patch))
         made = creation.agent
         patch = replace(
@@ -286,7 +293,7 @@ class AgentLifecycle:
             return await self._change(replace(command, patch=patch))
         except StrataError as error:
             if isinstance(error, NotFoundError) and made.id in error.metadata.values():
-                # What was prepared after it was taken back.
+                # Removes what was prepared after the concurrent removal.
                 await self._release(made.id)
                 return None
             if ends_run(error) or not command.request.id:
@@ -294,29 +301,31 @@ class AgentLifecycle:
             raise
 
     async def _abandon(self, made: Agent) -> None:
-        """Takes back a memory agent that could not be made, unless another call goes on with it."""
+        """Removes a memory agent that could not be created, unless another call continues it."""
         try:
             if await self._store.abandon_creation(made.id, made.revision):
                 await self.delete(made.id)
         except StrataError as error:
-            # The next call that enables it goes on with it.
-            _log.warning("a memory agent is left over", agent_id=made.id, error=repr(error))
+            # The next call that enables a memory agent continues its creation.
+            _log.warning(
+                "a failed memory agent was not removed", agent_id=made.id, error=repr(error)
+            )
 
     async def _clear_memory_agent(self, agent_id: str) -> None:
-        """Ends the deletion of a memory agent that was taken from its agent."""
+        """Finishes the deletion of a memory agent that was removed from its agent."""
         left = await self._store.memory_agent_of(agent_id)
         if left is not None and left.state is AgentState.DELETING:
-            # Another call may end the deletion first.
+            # Another call may finish the deletion first.
             with suppress(NotFoundError):
                 await self.delete(left.agent.id)
 
     async def _make_memory_agent(self, tended: Agent) -> str:
-        """Makes the memory agent of an agent up to the point where both can be seen.
+        """Creates the memory agent of an agent; it becomes visible together with its agent.
 
-        Repeating it goes on where it stopped.
+        A repetition continues an interrupted creation.
 
         Returns:
-            Its id.
+            Id of the memory agent.
 
         Raises:
             AlreadyExistsError: NAME_TAKEN by an agent that is not its memory agent.
@@ -326,9 +335,9 @@ class AgentLifecycle:
         return creation.agent.id
 
     async def _claim_memory_agent(self, tended: Agent) -> StoredAgent:
-        """Returns the memory agent of an agent: a new one, or the one that was begun before.
+        """Returns the memory agent of an agent: a new one, or an earlier one in creation.
 
-        The one that was begun before gets the settings that a new one would have.
+        An earlier one gets the settings that a new one would have.
         """
         wanted = memory_agent_for(tended)
         request = creation_of_memory_agent(tended.id)
@@ -344,7 +353,7 @@ class AgentLifecycle:
         limit = await self._first_limit(creation, await self._tools.resolve(agent.tools))
         await self._memory.prepare(agent, (persona,), (), limit)
         if agent.revision > 1:
-            # It was prepared for the settings that it had before.
+            # It was prepared with its earlier settings.
             await self._memory.raise_limit(agent.id, limit)
             await self._memory.set_limit(agent.id, limit, agent.revision)
         await self._archival.prepare(agent.id)
@@ -352,15 +361,15 @@ class AgentLifecycle:
         await self._open(agent, agent.default_conversation_id, command)
 
     async def delete(self, agent_id: str) -> None:
-        """Deletes an agent and its memory agent from all tiers.
+        """Deletes an agent and its memory agent from all services.
 
-        Repeating it goes on where it stopped.
+        A repetition continues an interrupted deletion.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
         """
         hidden = await self._store.begin_deletion(agent_id)
-        # The memory agent first: its blocks are those of the agent.
+        # The memory agent first, since it shares the blocks of the agent.
         for hidden_id in sorted(hidden, key=lambda id_: id_ == agent_id):
             await self._release(hidden_id)
         await self._store.remove(hidden)
@@ -373,7 +382,7 @@ class AgentLifecycle:
         )
 
     async def start_conversation(self, command: CreateConversation) -> Conversation:
-        """Starts a conversation. Its window is made first, so that one that is seen has one.
+        """Starts a conversation. Its window is created first: every visible conversation has one.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -388,7 +397,7 @@ class AgentLifecycle:
         return await self._store.insert_conversation(conversation, command.request)
 
     async def fork_conversation(self, command: ForkConversation) -> Conversation:
-        """Starts a conversation where another was. Its window is made first.
+        """Starts a conversation with a copy of another one's window, which is created first.
 
         Raises:
             NotFoundError: CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND.
@@ -409,7 +418,7 @@ class AgentLifecycle:
         await asyncio.gather(*checks)
 
     def check_compaction(self, settings: CompactionSettings) -> CompactionSettings:
-        """Returns settings whose summarizer can be one of the configured models.
+        """Checks that the summarizer can be a configured model; returns the settings.
 
         Raises:
             InvalidArgumentError: INVALID_FIELD.
@@ -459,11 +468,11 @@ class AgentLifecycle:
         return began is not None and self._clock.now() - began > ABANDONED_AFTER
 
     async def _first_limit(self, stored: StoredAgent, tools: ToolSet) -> PromptLimit | None:
-        """Returns how large the memory of a new agent may become.
+        """Returns the memory limit of a new agent.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD: there is no space for the files that it may open.
-            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED: there is no space for any.
+            InvalidArgumentError: INVALID_FIELD: the limits of open files do not fit the window.
+            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED: there is no space for memory.
         """
         budget = await self._limits.budget(stored.agent, tools)
         if budget is None:
@@ -474,7 +483,7 @@ class AgentLifecycle:
         return budget.limit
 
     async def _check_rules(self, agent: Agent) -> None:
-        """Refuses rules that do not go with the agent's tools.
+        """Refuses tool rules that do not match the agent's tools.
 
         Raises:
             InvalidArgumentError: INVALID_FIELD.
@@ -486,7 +495,7 @@ class AgentLifecycle:
         violations = tool_violations("tool_rules", agent.tool_rules, toolset, own)
         if violations:
             raise InvalidArgumentError(
-                f"The tool rules do not go with the tools: {violations[0].field}"
+                f"The tool rules do not match the tools: {violations[0].field}"
                 f" {violations[0].description}.",
                 violations=violations,
             )
@@ -535,8 +544,8 @@ class AgentLifecycle:
         try:
             await self.delete(agent_id)
         except StrataError as error:
-            # The row says "deleting" or "creating"; whoever wants the name next clears it.
-            _log.warning("a failed creation is left over", agent_id=agent_id, error=repr(error))
+            # The row stays in creation or deletion; the next creation with the name removes it.
+            _log.warning("a failed creation was not removed", agent_id=agent_id, error=repr(error))
 
 
 def _visible(stored: StoredAgent) -> Agent:

@@ -1,4 +1,4 @@
-"""The agent loop: wiring, and the entry point of its process."""
+"""Builds the agent loop service; the entry point of its process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.groups import GroupLifecycle
-from strata.agent_loop.image_fetching import open_image_fetcher
+from strata.agent_loop.image_fetcher import open_image_fetcher
 from strata.agent_loop.keys import Keyring
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.loop.ports import Ports

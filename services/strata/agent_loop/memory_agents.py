@@ -1,4 +1,4 @@
-"""Memory agents (sleeptime): agents that tend the memory of another in the background."""
+"""Memory agents (sleeptime): agents that maintain another agent's memory in the background."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_NAME = 128
 
 
 def memory_agent_for(agent: Agent) -> Agent:
-    """Returns a new memory agent for an agent: with its model, and the tools of its type."""
+    """Returns a new memory agent for an agent, with its model and the tools of its type."""
     traits = AGENT_TYPES[AGENT_TYPES[agent.type].memory_agent]
     return Agent(
         id=new_id("agent"),
@@ -43,15 +43,15 @@ def memory_agent_for(agent: Agent) -> Agent:
 
 
 def creation_of_memory_agent(agent_id: str) -> RequestKey:
-    """Returns the request that makes the memory agent of an agent; always the same one.
+    """Returns the fixed request key for the creation of an agent's memory agent.
 
-    A client cannot send such an id: it contains a space.
+    It contains a space, which clients cannot send in a request id.
     """
     return RequestKey(f"memory agent of {agent_id}", "memory agent")
 
 
 def needs_no_memory_agent(agent_type: AgentType) -> InvalidArgumentError:
-    """Returns the error for a memory agent that shall have a memory agent."""
+    """Returns the error for enabling a memory agent for a memory agent."""
     problem = f"must not be true for a {agent_type}: it is a memory agent itself"
     return InvalidArgumentError(
         f"enable_sleeptime {problem}.", violations=[FieldViolation("enable_sleeptime", problem)]
@@ -63,7 +63,7 @@ def frequency_of(agent_type: AgentType, frequency: int) -> int:
 
     Args:
         agent_type: Type of the agent that has the memory agent.
-        frequency: The wanted number; 0 for the default.
+        frequency: The requested number; 0 for the default.
     """
     return 0 if AGENT_TYPES[agent_type].buffered else frequency or DEFAULT_FREQUENCY
 
@@ -86,9 +86,9 @@ def has_no_buffer(
     """Returns the error for lengths of a buffer that an agent does not have.
 
     Args:
-        agent_type: Its type.
-        longest: The longest length was given.
-        shortest: The shortest was given.
+        agent_type: Type of the agent.
+        longest: Whether the request sets the longest length.
+        shortest: Whether the request sets the shortest length.
     """
     names = ("max_message_buffer_length", "min_message_buffer_length")
     problem = f"does not belong to a {agent_type}, only to a {AgentType.VOICE_CONVO}"
@@ -101,10 +101,11 @@ def has_no_buffer(
 
 
 def changed_buffer(agent: Agent, patch: AgentPatch) -> BufferLengths:
-    """Returns the lengths that a change leaves an agent with.
+    """Returns the buffer lengths of an agent after a change.
 
     Raises:
-        InvalidArgumentError: INVALID_FIELD: the agent has none, or the shortest is too long.
+        InvalidArgumentError: INVALID_FIELD: the agent has no buffer, or the shortest length is too
+            long.
     """
     if agent.buffer is None:
         raise has_no_buffer(agent.type, patch.max_buffer is not None, patch.min_buffer is not None)
@@ -121,7 +122,7 @@ def changed_buffer(agent: Agent, patch: AgentPatch) -> BufferLengths:
 
 
 def keeps_memory_agent(agent_type: AgentType) -> InvalidArgumentError:
-    """Returns the error for taking the memory agent from an agent of a type that needs one."""
+    """Returns the error for removing the memory agent of an agent whose type needs one."""
     problem = f"must be true for a {agent_type}"
     return InvalidArgumentError(
         f"enable_sleeptime {problem}.", violations=[FieldViolation("enable_sleeptime", problem)]

@@ -1,4 +1,4 @@
-"""What the next model call of a conversation would be given; nothing is stored or done."""
+"""Computes the next model request of a conversation, without sending or storing anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from strata.agent_loop.domain.agents import merge_tools
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.inspection import NextRequest, NextSteps
-from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, RecallLife
+from strata.agent_loop.lifecycle_ports import LifecycleArchival, LifecycleMemory, LifecycleRecall
 from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.ports import Tools
@@ -22,10 +22,10 @@ from strata.shared.tool_catalogue import FILE_TOOLS
 
 
 class NextRequests:
-    """Tells what the next model call of a conversation would be given.
+    """Computes the next model request of a conversation.
 
     Args:
-        store: Where agents are kept.
+        store: Stores the agents.
         memory: Core memory.
         recall: Recall memory.
         archival: Archival memory.
@@ -37,9 +37,9 @@ class NextRequests:
     def __init__(
         self,
         store: AgentStore,
-        memory: MemoryLife,
-        recall: RecallLife,
-        archival: ArchivalLife,
+        memory: LifecycleMemory,
+        recall: LifecycleRecall,
+        archival: LifecycleArchival,
         tools: Tools,
         limits: PromptLimits,
         clock: Clock,
@@ -53,11 +53,11 @@ class NextRequests:
         self._clock = clock
 
     async def inspect(self, agent_id: str, conversation_id: str) -> NextRequest:
-        """Returns what the next model call of a conversation would be given.
+        """Returns the content of the next model request of a conversation.
 
-        That is the window as it is stored, under the system message that a turn would build now:
-        with the blocks, the open files, the counts and the day of this moment. Nothing is
-        stored. What only a turn does to make it fit is not done; see `next_steps`.
+        It holds the stored window, with the system message that a turn would build now from the
+        current blocks, open files, counts and date. The steps that a turn takes to make it fit
+        are not applied; see `next_steps`.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
@@ -77,13 +77,13 @@ class NextRequests:
         return NextRequest(agent, working.stored, working.counted, tools, bound, section)
 
     async def next_steps(self, next_request: NextRequest, token_budget: TokenBudget) -> NextSteps:
-        """Returns what a turn would do now to make its request fit; nothing is done.
+        """Returns what a turn would do now to make its request fit.
 
-        The message that starts the turn is not known and not counted.
+        The input message of that turn is unknown and not counted.
 
         Args:
             next_request: The request.
-            token_budget: How full its window is.
+            token_budget: Token budget of its window.
         """
         if next_request.bound is None:
             return NextSteps()

@@ -1,7 +1,8 @@
-"""How much of an agent's prompt is left for its core memory.
+"""Computes how much of an agent's prompt is left for its core memory.
 
-Core memory is told when the agent is made and when it is changed, and then refuses what would
-not fit, at the edit. What it cannot know stands here: the model, the tools, the system prompt.
+The limit is sent to core memory when the agent is created or changed; core memory then refuses
+edits that would not fit. It depends on the model, the tools and the system prompt, which core
+memory does not know.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from strata.shared.errors import (
 from strata.shared.tool_rules import rule_element
 
 SMALLEST_FILE_BYTES = 200
-"""What an open file takes of a prompt at least: its element, its name and one line."""
+"""Smallest size of an open file in a prompt: its element, its name and one line."""
 
-# What tool rules take around their sentences and at least for each, as core memory writes them.
+# Bytes of the tool rules element, and the least bytes of each rule, as core memory renders them.
 _RULES_BYTES, _RULE_BYTES = 220, 120
-# Counts in the metadata as they are after years; the tags, at most `TAGS_BYTES`, are not
-# foreseen: they are taken from the share of the messages.
+# Large counts, as after years of use. Tags, at most `TAGS_BYTES`, are not counted: they take space
+# from the share of the messages.
 _LONG_LIVED = archival_lines(ArchivalStats(passage_count=1_000_000), ())
 _HIDDEN = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBudget:
-    """What an agent's model can be sent, and what is sent of it with every request.
+    """The space in an agent's prompt, and how much of it is fixed.
 
     Attributes:
         agent_id: The agent.
-        context_window: Tokens of the model's window.
-        usable: Bytes that a prompt may have.
+        context_window: Tokens of the model's context window.
+        usable: Most bytes of a prompt.
         fixed: Bytes of system prompt, metadata, tool rules and tools.
-        line_numbers: The model sees its memory with line numbers.
-        files: How many files may be open and how much of each is shown.
+        line_numbers: The model sees memory with line numbers.
+        files: Limits of open files.
     """
 
     agent_id: str
@@ -65,7 +66,7 @@ class PromptBudget:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that are left for core memory; below 0 if even the rest is too large."""
+        """Bytes left for core memory; negative if the fixed part alone is too large."""
         return self.usable - int(self.usable * MESSAGES_SHARE) - self.fixed
 
     @property
@@ -74,13 +75,13 @@ class PromptBudget:
         return self.usable - int(self.usable * FILES_SHARE) - self.fixed
 
     def check_file_limits(self, agent: Agent) -> None:
-        """Refuses limits of open files that an agent sets and that can never be used.
+        """Refuses an agent's limits of open files if they can never be reached.
 
-        A single file may take all that is left for files, and many small ones may be open, so
-        only limits are refused that not even one file or the smallest files would fit into.
+        A single file may take all space for files, and very small files may be open, so only
+        limits are refused that even one file, or the smallest files, would exceed.
 
         Raises:
-            InvalidArgumentError: ``INVALID_FIELD``; it names the largest value that fits.
+            InvalidArgumentError: ``INVALID_FIELD``; the message has the largest possible value.
         """
         left = max(0, self.files_bytes)
         most = {
@@ -106,23 +107,23 @@ class PromptBudget:
 
     @property
     def limit(self) -> PromptLimit:
-        """What core memory is told."""
+        """The limit that is sent to core memory."""
         return PromptLimit(
             max(0, self.memory_bytes),
             self.line_numbers,
-            # 0 would mean that it is not known.
+            # 0 would mean unknown.
             max(1, self.files_bytes),
             self.files.max_open,
             self.files.view_chars,
         )
 
     def leaves_less_than(self, other: PromptBudget) -> bool:
-        """Says whether memory has less space by this budget than by another one."""
+        """Says whether this budget leaves less space for memory than another one."""
         numbered = self.line_numbers and not other.line_numbers
         return numbered or self.memory_bytes < other.memory_bytes
 
     def check(self) -> None:
-        """Refuses an agent that could not even be asked without any memory.
+        """Refuses an agent whose prompt is too large even without memory.
 
         Raises:
             FailedPreconditionError: ``CONTEXT_WINDOW_EXCEEDED``.
@@ -131,9 +132,9 @@ class PromptBudget:
             most = self.fixed + self.memory_bytes
             raise FailedPreconditionError(
                 f"System prompt and tools take {self.fixed} bytes, {-self.memory_bytes} more than "
-                f"the {most} that there is space for in a context window of "
-                f"{self.context_window} tokens. Shorten the system prompt, take away tools, or "
-                "choose a larger context window or a smaller limit of output tokens.",
+                f"the {most} that fit into a context window of {self.context_window} tokens. "
+                "Shorten the system prompt, remove tools, or choose a larger context window or a "
+                "smaller limit of output tokens.",
                 reason=Reason.CONTEXT_WINDOW_EXCEEDED,
                 metadata={
                     "agent_id": self.agent_id,
@@ -154,10 +155,10 @@ def budget_of(
     """Returns the budget of an agent.
 
     Args:
-        agent: The agent, as it is or as it is to be.
+        agent: The agent, before or after a change.
         bound: Its model.
-        tools: What it is offered, without the file tools.
-        tokens: What is known of bytes per token.
+        tools: Schemas of its tools, without the file tools.
+        tokens: Estimates tokens from bytes.
         clock: For the date in the metadata.
     """
     now = clock.now()

@@ -1,9 +1,9 @@
-"""Telling core memory how large it may become, in step with what the agent is.
+"""Keeps the limits in core memory consistent with the settings of agents.
 
-The agent and the limit are in two services. A change of an agent therefore raises the limit before
-it is stored and lowers it after: whatever is interrupted, core memory never refuses what the
-agent's present model has space for. A limit that is too large for a while does no harm, since the
-turn looks at the whole prompt again.
+Agent and limit are stored in two services. A change of an agent therefore raises the limit before
+it is stored, and lowers it afterwards: even if it is interrupted, core memory never refuses an edit
+that fits the agent's current model. A limit that is too large for a while is harmless, since each
+turn checks the whole prompt.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _log = get_logger(__name__)
 
 
 class LimitedMemory(Protocol):
-    """Core memory as it is told its limits."""
+    """The part of core memory that stores limits."""
 
     async def raise_limit(self, agent_id: str, limit: PromptLimit | None) -> PromptLimit | None:
-        """Makes sure that memory is within a limit and raises the present one, which it returns.
+        """Checks that memory is within a limit and raises the stored limit; returns the old one.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -45,7 +45,7 @@ class LimitedMemory(Protocol):
         ...
 
     async def set_limit(self, agent_id: str, limit: PromptLimit | None, revision: int) -> None:
-        """Sets a limit; None takes it away. One for an older revision of the agent is ignored.
+        """Sets or removes (None) a limit; ignored if there is one for a later agent revision.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -54,14 +54,14 @@ class LimitedMemory(Protocol):
 
 
 class PromptLimits:
-    """Keeps the limits of core memory.
+    """Computes the prompt limits of agents and keeps them in core memory.
 
     Args:
-        store: Where agents are kept.
+        store: Stores the agents.
         memory: Core memory.
         tools: The tools.
         models: The models.
-        tokens: What is known of bytes per token.
+        tokens: Estimates tokens from bytes.
         clock: The clock.
     """
 
@@ -82,19 +82,19 @@ class PromptLimits:
         self._clock = clock
 
     async def bound(self, agent: Agent) -> BoundModel | None:
-        """Returns the agent's model; None while there is none for it."""
+        """Returns the agent's model; None if no usable model is configured."""
         try:
             return await self._models.bind(agent.model, agent.model_keys)
         except ModelError:
-            # An agent may be made before there is a model for it.
+            # An agent may be created before its model is configured.
             return None
 
     async def budget(self, agent: Agent, tools: ToolSet | None = None) -> PromptBudget | None:
-        """Returns what is left for an agent's memory; None while there is no model for it.
+        """Returns the prompt budget of an agent; None if no usable model is configured.
 
         Args:
-            agent: The agent, as it is or as it is to be.
-            tools: Its tools, if they are known.
+            agent: The agent, before or after a change.
+            tools: Its tools; None to resolve them.
 
         Raises:
             NotFoundError: TOOL_NOT_FOUND.
@@ -112,11 +112,11 @@ class PromptLimits:
     async def change(
         self, command: UpdateAgent, check: Callable[[Agent], Awaitable[None]]
     ) -> Agent:
-        """Changes an agent in a way that may leave its memory more or less space.
+        """Makes a change of an agent that may affect the space for its memory.
 
         Args:
             command: The change.
-            check: Refuses an agent that cannot be as it is to be.
+            check: Validates the changed agent.
 
         Raises:
             InvalidArgumentError: `check` refused it, or its limits of open files do not fit.
@@ -147,7 +147,7 @@ class PromptLimits:
         if _prompt_of(agent) == _prompt_of(wanted):
             await self._memory.set_limit(agent.id, _limit(budget), agent.revision)
         else:
-            # Somebody else has changed it meanwhile, or it was a repetition after all.
+            # The agent was changed concurrently, or the request was a repetition.
             await self._settle(agent.id)
         return agent
 
@@ -157,14 +157,14 @@ class PromptLimits:
         """Makes space for a change of an agent, or refuses it.
 
         Returns:
-            The limit before, and whether it may have been raised.
+            The previous limit, and whether it may have been raised.
         """
         try:
             if budget is not None:
                 budget.check()
             return await self._memory.raise_limit(before.id, _limit(budget)), True
         except FailedPreconditionError:
-            # What leaves memory no less space than it has is welcome, too large as it may be.
+            # A change that does not reduce the space is allowed even if memory is too large.
             assert budget is not None
             present = await self.budget(before)
             if present is None or budget.leaves_less_than(present):
@@ -180,11 +180,11 @@ class PromptLimits:
             else:
                 await self._settle(before.id)
         except StrataError as error:
-            # It is too large, if anything; the next change of the agent sets it right.
+            # At worst the limit is too large; the next change of the agent corrects it.
             _log.warning("a prompt limit stays raised", agent_id=before.id, error=repr(error))
 
     async def _settle(self, agent_id: str) -> None:
-        """Sets the limit that belongs to an agent as it is stored now."""
+        """Sets the limit for the stored state of an agent."""
         agent = await self._load(agent_id)
         budget = await self.budget(agent)
         await self._memory.set_limit(agent_id, _limit(budget), agent.revision)

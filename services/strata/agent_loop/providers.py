@@ -1,4 +1,4 @@
-"""The configured chat models as the loop's protocol."""
+"""Chooses the chat models of agents from the configured endpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class _Default:
-    """The first model that was listed, and when."""
+    """The first listed model, and when it was listed."""
 
     handle: str
     asked_at: float
@@ -45,13 +45,13 @@ class _Default:
 class ModelProvider:
     """Implements `loop.ports.Models`.
 
-    Where no default is configured, the first model that an endpoint lists is the default; the
-    list is asked for at most once a minute.
+    If no default model is configured, it is the first model that an endpoint lists; the list is
+    requested at most once a minute.
 
     Args:
         registry: The configured endpoints.
-        factory: Opens models.
-        keyring: Opens the keys that projects and agents bring along.
+        factory: Creates the models.
+        keyring: Decrypts the keys of projects and agents.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class ModelProvider:
         self._registry = registry
         self._factory = factory
         self._keyring = keyring or Keyring()
-        # What an endpoint lists may depend on the key that it is asked with.
+        # By endpoints with their keys, since the listed models may depend on the key.
         self._defaults: dict[tuple[ModelEndpoint, ...], _Default] = {}
 
     async def bind(
         self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
     ) -> BoundModel:
-        """Chooses the model of an agent and opens what it needs.
+        """Chooses the model of an agent and prepares it for calls.
 
         Args:
-            config: What the agent says of its model.
-            keys: The stored keys of the agent and of its project; they go before the settings'.
-            as_fallback: The agent's settings were made for another model: where more is known
-                of the limits of this one, they are kept to.
+            config: The agent's model settings.
+            keys: The stored keys of the agent and of its project; they override the server's.
+            as_fallback: The settings were made for another model: they are reduced to the known
+                limits of this one.
 
         Raises:
-            ModelError: NOT_CONFIGURED, or AUTHENTICATION if a stored key cannot be opened; the
+            ModelError: NOT_CONFIGURED, or AUTHENTICATION if a stored key cannot be decrypted; the
                 message says what to do.
         """
         handle = config.handle or await self.default_handle(keys)
@@ -88,7 +88,7 @@ class ModelProvider:
             max_tokens=self._output_limit(handle, config.max_output_tokens),
             temperature=config.temperature,
             parallel_tool_calls=config.parallel_tool_calls,
-            # The wire form of "none" is each provider's own way to turn reasoning off.
+            # Each dialect maps "none" to the provider's way to turn reasoning off.
             reasoning_effort="none" if config.enable_reasoner is False else config.reasoning_effort,
             max_reasoning_tokens=config.max_reasoning_tokens,
             structured_tools=config.structured_tools,
@@ -102,12 +102,12 @@ class ModelProvider:
         await self._factory.preload(endpoint.type for endpoint in self._registry.endpoints)
 
     def check(self, handle: str, field: str = "model.handle") -> None:
-        """Refuses a handle that no configured endpoint can have.
+        """Refuses a handle that matches no configured endpoint.
 
-        Without any endpoint every handle passes: the model may be configured later.
+        Without any endpoint every handle passes, since the model may be configured later.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD; it names what is known.
+            InvalidArgumentError: INVALID_FIELD; the message lists the known handles.
         """
         if not handle or not self._registry.endpoints:
             return
@@ -121,19 +121,19 @@ class ModelProvider:
     async def check_listed(
         self, handle: str, keys: Sequence[SealedKey] = (), field: str = "model.handle"
     ) -> None:
-        """Refuses a handle that `check` lets pass, if its provider says that it has no such model.
+        """Refuses a handle if its provider does not have the model.
 
-        The provider is asked for its list, and for the one model if that is not in the list, since
-        some providers take aliases that they do not list. A model that is configured by name is not
-        asked about, and a provider that cannot be asked refuses nothing.
+        The provider's list is checked first, then the single model, since some providers accept
+        aliases that they do not list. Models that are configured by name are not checked. If the
+        provider cannot be reached, the handle passes.
 
         Args:
             handle: ``provider/model``; an empty one passes.
-            keys: The stored keys to ask with.
-            field: Where the handle is in the request.
+            keys: The stored keys to use.
+            field: The field of the request that holds the handle.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD; it names models that the provider has.
+            InvalidArgumentError: INVALID_FIELD; the message lists models of the provider.
         """
         name, _, model = handle.partition("/")
         endpoint = next(
@@ -154,10 +154,10 @@ class ModelProvider:
         )
 
     async def default_handle(self, keys: Sequence[SealedKey] = ()) -> str:
-        """Returns the handle that is used where an agent names none; empty if there is none.
+        """Returns the handle of the default model; empty if there is none.
 
         Args:
-            keys: The stored keys to ask the endpoints with.
+            keys: The stored keys to use.
         """
         configured = self._registry.default_handle
         if configured or not self._registry.endpoints:
@@ -169,10 +169,10 @@ class ModelProvider:
         return known.handle
 
     async def list_models(self, keys: Sequence[SealedKey] = ()) -> Sequence[EndpointModels]:
-        """Asks every endpoint what it has; one that does not answer is in the list all the same.
+        """Lists the models of every endpoint; an endpoint that does not answer is listed too.
 
         Args:
-            keys: The stored keys to ask them with.
+            keys: The stored keys to use.
         """
         endpoints = self._endpoints(keys)
         listed = await self._factory.list_models(endpoints)
@@ -185,15 +185,15 @@ class ModelProvider:
     async def probe(
         self, handle: str, keys: Sequence[SealedKey] = (), *, ask: bool = True
     ) -> tuple[list[ModelFinding], list[str]]:
-        """Finds out what can be known of a model now.
+        """Probes a model: reads documentation tables, asks its server, and optionally the model.
 
         Args:
             handle: ``provider/model``.
-            keys: The stored keys to ask with.
+            keys: The stored keys to use.
             ask: Also send tiny requests to the model.
 
         Returns:
-            What was found, and what could not be asked, in sentences.
+            The findings, and a sentence for each problem.
 
         Raises:
             InvalidArgumentError: INVALID_FIELD: there is no such endpoint.
@@ -238,9 +238,9 @@ class ModelProvider:
         return self._registry
 
     def _window_of(self, handle: str, wanted: int | None, as_fallback: bool) -> int:
-        """Returns the window that an agent has: what it wants, else the default of agents.
+        """Returns the context window to use: the agent's setting, else the default.
 
-        The model's own is the upper bound of the default, and for a fallback model of both.
+        The model's known window limits the default, and for a fallback model also the setting.
         """
         endpoint = self._registry.endpoint_of(handle)
         known = endpoint.window_of(handle.partition("/")[2]) if endpoint is not None else None
@@ -249,7 +249,7 @@ class ModelProvider:
         return min(wanted or DEFAULT_CONTEXT_WINDOW, known or DEFAULT_CONTEXT_WINDOW)
 
     def _output_limit(self, handle: str, wanted: int | None) -> int | None:
-        """Returns the limit of a reply: providers refuse a request for more than a model gives."""
+        """Returns the output limit, at most the model's: providers refuse larger ones."""
         endpoint = self._registry.endpoint_of(handle)
         known = endpoint.known(handle.partition("/")[2]) if endpoint is not None else None
         return min(wanted, known.max_output_tokens) if wanted and known else wanted

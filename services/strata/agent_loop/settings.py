@@ -29,7 +29,7 @@ else:
 
 
 class EndpointSettings(BaseModel):
-    """A place to call models at; an element of ``STRATA_AGENT_LOOP_MODEL_ENDPOINTS``."""
+    """A model endpoint; an element of ``STRATA_AGENT_LOOP_MODEL_ENDPOINTS``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -80,7 +80,7 @@ class EndpointSettings(BaseModel):
         """Returns the endpoint.
 
         Raises:
-            ValueError: The address lacks what the wire protocol needs; it says what.
+            ValueError: The address does not fit the wire protocol; the message says why.
         """
         preset = PRESETS.get(self.preset)
         timeouts = Timeouts(first_event=self.first_event_timeout_s, total=self.total_timeout_s)
@@ -106,7 +106,7 @@ class EndpointSettings(BaseModel):
 
 
 class AgentLoopSettings(_PresetSettings):
-    """What the agent loop can be told from outside."""
+    """Settings of the agent loop."""
 
     model_config = settings_config("agent_loop")
 

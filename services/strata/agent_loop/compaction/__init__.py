@@ -1,1 +1,1 @@
-"""Compaction: a summary takes the place of older messages in a window, and cannot fail."""
+"""Compaction: replaces older messages of a window by a summary."""

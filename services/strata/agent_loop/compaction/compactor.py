@@ -1,8 +1,8 @@
-"""Compacting one window: plan, summarise, swap.
+"""Compacts one window: plan, summarise, swap.
 
-The summary and the window that names it are stored by one statement of recall's, fenced by the
-run's attempt and by the revision that the plan was made on. So a process that dies leaves the old
-window or the new one, and a later dispatch that finds the new one has nothing left to do.
+Recall stores the summary and the new window with one statement, fenced by the run's attempt and by
+the revision that the plan was made on. A process that dies leaves either the old window or the new
+one; a later dispatch that finds the new one has nothing to do.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 
 MIN_SUMMARISED_SPACE = 3_000
-"""Bytes of space for messages from which on a model is asked for the summary. In less space every
-few messages are evicted: each turn would pay for a summary, for which there is hardly any space."""
+"""Bytes of space for messages below which the summary is an extract, without a model call. In so
+little space messages are evicted in almost every turn, and each turn would pay for a summary."""
 
 MAX_SWAPS = 3
-"""Tries to swap a window that others (a pin, a manual compaction) change at the same time."""
+"""Attempts to swap a window that others change at the same time (a pin, a manual compaction)."""
 
 _SHRINK = 0.9
 
@@ -49,9 +49,9 @@ class Compactor:
     """Compacts the windows of one agent.
 
     Args:
-        agent: The agent, with its settings.
-        summarizer: Makes the texts.
-        recall: Where windows are kept.
+        agent: The agent, with its compaction settings.
+        summarizer: Writes the summaries.
+        recall: Stores the windows.
         clock: The clock.
     """
 
@@ -64,20 +64,20 @@ class Compactor:
     async def compact(
         self, window: Window, view: View, space: float, key: JournalKey | None
     ) -> Compacted | None:
-        """Makes space in a window; None if nothing may leave it.
+        """Replaces older messages of a window by a summary; None if no message may leave it.
 
         Args:
-            window: As stored.
+            window: The stored window.
             view: How its messages are shown.
-            space: Bytes for all messages but the system message; in less than
-                `MIN_SUMMARISED_SPACE` the summary is an extract, unless it is a compaction by hand.
-            key: The dispatch that compacts; None for a compaction by hand.
+            space: Bytes for all messages but the system message; below `MIN_SUMMARISED_SPACE` the
+                summary is an extract, except in a manual compaction.
+            key: The dispatch that compacts; None for a manual compaction.
 
         Raises:
-            AbortedError: STALE_ATTEMPT; REVISION_MISMATCH if the window was changed by others
-                each time.
-            StrataError: Recall refused the window; or it cannot be reached, in a compaction by
-                hand. A turn waits for it.
+            AbortedError: STALE_ATTEMPT; REVISION_MISMATCH if the window changed during every
+                attempt.
+            StrataError: Recall refused the window; in a manual compaction also if recall cannot
+                be reached. A turn retries until it can.
         """
         known: tuple[Plan, Summary] | None = None
         for swap in range(1, MAX_SWAPS + 1):
@@ -119,7 +119,7 @@ class Compactor:
     ) -> Window:
         if key is None:
             return await call()
-        # The summary is paid for: the next attempt of the run would buy another one.
+        # Retried, since the next attempt of the run would have to pay for another summary.
         return await until_available(call)
 
     def _message(
@@ -152,13 +152,13 @@ class Compactor:
 
 
 def _gone(window: Window, planned: Plan) -> Sequence[Message]:
-    """Returns all that the summary takes the place of, earlier summaries included."""
+    """Returns all messages that the summary replaces, including earlier summaries."""
     kept = {message.id for message in planned.kept}
     return [message for message in window.messages[1:] if message.id not in kept]
 
 
 def _stands_for(done: Plan, planned: Plan) -> bool:
-    """Says whether the summary made for one plan will do for another: a pin kept more, no less."""
+    """Says whether the summary of one plan covers all messages that another plan evicts."""
     summarised = {message.id for message in done.evicted}
     same = done.earlier == planned.earlier
     return same and all(message.id in summarised for message in planned.evicted)

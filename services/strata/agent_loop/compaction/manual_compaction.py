@@ -1,4 +1,4 @@
-"""A compaction that somebody asks for, outside of any turn."""
+"""Compacts a window on request, outside of a turn."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from strata.shared.clock import Clock
 from strata.shared.errors import FailedPreconditionError, Reason
 
 Inspect: TypeAlias = Callable[[str, str], Awaitable[NextRequest]]
-"""Returns what the next model call would be given: see `AgentLifecycle.inspect`."""
+"""Returns the next model request of a conversation; see `NextRequests.inspect`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
-        summary: The summary now in the window; None if nothing could leave it.
+        summary: The new summary in the window; None if no message could leave it.
         tokens_before: Estimated tokens of the window before.
-        tokens_after: Estimated tokens of it now.
+        tokens_after: Estimated tokens of the window after.
     """
 
     summary: Message | None
@@ -38,16 +38,16 @@ class CompactionResult:
 
 
 class ManualCompaction:
-    """Compacts a conversation's window now.
+    """Compacts a conversation's window on request.
 
-    It takes no lease: the swap is made on the revision that was read, or not at all, and a turn
-    that is under way adds its steps to whatever window it finds.
+    No lock is taken: the swap succeeds only on the revision that was read, and a running turn
+    appends its steps to the current window.
 
     Args:
         inspect: Reads an agent's window.
         models: The configured models.
-        recall: Where windows are kept.
-        tokens: What is known of bytes per token.
+        recall: Stores the windows.
+        tokens: Estimates tokens from bytes.
         clock: The clock.
     """
 
@@ -73,12 +73,12 @@ class ManualCompaction:
         Args:
             agent_id: The agent.
             conversation_id: Its conversation.
-            settings: What is not to be as the agent has it, for this once.
+            settings: Settings that override the agent's for this compaction.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
             FailedPreconditionError: MODEL_NOT_CONFIGURED.
-            AbortedError: REVISION_MISMATCH; the conversation went on meanwhile, repeatedly.
+            AbortedError: REVISION_MISMATCH; the window changed during every attempt.
         """
         inspected = await self._inspect(agent_id, conversation_id)
         agent, window, toolset, bound = (
@@ -91,7 +91,7 @@ class ManualCompaction:
             agent = replace(agent, compaction=settings.over(agent.compaction))
         if bound is None:
             raise FailedPreconditionError(
-                "There is no model that could write the summary.",
+                "No model is configured that could write the summary.",
                 reason=Reason.MODEL_NOT_CONFIGURED,
             )
         view = view_of(bound.settings, agent)

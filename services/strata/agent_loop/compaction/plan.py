@@ -1,4 +1,4 @@
-"""Which messages leave a window, and which stay (docs/wire-format.md#compaction). Pure."""
+"""Plans a compaction: which messages leave a window, and which stay. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.agent_loop.loop.exchanges import UnitKind, WindowUnit, leaving, unit
 from strata.agent_loop.loop.requests import View
 
 MIN_SUMMARY_BYTES = 600
-"""Space for the shortest summary worth making, packed."""
+"""Bytes of the shortest useful summary in packed form."""
 
 _SUMMARY_SHARE = 0.25
 _PACKING_BYTES = 300
@@ -19,13 +19,13 @@ _PACKING_BYTES = 300
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A compaction that can be made.
+    """A planned compaction.
 
     Attributes:
-        evicted: What leaves, in order, without earlier summaries.
-        earlier: Summaries that the new one takes in.
-        kept: What stays, in order, without the system message.
-        summary_bytes: Bytes that the packed summary may take.
+        evicted: Messages that leave, in order, without earlier summaries.
+        earlier: Earlier summaries, which the new one replaces.
+        kept: Messages that stay, in order, without the system message.
+        summary_bytes: Most bytes of the packed summary.
     """
 
     evicted: tuple[Message, ...]
@@ -42,19 +42,19 @@ def plan(
     *,
     forced: bool = False,
 ) -> Plan | None:
-    """Plans the compaction of a window; None if nothing can leave it, or if that could not help.
+    """Plans the compaction of a window; None if no message can leave it, or if it would not help.
 
-    Exchanges that are over leave whole, oldest first: in mode ``sliding_window`` until the share
-    that the settings name is free, in mode ``all`` every one of them. If the exchange under way
-    does not fit even then, its older steps go too. Nothing goes while pinned messages alone fill
-    the space: each turn would pay for a summary and be too large again.
+    Finished exchanges leave as a whole, oldest first: in mode ``sliding_window`` until the share
+    from the settings is free, in mode ``all`` all of them. If the current exchange still does not
+    fit, its older steps leave too. If pinned messages alone fill the space, nothing leaves: each
+    turn would pay for a summary and be too large again.
 
     Args:
         messages: The window, the system message first.
         view: How messages are shown.
         space: Bytes for all messages but the system message.
-        settings: The agent's.
-        forced: A person asked for it: pinned messages that fill the space do not prevent it.
+        settings: The compaction settings.
+        forced: A manual compaction, which is made even if pinned messages fill the space.
     """
     units = units_of(messages[1:])
     sizes = [view.size(unit.messages) for unit in units]

@@ -1,8 +1,8 @@
-"""Making the text of a summary: a ladder whose last rung needs no model.
+"""Writes the text of a summary, with fallbacks down to an extract that needs no model.
 
-The summarizer is asked first, then the agent's own model, each for the whole transcript. What is
-too long for both is halved until it fits, and a summary is made of the summaries. When no model
-gives anything usable in time, an extract stands in.
+The summarizer is asked first, then the agent's own model, each for the whole transcript. If it is
+too long for both, it is halved until the parts fit, and their summaries are summarised. If no model
+gives a usable summary in time, an extract is used.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, summary_p
 from strata.shared.logs import get_logger
 
 CALL_SECONDS = 120.0
-"""Limit of one call of a model; a person waits for the turn behind it."""
+"""Time limit of one model call; a user waits for the turn."""
 LADDER_SECONDS = 240.0
-"""Limit of all calls together."""
+"""Time limit of all calls together."""
 
 _MAX_HALVINGS = 5
 _MIN_LIMIT = 200
@@ -36,10 +36,10 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The text of a summary, and how it came about.
+    """The text of a summary, and how it was made.
 
     Attributes:
-        text: At most as long as asked for; never empty.
+        text: At most as long as requested; never empty.
         rung: "summarizer", "agent", "chunks" or "extract".
     """
 
@@ -48,26 +48,26 @@ class Summary:
 
 
 Count = Callable[[Usage, str], Awaitable[None]]
-"""Takes the tokens of a reply of the model of a handle in, at the moment when it has arrived."""
+"""Counts the tokens of a reply as soon as it has arrived; arguments: usage, handle of the model."""
 
 
 async def _uncounted(usage: Usage, handle: str) -> None:
-    """Nobody counts."""
+    """Counts nothing."""
 
 
 class TooLongError(Exception):
-    """The transcript does not fit into the model's window, by the estimate or by its word."""
+    """The transcript does not fit into the model's window, by estimate or by provider error."""
 
 
 class Summarizer:
-    """Summarises for one agent.
+    """Summarises messages for one agent.
 
     Args:
         models: The configured models.
-        tokens: What is known of bytes per token.
-        agent: The agent, with its settings.
-        bound: Its model, or what returns the one that is asked at the moment; None for none.
-        count: Takes the tokens of each reply in; what comes of the summary may get lost.
+        tokens: Estimates tokens from bytes.
+        agent: The agent, with its compaction settings.
+        bound: Its model, or a function that returns its current model; None for no model.
+        count: Counts the tokens of each reply, even if the summary is not used.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Summarizer:
         *,
         ask_model: bool = True,
     ) -> Summary:
-        """Returns a summary of at most `limit` characters, whatever becomes of the models.
+        """Returns a summary of at most `limit` characters, even if all models fail.
 
         Args:
-            messages: What is to be summarised, in order.
-            earlier: Summaries of what came before, to be taken in.
-            limit: Characters.
-            ask_model: False for an extract, which costs nothing.
+            messages: The messages to summarise, in order.
+            earlier: Earlier summaries, which the new one replaces.
+            limit: Most characters.
+            ask_model: False for an extract, without a model call.
         """
         transcript_lines = transcript.earlier_lines(earlier) + transcript.lines(
             messages, self._agent.timezone
@@ -132,7 +132,7 @@ class Summarizer:
 
 
 class _Ladder:
-    """The rungs that ask a model."""
+    """The attempts to get a summary from a model, from the best to the last."""
 
     def __init__(self, tokens: TokenEstimator, agent: Agent, limit: int, count: Count) -> None:
         self._count = count
@@ -146,7 +146,7 @@ class _Ladder:
     async def climb(
         self, candidates: dict[str, BoundModel], transcript_lines: Sequence[str]
     ) -> tuple[str, str]:
-        """Returns the text and the rung; the text is empty if no model gave one."""
+        """Returns the text and the rung; the text is empty if no model gave a summary."""
         alive: list[BoundModel] = []
         for rung, bound in candidates.items():
             try:
@@ -185,12 +185,12 @@ class _Ladder:
 
         Raises:
             TooLongError: The transcript does not fit.
-            ModelError: There is none to be had; INVALID_REPLY if it is blank.
-            TimeoutError: It took too long.
+            ModelError: The model failed; INVALID_REPLY if the summary is blank.
+            TimeoutError: The call took too long.
         """
         request = ModelRequest([*self._opening, ChatMessage.user("\n".join(transcript_lines))])
         token_budget = TokenBudget(self._tokens, bound.settings, self._agent.id)
-        # The answer needs space as well, where the model's settings reserve none.
+        # The summary needs space too, for which the model's settings may reserve none.
         if token_budget.estimate(request_bytes(request) + self._limit) > token_budget.usable_tokens:
             raise TooLongError
         try:

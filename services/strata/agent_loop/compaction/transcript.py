@@ -1,7 +1,6 @@
-"""Evicted messages as the summarizer reads them, and the extract that needs no model. Pure.
+"""Builds the transcript for the summarizer, and the extract that needs no model. Pure.
 
-One JSON object a line, so that nothing that somebody said can pass for a line of somebody else
-(docs/wire-format.md#what-the-summarizer-reads).
+Each line of a transcript is one JSON object, so that no text can fake a line of another speaker.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _EXTRACT_TAIL = "Search recall memory for what is not here."
 
 
 def lines(messages: Sequence[Message], timezone: str) -> list[str]:
-    """Returns a transcript: one line for each message that says anything, returns each on one."""
+    """Returns a transcript: one line per message with text or calls, and one per tool return."""
     result: list[str] = []
     for message in messages:
         result += [_json(entry) for entry in _entries(message, timezone)]
@@ -53,7 +52,7 @@ def part_line(number: int, text: str) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Cuts a summary to `limit` characters, the note that it was cut included."""
+    """Truncates a summary to `limit` characters, including a note that it was truncated."""
     if len(text) <= limit:
         return text
     if limit <= len(CLIP_MARK):
@@ -64,10 +63,10 @@ def clip(text: str, limit: int) -> str:
 def extract(
     messages: Sequence[Message], earlier: Sequence[SummaryPart], timezone: str, limit: int
 ) -> str:
-    """Returns what can be said of messages without asking a model, in at most `limit` characters.
+    """Returns excerpts of messages, in at most `limit` characters, without asking a model.
 
-    What the user said comes before what was answered, newer before older; the order of the
-    result is that of the conversation. Of earlier summaries the beginning is kept.
+    Space goes first to user messages, then to replies, newest first; the excerpts are in the order
+    of the conversation. Earlier summaries are truncated.
     """
     head = _EXTRACT_HEAD.format(len(messages), _between(messages, timezone))
     space = limit - len(head) - len(_EXTRACT_TAIL) - 2
@@ -89,7 +88,7 @@ def extract(
 
 
 def _entries(message: Message, timezone: str) -> list[dict[str, Any]]:
-    # What a request for approval holds is said again by the reply that its answer stores.
+    # An approval request repeats the reply that is stored with the results of its calls.
     if message.hidden or message.role is MessageRole.APPROVAL:
         return []
     if message.role is MessageRole.TOOL:
@@ -129,7 +128,7 @@ def _short(tool_return: ToolReturn, limit: int) -> str:
     except JsonTextError:
         body = tool_return.content
     if isinstance(body, dict) and "message" in body:
-        # The envelope says nothing that the order of the lines does not.
+        # The JSON envelope of a packed return is left out.
         body = f"{tool_return.status.value}: {_plain(body['message'])}"
     return _middle_out(_plain(body), limit)
 
@@ -139,7 +138,7 @@ def _plain(value: Any) -> str:
 
 
 def _middle_out(text: str, limit: int) -> str:
-    """Cuts a text in its middle: what matters stands at its beginning or at its end."""
+    """Truncates a text in its middle: beginning and end usually matter most."""
     if len(text) <= limit:
         return text
     half = limit // 2

@@ -1,4 +1,4 @@
-"""What fills a context window, in the contract's form."""
+"""Converts context windows and compaction results to protos."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 
-# Stands in where no model is configured: the most common protocol, the default window.
+# Used if no model is configured: the most common protocol and the default window.
 _NO_MODEL = ModelSettings("", DEFAULT_ENDPOINT_TYPE, "")
 
 
 def token_budget_of(next_request: NextRequest, tokens: TokenEstimator) -> TokenBudget:
-    """Returns how full the window of a request is.
+    """Returns the token budget for the window of a request.
 
-    The tokens are those of the model's last exact count, shared out by bytes, with an estimate of
-    what came since.
+    Its ratio of bytes per token comes from the model's last exact count of the window.
     """
     settings = _settings(next_request)
     token_budget = TokenBudget(tokens, settings, next_request.agent.id)
@@ -33,12 +32,12 @@ def token_budget_of(next_request: NextRequest, tokens: TokenEstimator) -> TokenB
 def window_to_proto(
     next_request: NextRequest, token_budget: TokenBudget, steps: NextSteps
 ) -> pb.GetContextWindowResponse:
-    """Returns the parts of what the next model call would be given.
+    """Returns the parts of the next model request as a proto.
 
     Args:
         next_request: The request.
         token_budget: See `token_budget_of`.
-        steps: What a turn would do before it.
+        steps: What a turn would do before the request.
     """
     agent, window, toolset = next_request.agent, next_request.window, next_request.tools
     settings = _settings(next_request)
@@ -73,7 +72,7 @@ def _settings(next_request: NextRequest) -> ModelSettings:
 
 
 def compaction_result_to_proto(result: CompactionResult) -> pb.CompactConversationResponse:
-    """Returns what a compaction did."""
+    """Returns a compaction result as a proto."""
     return pb.CompactConversationResponse(
         summary=message_to_proto(result.summary) if result.summary is not None else None,
         tokens_before=result.tokens_before,

@@ -10,7 +10,7 @@ from strata.agent_loop.convert.recordings import (
     system_change_from_proto,
     turn_from_proto,
 )
-from strata.agent_loop.replay.evidence import Evidence, ModelCalled, StepSeen
+from strata.agent_loop.replay.evidence import Evidence, ModelCallEvidence, StepEvidence
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.shared.errors import InvalidArgumentError
@@ -67,7 +67,7 @@ class EvidenceReader:
             case "step_started":
                 begun = event.step_started
                 self._step = begun.step
-                seen = StepSeen(begun.step, begun.step_id, begun.message_id, begun.model)
+                seen = StepEvidence(begun.step, begun.step_id, begun.message_id, begun.model)
                 evidence.steps.append(seen)
             case "step_restarted":
                 if evidence.steps:
@@ -91,8 +91,8 @@ class EvidenceReader:
                 evidence.end = end_from_proto(event.run_finished)
 
 
-def _call(call: pb.ModelCall) -> ModelCalled:
-    return ModelCalled(
+def _call(call: pb.ModelCall) -> ModelCallEvidence:
+    return ModelCallEvidence(
         call.message_id,
         call.model,
         call.start_ms,

@@ -38,9 +38,9 @@ from strata.agent_loop.replay.recording import (
     FORMAT,
     MAX_RECORDING_BYTES,
     VERSION,
-    AskedTurn,
     RecordedEnd,
     RecordedStep,
+    RecordedTurn,
     Recording,
     RequestText,
     RunCall,
@@ -93,9 +93,9 @@ def recording_from_json(data: bytes) -> Recording:
         raise _unreadable(f"it has wrong values: {error}") from None
 
 
-def turn_from_proto(wire: pb.RecordedTurn) -> AskedTurn:
+def turn_from_proto(wire: pb.RecordedTurn) -> RecordedTurn:
     """Returns what a run was asked for."""
-    return AskedTurn(
+    return RecordedTurn(
         run_id=wire.run_id,
         agent_id=wire.agent_id,
         conversation_id=wire.conversation_id,

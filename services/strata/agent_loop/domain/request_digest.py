@@ -1,9 +1,8 @@
-"""What a request to a model was made of: a canonical form, and a digest that names it exactly.
+"""The canonical form of a model request, and a digest that identifies its exact content.
 
-The digest is stored with the run, so that it can be told long afterwards whether a request that is
-made again equals the one that was sent. The canonical form is of the request as the loop hands it
-to a model, before a provider's dialect gives it the shape of its API. It has no bytes of images:
-an image is named by its id.
+The digest is stored with the run. A replay compares it to find out whether a rebuilt request equals
+the one that was sent. The canonical form is that of the request before a provider's dialect
+converts it. It holds ids of images, not their bytes.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _OPTIONS = tuple(field.name for field in fields(ModelRequest) if field.name != "
 
 @dataclass(frozen=True, slots=True)
 class SystemChange:
-    """How to get from a system message back to the one before it.
+    """The difference from a system message back to the previous one.
 
     Attributes:
-        before: Digest of the text before.
-        prefix_chars: Characters at the beginning that both texts have.
-        suffix_chars: Characters at the end that both texts have.
-        removed: What the text before had between them.
+        before: Digest of the previous text.
+        prefix_chars: Length of the common beginning of both texts.
+        suffix_chars: Length of the common end of both texts.
+        removed: The text between them in the previous text.
     """
 
     before: bytes
@@ -40,7 +39,7 @@ class SystemChange:
     removed: str
 
     def undo(self, after: str) -> str | None:
-        """Returns the text before the change; None if this is not a change to the text `after`."""
+        """Returns the previous text; None if this is not the change that led to `after`."""
         end = len(after) - self.suffix_chars
         if not 0 <= self.prefix_chars <= end <= len(after):
             return None
@@ -50,16 +49,16 @@ class SystemChange:
 
 @dataclass(frozen=True, slots=True)
 class RequestDigest:
-    """Names exactly what one request was made of.
+    """Identifies the exact content of one request.
 
     Attributes:
         system: Digest of the system message.
-        options: Digest of the tools and everything else but the messages.
+        options: Digest of the tools and all other options.
         messages: Digest of the messages after the system message.
-        window: Sequences of the messages of the window without the system message, in its order:
-            the first and the last of each range of consecutive ones.
-        bytes_per_token: Ratio that the size of the request was judged by.
-        change: How the system message differs from the one before; None if it does not.
+        window: Sequences of the window's messages without the system message, in order: the first
+            and the last of each range of consecutive ones.
+        bytes_per_token: Ratio with which the tokens of the request were estimated.
+        change: Difference to the previous system message; None if it is the same.
     """
 
     system: bytes
@@ -73,13 +72,13 @@ class RequestDigest:
 def digest_request(
     request: ModelRequest, window: Sequence[Message], bytes_per_token: float, before: str
 ) -> RequestDigest:
-    """Returns what names a request.
+    """Returns the digest of a request.
 
     Args:
         request: The request; its first message is the system message.
         window: The window that it was built from, the system message first.
-        bytes_per_token: Ratio that its size was judged by.
-        before: Text of the system message of the request before it, or of the stored one.
+        bytes_per_token: Ratio with which its tokens were estimated.
+        before: Text of the system message of the previous request, or of the stored one.
     """
     text = request.messages[0].text
     return RequestDigest(
@@ -93,7 +92,7 @@ def digest_request(
 
 
 def options_json(request: ModelRequest) -> str:
-    """Returns the canonical JSON of everything in a request but its messages."""
+    """Returns the canonical JSON of a request without its messages."""
     return json_of({name: getattr(request, name) for name in _OPTIONS})
 
 
@@ -103,7 +102,7 @@ def message_json(message: ChatMessage) -> str:
 
 
 def digest_of_messages(messages: Sequence[str]) -> bytes:
-    """Returns the digest of messages in canonical JSON, as `RequestDigest.messages` has it."""
+    """Returns the digest of messages in canonical JSON; see `RequestDigest.messages`."""
     return digest_of_text(f"[{','.join(messages)}]")
 
 
@@ -118,7 +117,7 @@ def digest_of_text(text: str) -> bytes:
 
 
 def _plain_message(message: ChatMessage) -> dict[str, Any]:
-    # Most of a request is made of these: encoding them field by field would take twice as long.
+    # Most of a request consists of these; encoding them field by field takes twice as long.
     plain: dict[str, Any] = {
         "role": message.role,
         "content": [
@@ -167,14 +166,14 @@ def _ranges(sequences: Sequence[int]) -> tuple[int, ...]:
 def _change(before: str, after: str) -> SystemChange:
     most = min(len(before), len(after))
     prefix = _common(before, after, most)
-    # Read backwards, the rest of both begins with what they have in common at the end.
+    # Reversed, the common end of the two rests is a common beginning.
     suffix = _common(before[prefix:][::-1], after[prefix:][::-1], most - prefix)
     removed = before[prefix : len(before) - suffix]
     return SystemChange(digest_of_text(before), prefix, suffix, removed)
 
 
 def _common(one: str, other: str, most: int) -> int:
-    """Returns how many characters at their beginning two texts have in common."""
+    """Returns the length of the common beginning of two texts."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""What the reply of an agent must be."""
+"""The response format of an agent's replies: text, JSON object or JSON schema."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ResponseFormat:
     """The format of replies; see ``ResponseFormat`` in the protos.
 
     Attributes:
-        type: The kind.
-        name: Name of the schema; this and the rest are of ``json_schema`` only.
-        description: What the object is for.
-        schema_json: The schema as it was given. Text keeps the order of its properties, in which
-            models write them; a JSON column does not.
+        type: The kind of replies.
+        name: Name of the schema; this and the following fields are for ``json_schema`` only.
+        description: Purpose of the object.
+        schema_json: The schema as the client sent it. It is kept as text, since models write
+            properties in this order and a JSON column does not preserve it.
         strict: Whether the provider is asked to enforce the schema.
     """
 
@@ -40,10 +40,10 @@ class ResponseFormat:
 
     @property
     def json_reply(self) -> JsonReply | None:
-        """What models are asked for; None for any text.
+        """The JSON form that models are asked for; None for any text.
 
         Raises:
-            GivenSchemaError: The schema cannot be used. It was checked when it was accepted.
+            GivenSchemaError: The schema cannot be used, although it was accepted.
         """
         match self.type:
             case ResponseFormatType.TEXT:

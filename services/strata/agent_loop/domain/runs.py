@@ -1,4 +1,4 @@
-"""A run: what is asked for, and how it can end."""
+"""Requests of runs, their stop reasons and their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_MAX_STEPS = 50
 
 
 class StopReason(StrEnum):
-    """Why a run ended, by its name as text (docs/wire-format.md#stop-reasons)."""
+    """Why a run ended, by wire name."""
 
     END_TURN = "end_turn"
     ERROR = "error"
@@ -32,7 +32,7 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     REQUIRES_APPROVAL = "requires_approval"
     NO_PROGRESS = "no_progress"
-    """The run repeated itself."""
+    """The run repeated the same steps."""
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "context_window_overflow_in_system_prompt"
 
 
@@ -41,7 +41,7 @@ class TranscriptRange:
     """A part of a conversation that a memory agent reads.
 
     Attributes:
-        agent_id: Whose conversation.
+        agent_id: The agent of the conversation.
         conversation_id: The conversation.
         after_sequence: Only messages with a sequence above this one; -1 for all.
         until_sequence: Only messages up to this sequence.
@@ -60,9 +60,9 @@ class DocumentRange:
     Attributes:
         agent_id: The agent to which the folder of the file is attached.
         file_id: The file.
-        after_line: Only lines behind this one, numbered from 0; -1 for all.
+        after_line: Only lines after this one, numbered from 0; -1 for all.
         until_line: Only lines up to this one.
-        content_hash: Of the bytes of the file; of other bytes nothing is read. Empty for any.
+        content_hash: Hash of the file's bytes; a changed file is not read. Empty for any.
     """
 
     agent_id: str
@@ -79,8 +79,8 @@ class DocumentLines:
     Attributes:
         name: ``FOLDER/FILE``.
         lines: The lines.
-        left_out_chars: Characters of the first line that are left out.
-        line_count: Lines of the file.
+        left_out_chars: Number of characters that are left out of the first line.
+        line_count: Number of lines of the file.
     """
 
     name: str
@@ -98,23 +98,22 @@ class RunRequest:
         attempt: Number of the dispatch, from 1.
         agent_id: The agent.
         conversation_id: The conversation.
-        inputs: What to say to the agent.
-        sender_agent_id: The agent that says it; empty if no agent does.
+        inputs: Input messages for the agent.
+        sender_agent_id: The agent that sent them; empty if no agent did.
         senders: The agent that wrote each input, in their order; empty, or missing at the end,
             for inputs that no agent wrote.
-        group_id: The group that the inputs are exchanged in; empty for none.
-        record_only: Store the inputs without an answer.
-        response_format: What the reply must be; None as the agent says.
-        group_tool: The tool that the group of the run offers the agent; None for none.
-        approval: The answer to a request for approval, in place of inputs.
-        transcript: What a memory agent has to read, in place of inputs.
-        document: What a document ingestion agent has to read, in place of inputs.
+        group_id: The group in which the messages are exchanged; empty for none.
+        record_only: Store the inputs without a reply.
+        response_format: Format of the reply; None for the agent's format.
+        group_tool: The tool that the group offers the agent; None for none.
+        approval: An approval response, in place of inputs.
+        transcript: The range that a memory agent reads, in place of inputs.
+        document: The lines that a document ingestion agent reads, in place of inputs.
         max_steps: Most model calls.
-        stream_tokens: Relay the pieces of the reply as they come.
-        remaining_s: Seconds from the arrival of the request until the run must be over; None
-            for no limit of its own.
-        cancelled: Somebody has cancelled the run: what an earlier attempt left is stored, and
-            nothing is begun.
+        stream_tokens: Emit the pieces of the reply while it is streamed.
+        remaining_s: Seconds from the arrival of the request to the deadline of the run; None for
+            no deadline.
+        cancelled: The run is cancelled: only a step that an earlier attempt left is stored.
     """
 
     run_id: str
@@ -138,13 +137,13 @@ class RunRequest:
 
     @property
     def reads(self) -> bool:
-        """True for a run that reads in the background, with an empty window."""
+        """Whether it is a memory run, which reads in the background with an empty window."""
         return self.transcript is not None or self.document is not None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """What went wrong in a run, for the person who runs the agent."""
+    """The error of a run, for the operator of the agent."""
 
     reason: Reason
     message: str

@@ -1,4 +1,4 @@
-"""Rules about when an agent's tools may or must be called (decision 0074)."""
+"""Tool rules: when an agent's tools may or must be called."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from strata.shared.tool_rules import ToolRuleType, rule_sentence
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """One rule; the fields are those of the contract.
+    """One rule; the fields are those of the proto.
 
     Attributes:
-        type: Which rule.
-        tool_name: The tool that it is about.
+        type: The type of rule.
+        tool_name: The tool that the rule applies to.
         children: Tools that come after it (``constrain_child_tools``, ``parent_last_tool``).
         child_output_mapping: Next tool by output (``conditional``).
         default_child: Next tool for other outputs (``conditional``); empty for any.
@@ -24,10 +24,10 @@ class ToolRule:
         max_count: Calls that a run may make (``max_count_per_step``).
         prefilled: Arguments that override the model's, JSON objects as text, by tool name
             (``run_first``, ``constrain_child_tools``).
-        timeout_s: Seconds until the default decision is taken about a request for approval
+        timeout_s: Seconds until an approval request gets the default decision
             (``requires_approval``); 0 for the default.
-        when_tainted: Only where the model has text of strangers before it (``requires_approval``).
-        default_approve: Nobody's answer approves (``requires_approval``).
+        when_tainted: Applies only if the context holds untrusted content (``requires_approval``).
+        default_approve: The default decision is to approve (``requires_approval``).
     """
 
     type: ToolRuleType
@@ -44,7 +44,7 @@ class ToolRule:
 
     @property
     def sentence(self) -> str | None:
-        """What the model is told of it; None if nothing."""
+        """The sentence about the rule in the prompt; None if it has none."""
         return rule_sentence(self.type, self.tool_name, self.children, self.max_count)
 
 
@@ -52,9 +52,9 @@ _ENDS = frozenset({ToolRuleType.EXIT_LOOP, ToolRuleType.CONTINUE_LOOP})
 
 
 def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
-    """Returns the rules that `include_base_tool_rules` adds (decision 0099).
+    """Returns the rules that `include_base_tool_rules` adds.
 
-    A tool for which the agent has a rule of its own on how a run goes on gets no other.
+    A tool for which the agent has its own ``exit_loop`` or ``continue_loop`` rule gets none.
 
     Args:
         tools: Names of the agent's tools.
@@ -70,7 +70,7 @@ def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule,
 
 
 def rules_in_force(tools: Collection[str], own: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
-    """Returns an agent's rules with those that hold unless it is told otherwise: `EXIT_TOOLS`."""
+    """Returns an agent's rules with the default ``exit_loop`` rules of `EXIT_TOOLS`."""
     ruled = _tools_with_end_rules(own)
     default = (
         ToolRule(ToolRuleType.EXIT_LOOP, name)
@@ -81,7 +81,7 @@ def rules_in_force(tools: Collection[str], own: Sequence[ToolRule]) -> tuple[Too
 
 
 def rule_to_json(rule: ToolRule) -> dict[str, Any]:
-    """Returns the stored form of a rule; what is not set is left out."""
+    """Returns the stored form of a rule, without unset fields."""
     settings = {
         "children": list(rule.children),
         "child_output_mapping": dict(rule.child_output_mapping),

@@ -1,1 +1,1 @@
-"""Recordings of runs, and replaying them against this build."""
+"""Makes recordings of runs, and replays them with this build."""

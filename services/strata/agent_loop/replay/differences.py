@@ -1,4 +1,4 @@
-"""What differs between a recorded run and its replay, with the place where it does."""
+"""Finds the first difference between a recorded run and its replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 
 _MAX_SHOWN = 2_000
 _MAX_LINES = 60
-# What is new in each run, or is given by the store.
+# Fields that are new in each run, or assigned by the store.
 _OWN_OF_MESSAGES = frozenset(
     {
         "id",
@@ -39,11 +39,11 @@ class Difference:
     """The first difference.
 
     Attributes:
-        path: Where, such as ``steps[2].request.messages[4].content[0].text``.
-        summary: What differs, in a sentence.
-        recorded: What the recorded run had there; empty for nothing.
-        replayed: What this build has there; empty for nothing.
-        diff: Both as a unified diff, where they are texts of several lines.
+        path: Its place, such as ``steps[2].request.messages[4].content[0].text``.
+        summary: Description in one sentence.
+        recorded: The value in the recorded run; empty for none.
+        replayed: The value in this build; empty for none.
+        diff: Unified diff of both, if they are texts of several lines.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Difference:
 
 
 class DifferenceFoundError(Exception):
-    """Ends a replay: the rest of the recording does not fit any more."""
+    """Ends a replay, since the rest of the recording does not apply after a difference."""
 
     def __init__(self, difference: Difference) -> None:
         super().__init__(difference.summary)
@@ -62,7 +62,7 @@ class DifferenceFoundError(Exception):
 
 
 def compare_requests(path: str, recorded: RequestText, replayed: RequestText) -> Difference | None:
-    """Returns the first difference of two requests in the parts that are known of both."""
+    """Returns the first difference of two requests, in the parts that both have."""
     if None not in (recorded.system, replayed.system) and recorded.system != replayed.system:
         return _of_texts(
             f"{path}.system", "The system message differs.", recorded.system, replayed.system
@@ -93,14 +93,14 @@ def compare_messages(
 
 
 def comparable(message: Message) -> Any:
-    """Returns a message as a JSON value, without what is new in each run."""
+    """Returns a message as a JSON value, without fields that are new in each run."""
     members = json.loads(json_of(message))
     kept = {name: value for name, value in members.items() if name not in _OWN_OF_MESSAGES}
     return {**kept, "parts": [_comparable_part(part) for part in members["parts"]]}
 
 
 def compare_values(path: str, recorded: Any, replayed: Any) -> Difference | None:
-    """Returns the first difference of two JSON values, the first in the order of the recorded."""
+    """Returns the first difference of two JSON values, in the order of the recorded value."""
     if isinstance(recorded, dict) and isinstance(replayed, dict):
         for name in (*recorded, *(name for name in replayed if name not in recorded)):
             difference = compare_values(
@@ -160,7 +160,7 @@ def _of_texts(path: str, summary: str, recorded: str | None, replayed: str | Non
 
 
 def _around(text: str, other: str) -> str:
-    """Returns a text from shortly before the place where it differs from another one."""
+    """Returns the part of a text that starts shortly before its first difference to another."""
     if len(text) <= _MAX_SHOWN:
         return text
     same = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), 0)
@@ -169,7 +169,7 @@ def _around(text: str, other: str) -> str:
 
 
 def cut(text: str) -> str:
-    """Returns a text as far as it is shown."""
+    """Returns a text, truncated for display."""
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
@@ -186,7 +186,7 @@ def _comparable_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_time(text: str) -> str:
-    """Returns a packed text without its time; any other text as it is."""
+    """Returns a packed text without its time; any other text unchanged."""
     try:
         packed = parse_json(text, max_depth=PACKED_JSON_DEPTH)
     except JsonTextError:

@@ -1,4 +1,4 @@
-"""What is stored of a run: from it, and from what the services have now, a recording is made."""
+"""The content of a run's stored events, from which `recorder` makes a recording."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.tools import MemoryEdit
 from strata.agent_loop.models.domain import Usage
-from strata.agent_loop.replay.recording import AskedTurn, RecordedEnd
+from strata.agent_loop.replay.recording import RecordedEnd, RecordedTurn
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCalled:
-    """A call of a model that has ended.
+class ModelCallEvidence:
+    """A finished model call.
 
     Attributes:
-        message_id: Id of the message of the reply; a summary has one of its own.
-        digest: Names what was sent; None for a summary, and in runs of older releases.
-        lost: Its reply never ended.
+        message_id: Id of the message of the reply; a separate id for a summary.
+        digest: Identifies the request; None for a summary, and in runs of older releases.
+        lost: The reply never ended.
     """
 
     message_id: str
@@ -30,12 +30,12 @@ class ModelCalled:
 
 
 @dataclass(slots=True)
-class StepSeen:
-    """A step as the events tell of it; a later attempt of a lost step has another message id.
+class StepEvidence:
+    """A step in the events; a later attempt of a lost step has another message id.
 
     Attributes:
-        restarts: Why the model was asked again, in order.
-        failed_over: Another model was asked.
+        restarts: Reasons why the model was asked again, in order.
+        failed_over: A fallback model was asked.
     """
 
     number: int
@@ -48,28 +48,28 @@ class StepSeen:
 
 @dataclass(slots=True)
 class Evidence:
-    """What the stored events of a run tell.
+    """The content of the stored events of a run.
 
     Attributes:
-        turn: What was asked for.
+        turn: The request of the run.
         attempts: Number of dispatches that began.
         input_ids: Ids of the inputs.
         steps: Steps that began, in order.
-        calls: Calls of models, in order.
-        stored: Ids of the messages that were stored, hidden ones left out, and the last sequence.
+        calls: Model calls, in order.
+        last_sequence: Sequence of the last stored message; 0 if none is known.
         started: Name and arguments of the tool calls that began, by id.
-        finished: Edits and duration of those that ended, by id.
-        summaries: Summaries, by the number of the step before whose request they were made.
-        end: How the run ended; None if it has not.
-        changes: Changes of the system message: digest of the text after each, and the change;
-            those of later runs first, newest first.
+        finished: Edits and duration of the tool calls that ended, by id.
+        summaries: Summaries, by the number of the step whose request they precede.
+        end: How the run ended; None if it has not ended.
+        changes: Changes of the system message in later runs, newest first: the digest of the new
+            text, and the change.
     """
 
-    turn: AskedTurn
+    turn: RecordedTurn
     attempts: int = 1
     input_ids: list[str] = field(default_factory=list)
-    steps: list[StepSeen] = field(default_factory=list)
-    calls: list[ModelCalled] = field(default_factory=list)
+    steps: list[StepEvidence] = field(default_factory=list)
+    calls: list[ModelCallEvidence] = field(default_factory=list)
     last_sequence: int = 0
     started: dict[str, tuple[str, str]] = field(default_factory=dict)
     finished: dict[str, tuple[tuple[MemoryEdit, ...], int]] = field(default_factory=dict)

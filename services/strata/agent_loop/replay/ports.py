@@ -1,6 +1,6 @@
-"""The ports of the loop over a recording: they answer what was answered then, and compare.
+"""Implements the ports of the loop over a recording: returns recorded answers and compares calls.
 
-Nothing here reaches a model, a tool, a database or another service.
+No model, tool, database or other service is used.
 """
 
 from __future__ import annotations
@@ -95,15 +95,15 @@ class RecordedMemory:
         self._script = script
 
     async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
-        """Returns memory as the next request of the recording showed it."""
+        """Returns the memory section of the next recorded request."""
         return self._script.section
 
     async def close_files(self, agent: Agent, view: MemoryView, max_bytes: int) -> MemorySection:
-        """Returns the same: the request was made when the files were closed."""
+        """Returns the same section: the recorded request was made after the files were closed."""
         return self._script.section
 
     async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
-        """Finds no file: what the recorded run read of it is in its stored message."""
+        """Raises NotFoundError: the text that the run read is in its stored input."""
         raise NotFoundError("A recording holds no files.", reason=Reason.FILE_NOT_FOUND)
 
 
@@ -114,12 +114,12 @@ class RecordedArchival:
         self._stats = script.recording.archival
 
     async def stats(self, agent_id: str) -> ArchivalStats:
-        """Returns what the recorded run was told."""
+        """Returns the recorded counts."""
         return self._stats
 
 
 class RecordedRecall:
-    """Implements `loop.ports.Recall`: compares what is stored, and goes on with what was."""
+    """Implements `loop.ports.Recall`: compares stored messages, and continues with recorded ones."""
 
     def __init__(self, script: Script) -> None:
         recording = script.recording
@@ -133,7 +133,7 @@ class RecordedRecall:
     async def begin_turn(
         self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
     ) -> BegunTurn:
-        """Returns the window of the recording; the inputs are compared."""
+        """Returns the recorded window, after comparing the inputs."""
         stored = self._script.recording.inputs
         if not self._script.recording.turn.reads_transcript:
             # Images are fetched before they are stored, which a replay does not do.
@@ -143,7 +143,7 @@ class RecordedRecall:
         return BegunTurn(self._window(key.conversation_id), stored)
 
     async def commit_step(self, commit: StepCommit) -> CommittedStep:
-        """Returns what the recorded run stored, if this is the same."""
+        """Returns the recorded messages of the step, if this build stores the same."""
         step = self._script.step
         if step is None or not step.messages:
             raise self._script.ended(f"stores step {commit.step}")
@@ -154,7 +154,7 @@ class RecordedRecall:
         return CommittedStep(step.messages, self._revision, self._count)
 
     async def swap_window(self, swap: WindowSwap) -> Window:
-        """Puts the summary of the recording in the place of what this build takes out."""
+        """Replaces the messages that this build evicts by the recorded summary."""
         script, step = self._script, self._script.step
         if step is None or script.summarised >= len(step.summaries):
             script.differs(
@@ -175,14 +175,14 @@ class RecordedRecall:
         return self._window(conversation_id)
 
     async def evict(self, read: TranscriptRange) -> None:
-        """Does nothing: the window of the agent that is tended is not part of a recording."""
+        """Does nothing: a recording does not hold the window of the voice agent."""
 
     async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
-        """Returns nothing: the input that was made of it is in the recording."""
+        """Returns nothing: the recording holds the input that was made from the transcript."""
         return ()
 
     async def image(self, image_id: str) -> bytes:
-        """Returns bytes that stand for those of an image."""
+        """Returns placeholder bytes."""
         return _PLACEHOLDER
 
     def _add(self, messages: Sequence[Message]) -> None:
@@ -215,7 +215,7 @@ class RecordedTools:
         return self._script.recording.tools
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
-        """Returns what the calls returned, if they are the ones that were run."""
+        """Returns the recorded results, if the calls equal the recorded ones."""
         for call in batch.calls:
             result = self._result(call)
             yield CallStarted(call.id, call.name, call.arguments)
@@ -239,7 +239,7 @@ class RecordedTools:
             returned,
             run.duration_ms,
             run.memory_edits,
-            # Whatever changed memory: it is read again if the next request shows another one.
+            # Makes the loop read memory again if the next recorded request shows other memory.
             files_changed=not run.memory_edits and self._memory_changes(),
         )
 
@@ -261,7 +261,7 @@ class RecordedTools:
 
 
 class RecordedJournal:
-    """Implements `loop.ports.Journal`: a replay is one dispatch, and nobody takes it over."""
+    """Implements `loop.ports.Journal`: a replay is a single dispatch and needs no journal."""
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
         """Returns nothing."""
@@ -271,7 +271,7 @@ class RecordedJournal:
         """Notes nothing."""
 
     async def is_finishing(self, key: JournalKey) -> bool:
-        """Says that no other dispatch is under way."""
+        """Returns False: no other dispatch is running."""
         return False
 
     async def close(self, key: JournalKey) -> StepRecord | None:
@@ -291,11 +291,11 @@ class RecordedJournal:
 
 
 class RecordedModel:
-    """A chat model that gives the replies of the recording.
+    """A chat model that returns the recorded replies.
 
     Args:
         script: The replay.
-        handle: Which model it is.
+        handle: Handle of the model.
     """
 
     def __init__(self, script: Script, handle: str) -> None:
@@ -303,7 +303,7 @@ class RecordedModel:
         self._handle = handle
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Compares a request with the one that was sent, and returns what was replied to it."""
+        """Compares a request with the recorded one, and returns the recorded reply."""
         if self._asks_for_summary(request):
             yield self._summary()
             return
@@ -314,7 +314,7 @@ class RecordedModel:
             step.model != self._handle
             and step.model in script.recording.agent.model.fallback_models
         ):
-            # It could not answer then either.
+            # The recorded model failed too, since a fallback model answered.
             raise ModelError(ModelErrorKind.UNAVAILABLE, f"{self._handle} did not answer.")
         if step.model != self._handle:
             script.differs("model", "Another model is asked.", step.model, self._handle)
@@ -328,7 +328,7 @@ class RecordedModel:
                 step.summaries[script.summarised].text,
             )
         text = script.shared(RequestText.of(request))
-        # Nothing here waits for anything, and a server that makes a recording has other work.
+        # Yields to other tasks of the server, since a replay never waits.
         await asyncio.sleep(0)
         if len(script.captured) <= script.done:
             script.captured += [RequestText()] * (script.done + 1 - len(script.captured))
@@ -337,7 +337,7 @@ class RecordedModel:
             path = script.path("request")
             script.check(compare_requests(path, step.request.text, text))
         if not step.messages:
-            # What failed then is no work of this build.
+            # The recorded step failed for an external reason, which is not compared.
             raise EndOfRecordingError
         yield self._reply(step)
 
@@ -385,7 +385,7 @@ class RecordedModels:
         """Returns a model of the recording.
 
         Raises:
-            ModelError: NOT_CONFIGURED: the recorded run could not have asked it.
+            ModelError: NOT_CONFIGURED: the model is not in the recording.
         """
         handle = config.handle or self._script.recording.models[0].handle
         settings = self._settings.get(handle)
@@ -395,7 +395,7 @@ class RecordedModels:
 
 
 class RecordedTokens(TokenEstimator):
-    """Judges sizes by the ratio of bytes to tokens that the recorded run had at that moment."""
+    """Estimates tokens with the ratio of bytes to tokens that was recorded for each request."""
 
     def __init__(self, script: Script) -> None:
         super().__init__()
@@ -412,17 +412,17 @@ class RecordedTokens(TokenEstimator):
 
 
 class RecordedClock:
-    """Implements `strata.shared.clock.Clock`: stands still from request to request."""
+    """Implements `strata.shared.clock.Clock`: returns the time of the next recorded request."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
 
     def now(self) -> datetime:
-        """Returns when the next request of the recording was sent."""
+        """Returns when the next recorded request was sent."""
         return self._script.now
 
     def monotonic(self) -> float:
-        """Returns always the same."""
+        """Returns a constant."""
         return 0.0
 
 
@@ -433,7 +433,7 @@ class OutcomeSink:
         self._script = script
 
     async def emit(self, event: RunEvent) -> None:
-        """Takes an event."""
+        """Stores the outcome of a `RunFinished` event."""
         if isinstance(event, RunFinished):
             self._script.outcome = event.outcome
 

@@ -1,10 +1,9 @@
-"""Making a recording of a run that is over, from what is stored of it.
+"""Makes a recording of a finished run from stored data.
 
-What the events of a run do not have is read from the services as they are now. Of the system
-message the window has only the present text; earlier ones follow from it by the changes that the
-events note. Whether all this is what the run received is shown by replaying the recording: a
-request that comes out with the digest that was stored then is, to the last character, the one
-that was sent. What does not is left out, and a note says so.
+Data that the run's events do not hold is read from the current state of the services. The window
+has only the current system message; earlier ones are reconstructed from the changes in the events.
+Whether all this is what the run received is checked by a replay: a request with the stored digest
+equals the request that was sent. Parts with another digest are left out, and a note says so.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     read_system,
 )
-from strata.agent_loop.replay.evidence import Evidence, ModelCalled
+from strata.agent_loop.replay.evidence import Evidence, ModelCallEvidence
 from strata.agent_loop.replay.recording import (
     RecordedStep,
     Recording,
@@ -47,7 +46,7 @@ from strata.agent_loop.replay.recording import (
     SentRequest,
     ShownMemory,
 )
-from strata.agent_loop.replay.replaying import replay, with_requests
+from strata.agent_loop.replay.replay import replay, with_requests
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
@@ -55,7 +54,7 @@ from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
 _JSON_OBJECT = ResponseFormat(ResponseFormatType.JSON_OBJECT)
 _PAGE = 500
 _PAGES_BACK = 40
-# A step stores at most a reply, its returns and what asks the model to go on.
+# A step stores at most a reply, its returns and a heartbeat.
 _STEP_MESSAGES = 3
 
 
@@ -110,7 +109,7 @@ class Recorder:
                 turn,
                 attempts=evidence.attempts,
                 group_id=inputs[0].group_id,
-                # Only then nothing follows the inputs.
+                # Only such runs have no messages after the inputs.
                 record_only=not evidence.steps
                 and len(own) == len(inputs)
                 and evidence.end.stop_reason is StopReason.END_TURN,
@@ -135,12 +134,12 @@ class Recorder:
         turn = evidence.turn
         last = evidence.last_sequence
         if not last:
-            # Nothing but its inputs was stored, at some time before this moment.
+            # Only its inputs were stored; they are somewhere before the newest message.
             last = (await self._ports.recall.get_window(turn.conversation_id)).message_count
         until = last + _STEP_MESSAGES
         messages: list[Message] = []
         before = last
-        # Backwards, because only the ids of the inputs are known, not their sequences.
+        # Pages are read backwards, since the sequences of the inputs are not known.
         for _ in range(_PAGES_BACK):
             page = await self._range(turn.conversation_id, turn.agent_id, before - _PAGE, until)
             messages = [*page, *messages]
@@ -157,7 +156,7 @@ class Recorder:
         return await self._ports.recall.transcript(read)
 
     async def _system_texts(self, evidence: Evidence) -> dict[bytes, str]:
-        """Returns the system messages that are known, by digest: the present one and earlier."""
+        """Returns the current and earlier system messages, by digest."""
         window = await self._ports.recall.get_window(evidence.turn.conversation_id)
         text = window.messages[0].text
         known = {digest_of_text(text): text}
@@ -173,7 +172,7 @@ class Recorder:
         opening: RequestDigest | None,
         inputs: Sequence[Message],
     ) -> tuple[Message, ...]:
-        """Returns the window as the run found it."""
+        """Returns the window at the start of the run."""
         if first is None or opening is None:
             return ()
         turn, start = evidence.turn, inputs[0].sequence
@@ -197,10 +196,10 @@ class Recorder:
         return tuple(by_sequence[sequence] for sequence in wanted)
 
     async def _window_before_summary(self, evidence: Evidence, start: int) -> tuple[Message, ...]:
-        """Returns a window that was compacted before the first request of the run.
+        """Returns the window of a run that was compacted before the first request.
 
-        It began with the summary before, if there was one, and what was pinned; everything that
-        is younger than what that summary stands for was in it.
+        It held the previous summary, if any, all messages after those that this summary replaces,
+        and pinned messages.
         """
         turn, until = evidence.turn, start - 1
         messages: list[Message] = []
@@ -225,7 +224,7 @@ class Recorder:
     async def _models(self, agent: Agent) -> tuple[ModelSettings, ...]:
         handles = [agent.model.handle, *agent.model.fallback_models, agent.compaction.model]
         models = []
-        # An agent without a model of its own has the server's default, under its name.
+        # An empty handle stands for the server's default model, which gets its own handle.
         others = dict.fromkeys(handle for handle in handles[1:] if handle)
         for number, handle in enumerate(dict.fromkeys((handles[0], *others))):
             config = replace(agent.model, handle=handle, fallback_models=())
@@ -235,7 +234,7 @@ class Recorder:
                 bound = await self._ports.models.bind(config, agent.model_keys)
                 settings = bound.settings
             except ModelError:
-                # It is not configured any more; what the loop needs of it is the window.
+                # It is no longer configured; the loop needs only its context window.
                 settings = ModelSettings(handle, DEFAULT_ENDPOINT_TYPE, handle.partition("/")[2])
                 if config.context_window:
                     settings = replace(settings, context_window=config.context_window)
@@ -252,7 +251,7 @@ def build() -> str:
 
 
 def not_recordable(run_id: str, why: str) -> FailedPreconditionError:
-    """Returns the error for a run of which no recording can be made."""
+    """Returns the error for a run that cannot be recorded."""
     return FailedPreconditionError(
         f"The run cannot be recorded: {why}.",
         reason=Reason.RUN_NOT_RECORDABLE,
@@ -261,7 +260,7 @@ def not_recordable(run_id: str, why: str) -> FailedPreconditionError:
 
 
 def _check_tools(run_id: str, own: Sequence[Message]) -> None:
-    """Refuses a run that called the tool of its group: the members of then are not stored."""
+    """Refuses a run that called the tool of its group: the members at that time are not stored."""
     for message in own:
         request = message.approval_request
         for call in (*message.tool_calls, *(() if request is None else request.calls)):
@@ -275,7 +274,7 @@ def _refusals(evidence: Evidence, message_id: str) -> tuple[ModelErrorKind, ...]
     """Returns how requests of a step were refused before the last one was sent."""
     seen = [step for step in evidence.steps if step.message_id == message_id]
     if any(reason.startswith(NOT_AS_ASKED) for step in seen for reason in step.restarts):
-        # The reply that was refused is part of the last request, and it is not stored.
+        # The last request holds the refused reply, which is not stored.
         raise not_recordable(
             evidence.turn.run_id,
             f"in step {seen[0].number} the model was asked to correct its reply",
@@ -336,15 +335,15 @@ def _steps_of(evidence: Evidence, own: Sequence[Message]) -> list[RecordedStep]:
     return steps
 
 
-def _answered(evidence: Evidence, message_id: str) -> ModelCalled | None:
-    """Returns the request of a message that was answered, or else the last one of it."""
+def _answered(evidence: Evidence, message_id: str) -> ModelCallEvidence | None:
+    """Returns the answered request of a message, or else its last request."""
     calls = [call for call in evidence.calls if call.message_id == message_id and call.digest]
     answered = [call for call in calls if not call.lost] or calls
     return answered[-1] if answered else None
 
 
 def _first_digest(evidence: Evidence, first: RecordedStep | None) -> RequestDigest | None:
-    """Returns what the first request of the run was made of, whether or not it was answered."""
+    """Returns the digest of the first request of the run, answered or not."""
     if first is None:
         return None
     message_id = first.messages[0].id if first.messages else evidence.steps[-1].message_id
@@ -352,7 +351,7 @@ def _first_digest(evidence: Evidence, first: RecordedStep | None) -> RequestDige
     return next((call.digest for call in calls if call.digest is not None), None)
 
 
-def _sent(call: ModelCalled | None) -> SentRequest | None:
+def _sent(call: ModelCallEvidence | None) -> SentRequest | None:
     if call is None or call.digest is None:
         return None
     return SentRequest(call.digest, call.start_ms)
@@ -380,7 +379,7 @@ def _run_calls(evidence: Evidence, messages: Sequence[Message]) -> tuple[RunCall
 
 
 def _was_run(tool_return: ToolReturn) -> bool:
-    """Says whether a call came to the tools; what the loop itself refused is said by the system."""
+    """Says whether a call reached the tools; returns of the loop itself are labelled SYSTEM."""
     if tool_return.provenance is not Provenance.SYSTEM or tool_return.status is ToolStatus.UNKNOWN:
         return not tool_return.returned_by
     return NOT_RUN in tool_return.content
@@ -389,7 +388,7 @@ def _was_run(tool_return: ToolReturn) -> bool:
 def _with_memory(
     steps: Sequence[RecordedStep], systems: dict[bytes, str], base: str
 ) -> list[RecordedStep]:
-    """Fills in core memory as each request showed it."""
+    """Adds the memory section of each request to its step."""
     filled = []
     for step in steps:
         text = None if step.request is None else systems.get(step.request.digest.system)
@@ -411,7 +410,7 @@ def _system_as_found(digest: RequestDigest | None, systems: dict[bytes, str]) ->
     if digest is None:
         return next(iter(systems.values()))
     before = digest.system if digest.change is None else digest.change.before
-    # The nearest text that is known: the replay of the first request tells that it is not this.
+    # Otherwise the nearest known text; the replay of the first request reveals the difference.
     return systems.get(before) or systems.get(digest.system) or next(iter(systems.values()))
 
 
@@ -430,11 +429,11 @@ def _pairs(digest: RequestDigest) -> list[tuple[int, int]]:
 
 
 async def _with_response_format(recording: Recording) -> Recording:
-    """Returns a recording whose agent has the response format that the run had.
+    """Returns a recording whose agent has the response format of the run.
 
-    A message can ask for another format than its agent, and the agent may have been changed since.
-    Which one it was is not stored; the digest of the options of the first request tells whether it
-    was one of those that need no schema. If none fits, the agent keeps its own.
+    The format of the run is not stored: a message can ask for another format than its agent's, and
+    the agent may have changed since. The digest of the first request's options shows whether it
+    was the agent's format or one without a schema. If none matches, the agent keeps its own.
     """
     number = next((n for n, step in enumerate(recording.steps, 1) if step.request is not None), 0)
     if not number:
@@ -452,9 +451,9 @@ async def _with_response_format(recording: Recording) -> Recording:
 
 
 async def _verified(recording: Recording) -> Recording:
-    """Returns a recording with the requests that were sent, as far as a replay shows them."""
+    """Returns a recording with the requests that a replay could reproduce."""
     replayed = await replay(recording, compares=False)
-    # Digests of all that was shown in every step.
+    # In a thread, since it hashes all messages of every request.
     recording = await asyncio.to_thread(with_requests, recording, replayed.requests)
     notes = []
     if replayed.difference is not None:

@@ -1,4 +1,4 @@
-"""A recording: all that a run received through the ports of the loop, what it sent and stored."""
+"""A recording: all data that a run received through its ports, and what it sent and stored."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from strata.agent_loop.prompts.system_message import ArchivalStats
 FORMAT = "strata-run-recording"
 VERSION = 1
 MAX_RECORDING_BYTES = 64 * 1024 * 1024
-"""The largest recording that is made and read."""
+"""Most bytes of a recording."""
 
 
 @dataclass(frozen=True, slots=True)
-class AskedTurn:
-    """What a run was asked for, but for its inputs.
+class RecordedTurn:
+    """The request of a run, without its inputs.
 
     Attributes:
-        reads_transcript: It was a run of a memory agent.
+        reads_transcript: It is a run of a memory agent.
         accept_time: When it was accepted.
         attempts: Number of its dispatches.
     """
@@ -52,11 +52,11 @@ class AskedTurn:
 
 @dataclass(frozen=True, slots=True)
 class RequestText:
-    """A request in canonical JSON; a part is None if it is not known.
+    """A request in canonical JSON; unknown parts are None.
 
     Attributes:
         system: The text of the system message.
-        options: Tools and everything else but the messages.
+        options: Tools and all other options.
         messages: The messages after the system message.
     """
 
@@ -71,7 +71,7 @@ class RequestText:
         return cls(request.messages[0].text, options_json(request), shown)
 
     def matching(self, digest: RequestDigest) -> RequestText:
-        """Returns the parts that a digest names, None in place of others."""
+        """Returns the parts that match a digest; the others become None."""
         system, options, messages = self.system, self.options, self.messages
         if system is not None and digest_of_text(system) != digest.system:
             system = None
@@ -84,12 +84,12 @@ class RequestText:
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A request as it was sent.
+    """A request that was sent.
 
     Attributes:
-        digest: Names exactly what was sent.
-        start_ms: When, in milliseconds from the acceptance of the run.
-        text: What is known of its text.
+        digest: Identifies its exact content.
+        start_ms: When it was sent, in milliseconds from the acceptance of the run.
+        text: The known parts of its text.
     """
 
     digest: RequestDigest
@@ -127,9 +127,9 @@ class RecordedStep:
         model: Handle of the model that was asked; empty if none was.
         request: The last request, which was answered; None if no model was asked.
         memory: Core memory as the request showed it.
-        summaries: Summaries that took the place of older messages before the request.
-        summary_usage: Tokens of the models that wrote them.
-        messages: What was stored; empty if the step failed.
+        summaries: Summaries that replaced older messages before the request.
+        summary_usage: Tokens of the model calls that wrote them.
+        messages: Stored messages; empty if the step failed.
         calls: The calls that were run.
         refusals: How the provider refused requests of the step before the last one.
     """
@@ -150,8 +150,8 @@ class RecordedEnd:
     """How the run ended.
 
     Attributes:
-        reason: Name of the error; empty for none.
-        message: The error in words.
+        reason: Reason of the error; empty for none.
+        message: Error text.
     """
 
     stop_reason: StopReason
@@ -163,17 +163,17 @@ class RecordedEnd:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording; see `RunRecording` of the contract.
+    """A recording; see `RunRecording` in the protos.
 
     Attributes:
         models: The models that may be asked, the agent's own first, without keys and addresses.
-        window: The window as the run found it, without the system message and the inputs.
-        system: The system message as the run found it.
-        message_count: Messages of the conversation that were stored when the run had begun.
-        metadata_stale: The counts in the system message were known to be old.
+        window: The window at the start of the run, without the system message and the inputs.
+        system: The system message at the start of the run.
+        message_count: Number of stored messages of the conversation when the run had begun.
+        metadata_stale: The counts in the system message were outdated.
     """
 
-    turn: AskedTurn
+    turn: RecordedTurn
     agent: Agent
     models: tuple[ModelSettings, ...]
     tools: ToolSet

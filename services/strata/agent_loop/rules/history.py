@@ -1,4 +1,4 @@
-"""The calls of a run so far, read from its messages: nothing of them lives only in memory."""
+"""Derives the call history of a run from its stored messages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Called:
     """A call that was run.
 
     Attributes:
-        name: The tool.
-        output: What it returned, a JSON value.
+        name: Name of the tool.
+        output: The returned JSON value.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Called:
 
 
 def calls_of(messages: Iterable[Message]) -> list[Called]:
-    """Returns the calls that messages tell of, each once, in the order of the replies."""
+    """Returns the calls that have returns in the messages, in the order of the replies."""
     return [
         call
         for message in messages
@@ -35,10 +35,10 @@ def calls_of(messages: Iterable[Message]) -> list[Called]:
 
 
 def made_by(tool_return: ToolReturn) -> list[Called]:
-    """Returns the calls that a return tells of: the one that it answers, then those of its code.
+    """Returns the calls recorded in a return: the call that it answers, then those of its code.
 
-    What a nested call returned is not known any more; no rule that looks at it lets a tool be
-    called from code.
+    The outputs of nested calls are not stored. No rule needs them: tools whose output matters to a
+    rule cannot be called from code.
     """
     if not was_run(tool_return):
         return []
@@ -49,7 +49,7 @@ def made_by(tool_return: ToolReturn) -> list[Called]:
 def was_run(tool_return: ToolReturn) -> bool:
     """Says whether a tool was called, or may have been.
 
-    What was refused never came to a tool. A lost outcome counts: the call may have had its effect.
+    Refused calls never reached the tool. An unknown outcome counts as called.
     """
     refused = (
         tool_return.provenance is Provenance.SYSTEM and tool_return.status is ToolStatus.FAILED
@@ -60,8 +60,7 @@ def was_run(tool_return: ToolReturn) -> bool:
 def called_by(tool_return: ToolReturn) -> Called:
     """Returns the call that a return answers.
 
-    The model is shown a return packed as JSON (docs/wire-format.md#tool-returns); a rule looks at
-    the value in it.
+    Returns are packed as JSON for the model; the output is the value in it.
     """
     try:
         body = parse_json(tool_return.content, max_depth=PACKED_JSON_DEPTH)

@@ -1,4 +1,4 @@
-"""Whether what a tool returned is an output that a conditional rule names."""
+"""Matches the output of a tool with the keys of a conditional rule."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_READ = 100_000
 
 
 def mapped_tool(mapping: Mapping[str, str], output: Any) -> str | None:
-    """Returns the tool that a mapping names for an output; None if it names none.
+    """Returns the tool to which a mapping maps an output; None if no key matches.
 
-    The same text wins. Otherwise a key means an output if both are the same value: tools return
-    JSON values, and the text of one ("true", "3", '{"a": 1}') may be written in several ways.
+    A key with the same text wins. Otherwise a key matches if it is the same JSON value, since the
+    text of a value ("true", "3", '{"a": 1}') can be written in several ways.
     """
     if isinstance(output, str) and output in mapping:
         return mapping[output]
@@ -28,7 +28,7 @@ def mapped_tool(mapping: Mapping[str, str], output: Any) -> str | None:
 
 
 def _readings(value: Any) -> Iterator[Any]:
-    """The value, and if it is a text that stands for a JSON value, that one."""
+    """Yields the value and, if it is the text of a JSON value, the parsed value."""
     if not isinstance(value, str):
         yield value
         return
@@ -44,7 +44,7 @@ def _readings(value: Any) -> Iterator[Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equality in which true is not 1, as in JSON."""
+    """Compares JSON values; unlike in Python, true does not equal 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):

@@ -1,4 +1,4 @@
-"""Arguments that rules give a tool: they override the model's."""
+"""Arguments that rules prefill for a tool. They override the model's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from strata.shared.json_text import JsonTextError, parse_json
 def merged(
     arguments: str, prefilled: Sequence[Prefilled], parameters: Mapping[str, Any]
 ) -> tuple[str, str | None]:
-    """Returns the arguments of a call with those that rules give, and what is wrong with them.
+    """Merges prefilled arguments into those of a call; returns them and an error text, if any.
 
     Args:
-        arguments: What the model wrote; a JSON object, or nothing.
-        prefilled: What rules give, in the order in which it applies.
+        arguments: The model's arguments: a JSON object, or empty.
+        prefilled: The prefilled arguments, in the order in which they apply.
         parameters: JSON schema of the tool's arguments.
     """
     if not prefilled:
@@ -33,7 +33,7 @@ def merged(
 
 
 def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
-    """Says what is wrong with prefilled arguments: type, enum, const, anyOf and oneOf are checked.
+    """Returns what is wrong with prefilled arguments: unknown names, wrong types or values.
 
     Args:
         arguments: A JSON object, as text.
@@ -44,7 +44,7 @@ def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
     except JsonTextError as error:
         return [f"they are not valid JSON ({error})"]
     if not isinstance(values, dict):
-        return ["they are no JSON object"]
+        return ["they are not a JSON object"]
     known = parameters.get("properties", {})
     problems = []
     for name, value in values.items():
@@ -56,7 +56,7 @@ def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """Says whether a value keeps the type, enum, const, anyOf and oneOf of a schema."""
+    """Says whether a value satisfies type, enum, const, anyOf and oneOf of a schema."""
     if not isinstance(schema, Mapping):
         return schema is not False
     kinds = schema.get("type", [])

@@ -1,7 +1,4 @@
-"""The beginnings of refusals, by which a later dispatch recognises calls that were not run.
-
-The texts are those of docs/wire-format.md#refused-calls.
-"""
+"""First words of the returns of refused calls, by which later dispatches recognise them."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ NOT_JSON = "The arguments are not valid JSON"
 TOO_DEEP = "The arguments are nested deeper"
 NOT_AN_OBJECT = "The arguments must be a JSON object"
 INVALID_PREFILLED = "Invalid prefilled tool arguments from tool rules"
-"""For arguments that a rule has wrong."""
+"""For invalid arguments in a rule."""
 NOT_RUN = "The tool could not be run:"
 NOT_APPROVED = "The call needs the approval of a person"
 BY_CLIENT = "The call is made by the client"
-"""For calls of the client's tools that it was not asked for, or has not made."""
+"""For calls of client tools that the client was not asked for, or did not make."""
 DENIED = "Error: request to call tool denied."
-"""For calls that a person, or the deadline, has denied."""
+"""For calls that were denied by a person or at the deadline."""
 NOT_STARTED_WITH = "The call was not started:"
-"""For calls that waited together with such calls."""
+"""For calls that waited for the decision about other calls of their reply."""
 
 _ALL = (
     CONSTRAINT,
@@ -38,5 +35,5 @@ _ALL = (
 
 
 def is_refusal(text: object) -> bool:
-    """Says whether a text of the system refuses a call."""
+    """Says whether a return written by the system refuses a call."""
     return isinstance(text, str) and text.startswith(_ALL)

@@ -1,6 +1,6 @@
-"""Detects that a run repeats itself: the same calls, with the same arguments and the same results.
+"""Detects that a run repeats itself: the same calls with the same arguments and results.
 
-Read from the run's stored messages, so that another process that takes the run over counts alike.
+Steps are read from stored messages, so that a process that takes over the run counts the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strata.agent_loop.rules.history import called_by
 from strata.shared.json_text import JsonTextError, parse_json
 
 REPETITIONS_NOTED = 3
-"""Equal steps in a row after which the model is told that it repeats itself."""
+"""Equal steps in a row after which the model gets a note."""
 REPETITIONS_ENDED = 5
 """Equal steps in a row after which the run ends."""
 LONGEST_CYCLE = 3
@@ -24,7 +24,7 @@ LONGEST_CYCLE = 3
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One call and its result, without what differs from call to call (id and time)."""
+    """One call and its result, without id and time, which always differ."""
 
     name: str
     arguments: str
@@ -38,7 +38,7 @@ StepTrace: TypeAlias = tuple[Exchange, ...]
 
 
 def traces_of(messages: Iterable[Message]) -> list[StepTrace]:
-    """Returns the trace of each step that messages tell of, in order."""
+    """Returns the trace of each step in the messages, in order."""
     traces: list[StepTrace] = []
     arguments: dict[str, str] = {}
     for message in messages:
@@ -51,9 +51,9 @@ def traces_of(messages: Iterable[Message]) -> list[StepTrace]:
 
 
 def repetitions(traces: Sequence[object]) -> int:
-    """Returns how often the last steps were made in a row with the same result; 1 for once.
+    """Returns how often the last step or cycle of steps occurred in a row; 1 if it is new.
 
-    A cycle of up to `LONGEST_CYCLE` steps counts as one.
+    Cycles have up to `LONGEST_CYCLE` steps.
     """
     return max((_repeats(traces, length) for length in range(1, LONGEST_CYCLE + 1)), default=0)
 
@@ -79,7 +79,7 @@ def _exchange(part: ToolReturn, arguments: dict[str, str]) -> Exchange:
 
 
 def _canonical(arguments: str) -> str:
-    """Arguments in a form that is the same however the model orders and spaces them."""
+    """Returns arguments in a form that does not depend on order and spacing."""
     try:
         return json.dumps(parse_json(arguments or "{}"), sort_keys=True)
     except JsonTextError:

@@ -1,13 +1,13 @@
-"""What the rules of an agent allow after the calls of a run so far (decision 0074).
+"""Evaluates tool rules: which tools may be called after the calls of a run so far.
 
-The solver holds no state: every answer follows from the rules and a history, so that a run that
-is resumed elsewhere comes to the same answers. In order:
+The solver has no state: every result depends only on the rules and a history, so that a resumed
+run gets the same results. Rules apply in this order:
 
 1. Before the first call only the tools of ``run_first`` rules may be called, if there are any.
-2. Then what every ``constrain_child_tools``, ``parent_last_tool``, ``conditional`` and
-   ``max_count_per_step`` rule leaves.
-3. ``exit_loop``, ``continue_loop``, ``required_before_exit`` and ``requires_approval`` take no
-   tool away; the loop asks `ends`, `missing` and `gates`.
+2. Later each ``constrain_child_tools``, ``parent_last_tool``, ``conditional`` and
+   ``max_count_per_step`` rule may exclude tools.
+3. ``exit_loop``, ``continue_loop``, ``required_before_exit`` and ``requires_approval`` exclude no
+   tool; the loop calls `ends`, `continues`, `missing` and `gates`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ORDERING = _FORCING | {ToolRuleType.RUN_FIRST}
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """Arguments that rules give a tool.
+    """Arguments that a rule prefills for a tool.
 
     Attributes:
         arguments: A JSON object, as text.
-        source: The rule, in words for a person.
+        source: The rule, for error messages.
     """
 
     arguments: str
@@ -49,9 +49,9 @@ class Allowance:
     """What may be called next.
 
     Attributes:
-        names: Tools, in the order in which they are offered.
+        names: Names of the tools, in the order in which they are offered.
         forced: One of them must be called.
-        prefilled: Arguments by tool, in the order in which they apply.
+        prefilled: Prefilled arguments by tool, in the order in which they apply.
     """
 
     names: tuple[str, ...]
@@ -60,7 +60,7 @@ class Allowance:
 
 
 class ToolRulesSolver:
-    """Answers what rules allow.
+    """Evaluates tool rules.
 
     Args:
         rules: The rules in force.
@@ -71,16 +71,16 @@ class ToolRulesSolver:
 
     @property
     def orders(self) -> bool:
-        """Whether a rule looks at which call came before, so that calls must run in turn."""
+        """Whether a rule depends on the order of calls, so that calls must run in turn."""
         return any(rule.type in _ORDERING for rule in self._rules)
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether a rule looks at what a tool returned."""
+        """Whether a rule depends on the output of a tool."""
         return bool(self._of(ToolRuleType.CONDITIONAL))
 
     def allowed(self, history: Sequence[Called], available: Sequence[str]) -> Allowance:
-        """Returns what may be called after some calls.
+        """Returns the tools that may be called next.
 
         Args:
             history: The calls of the run so far, oldest first.
@@ -103,27 +103,28 @@ class ToolRulesSolver:
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.EXIT_LOOP))
 
     def continues(self, name: str) -> bool:
-        """Says whether the run goes on after a call of the tool (``continue_loop``)."""
+        """Says whether the run continues after a call of the tool (``continue_loop``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.CONTINUE_LOOP))
 
     def restricts_next(self, history: Sequence[Called]) -> bool:
-        """Says whether the last call names the tools of which one must follow.
+        """Says whether one of certain tools must follow the last call.
 
-        That is a ``constrain_child_tools`` rule about it, or a ``conditional`` one for its output.
+        This is so if a ``constrain_child_tools`` rule applies to it, or a ``conditional`` rule to
+        its output.
         """
         kinds = (ToolRuleType.CONSTRAIN_CHILD_TOOLS, ToolRuleType.CONDITIONAL)
         return any(rule.type in kinds and _forces(rule, history) for rule in self._rules)
 
     def branches(self, name: str) -> bool:
-        """Says whether what the tool returns decides what may follow (``conditional``)."""
+        """Says whether the tool's output decides which tool may follow (``conditional``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.CONDITIONAL))
 
     def gates(self, name: str, *, tainted: bool) -> bool:
-        """Says whether calls of the tool wait for a person (``requires_approval``).
+        """Says whether calls of the tool need approval (``requires_approval``).
 
         Args:
-            name: The tool.
-            tainted: Whether the model has text of strangers before it.
+            name: Name of the tool.
+            tainted: Whether the context holds untrusted content.
         """
         return any(rule.tool_name == name for rule in self._gating(tainted=tainted))
 
@@ -133,9 +134,9 @@ class ToolRulesSolver:
         return [rule.timeout_s for rule in gates if rule.tool_name in names and rule.timeout_s]
 
     def approves_by_default(self, names: Collection[str], *, tainted: bool) -> bool:
-        """Says whether calls of these tools are approved if nobody decides about them.
+        """Says whether calls of these tools are approved by default.
 
-        Each needs a rule that says so, and none of the rules that gate it may say otherwise.
+        For each tool, at least one rule must approve by default, and none may deny by default.
         """
         gates = self._gating(tainted=tainted)
         decisions = [(rule.tool_name, rule.default_approve) for rule in gates]
@@ -146,19 +147,19 @@ class ToolRulesSolver:
         return [rule for rule in gates if tainted or not rule.when_tainted]
 
     def missing(self, history: Sequence[Called], available: Collection[str]) -> list[str]:
-        """Returns tools that must have been called before the run ends and were not.
+        """Returns the tools of ``required_before_exit`` rules that were not called yet.
 
-        Tools that the agent does not have are none of them: nobody could call those.
+        Tools that the agent does not have are left out, since they cannot be called.
         """
         done = {call.name for call in history}
         wanted = (rule.tool_name for rule in self._of(ToolRuleType.REQUIRED_BEFORE_EXIT))
         return [n for n in dict.fromkeys(wanted) if n in available and n not in done]
 
     def hints(self, name: str, history: Sequence[Called]) -> list[str]:
-        """Returns the sentences of rules that a refused call may have broken.
+        """Returns the sentences of rules that a refused call may have violated.
 
-        These are the rules about the tool, those about the tool that was called before, and
-        those that let it be called only after another one.
+        These are rules for the tool, rules for the tool that was called before it, and
+        ``parent_last_tool`` rules that have it as a child.
         """
         last = history[-1].name if history else None
         concerned = (
@@ -209,7 +210,7 @@ def _is_last(rule: ToolRule, history: Sequence[Called]) -> bool:
 
 
 def _left_by(rule: ToolRule, history: Sequence[Called]) -> Callable[[str], bool]:
-    """Returns the predicate of the names that a rule leaves."""
+    """Returns a predicate that is true for the names of tools that a rule allows."""
     match rule.type:
         case ToolRuleType.CONSTRAIN_CHILD_TOOLS if _is_last(rule, history):
             return set(rule.children).__contains__

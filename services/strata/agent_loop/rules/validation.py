@@ -1,4 +1,4 @@
-"""What is wrong with rules, found when an agent is given them and not when it is running."""
+"""Validates tool rules when an agent is created or changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITH_ARGUMENTS = frozenset({ToolRuleType.CONSTRAIN_CHILD_TOOLS, ToolRuleType.RU
 
 
 def shape_violations(field: str, rules: Sequence[ToolRule]) -> list[FieldViolation]:
-    """Says which rules are incomplete, or have a setting that rules of their type ignore."""
+    """Returns violations of rules that are incomplete or have fields that their type ignores."""
     if len(rules) > MAX_RULES:
         return [FieldViolation(field, f"has {len(rules)} rules, at most {MAX_RULES}")]
     violations = [
@@ -40,13 +40,13 @@ def shape_violations(field: str, rules: Sequence[ToolRule]) -> list[FieldViolati
 def tool_violations(
     field: str, rules: Sequence[ToolRule], toolset: ToolSet, own: Sequence[str]
 ) -> list[FieldViolation]:
-    """Says which rules do not go with the tools of their agent.
+    """Returns violations of rules that do not match the tools of their agent.
 
     Args:
-        field: Where the rules stand in the request.
-        rules: The rules, whose shape is right.
-        toolset: What the agent may ever be offered: its tools, and those that folders bring.
-        own: Names of its tools.
+        field: The field of the request that holds the rules.
+        rules: Rules without `shape_violations`.
+        toolset: All tools that the agent may be offered: its own and those that folders add.
+        own: Names of its own tools.
     """
     violations = [
         FieldViolation(f"{field}[{index}].{part}", text)
@@ -104,7 +104,8 @@ def _count_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
             yield "timeout_s", f"must be between 0 (the default) and {MAX_TIMEOUT_S}"
         if rule.default_approve and rule.when_tainted:
             text = (
-                "must not be APPROVE with when_tainted: a person decides what strangers may lead to"
+                "must not be APPROVE with when_tainted: a person must decide after untrusted"
+                " content"
             )
             yield "default_decision", text
         return

@@ -21,12 +21,12 @@ Context = Any
 
 
 class ModelServicer(pb_grpc.ModelServiceServicer):
-    """Lists models and keeps keys; no answer ever holds one.
+    """Lists models and stores model keys; keys are never returned.
 
     Args:
         provider: The models.
-        keyring: Seals keys.
-        keys: Where they are kept.
+        keyring: Encrypts keys.
+        keys: Stores the encrypted keys.
     """
 
     def __init__(self, provider: ModelProvider, keyring: Keyring, keys: ModelKeyStore) -> None:
@@ -37,7 +37,7 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        """Lists the models of the configured endpoints, with the endpoints that do not answer."""
+        """Lists the models of the configured endpoints, and the endpoints that do not answer."""
         keys = await self._keys.of_project()
         listed = await self._provider.list_models(keys)
         default = await self._provider.default_handle(keys)
@@ -57,7 +57,7 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
     async def ProbeModel(
         self, request: pb.ProbeModelRequest, context: Context
     ) -> pb.ProbeModelResponse:
-        """Asks a model and its server what can be known of it."""
+        """Probes a model and its server."""
         keys = await self._keys.of_project()
         findings, problems = await self._provider.probe(
             request.handle, keys, ask=not request.skip_requests
@@ -87,7 +87,7 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         known = endpoint is not None
         if key and known:
             await self._keys.put(self._keyring.seal(provider, agent_id, key))
-        # A key that is left of an endpoint which is gone can still be deleted.
+        # The key of an endpoint that is no longer configured can still be deleted.
         elif key or not (await self._keys.delete(provider, agent_id) or known):
             raise _not_configured(provider, self._provider.registry)
         return pb.PutModelKeyResponse()
@@ -104,7 +104,7 @@ def _not_configured(provider: str, registry: ModelRegistry) -> FailedPreconditio
 
 def _models(answer: EndpointModels, endpoint: ModelEndpoint, default: str) -> list[pb.Model]:
     windows = {model.model: model.context_window for model in answer.models}
-    # A model that is configured by name is there even while its endpoint is silent.
+    # Models that are configured by name are listed even if their endpoint does not answer.
     names = dict.fromkeys((*endpoint.models, *windows))
     if default.startswith(f"{endpoint.name}/"):
         names.setdefault(default.partition("/")[2])

@@ -1,4 +1,4 @@
-"""TurnService: runs a turn in a task of its own and streams its events."""
+"""TurnService: runs each turn in its own task and streams its events."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _log = get_logger(__name__)
 
 
 class EventQueue:
-    """Implements `loop.ports.EventSink`: hands events from the turn to the stream.
+    """Implements `loop.ports.EventSink`: passes events from the turn to the stream.
 
-    A turn that is far ahead of its reader waits. Once the reader is gone nothing waits any
-    more, so that a cancelled turn can finish what it must.
+    A turn that is far ahead of its reader waits. After the reader has gone events are dropped, so
+    that the turn can finish its cleanup.
     """
 
     def __init__(self, ahead: int = _EVENTS_AHEAD) -> None:
@@ -45,24 +45,24 @@ class EventQueue:
         self._open = True
 
     async def emit(self, event: RunEvent) -> None:
-        """Hands an event on."""
+        """Adds an event; waits while the queue is full."""
         if self._open:
             await self._queue.put(event)
 
     def end(self) -> None:
-        """Says that no event follows."""
-        # A reader that waits for more is woken; a full queue has a reader on its way.
+        """Marks the end of the events."""
+        # Wakes a waiting reader; if the queue is full, no reader is waiting.
         if not self._queue.full():
             self._queue.put_nowait(None)
 
     def abandon(self) -> None:
-        """Says that nobody reads any more."""
+        """Drops all events: the reader has gone."""
         self._open = False
         while not self._queue.empty():
             self._queue.get_nowait()
 
     async def next(self, turn: asyncio.Task[None]) -> RunEvent | None:
-        """Returns the next event; None when the turn is over and all were read."""
+        """Returns the next event; None when the turn is over and all events were read."""
         if turn.done() and self._queue.empty():
             return None
         return await self._queue.get()
@@ -70,11 +70,11 @@ class EventQueue:
 
 @dataclass(frozen=True, slots=True)
 class DetachTerms:
-    """How turns without a caller are finished; times in seconds.
+    """Time limits for finishing turns without a caller, in seconds.
 
     Attributes:
-        finish_s: Longest time for the step under way.
-        mark_s: For how long a mark in the journal makes the next attempt wait.
+        finish_s: Longest time for finishing the current step.
+        mark_s: Life time of the journal mark that makes the next attempt wait.
     """
 
     finish_s: float = 60.0
@@ -82,15 +82,15 @@ class DetachTerms:
 
 
 class DetachedTurns:
-    """Turns whose stream to the gateway broke.
+    """Finishes the current step of turns whose stream to the gateway broke.
 
-    The gateway may have died; that is no reason to lose a reply that is paid for, or the outcome
-    of a tool that runs. So the step under way is finished, and a mark in the journal makes the
-    next attempt wait for it. The mark is renewed and runs out by itself.
+    If the gateway died, the reply (which the provider charged for) and the results of running tools
+    are still stored. A mark in the journal makes the next attempt wait for it. The mark is renewed
+    while the step runs, and expires if this process dies.
 
     Args:
-        journal: Where the marks are.
-        terms: Times.
+        journal: Stores the marks.
+        terms: Time limits.
     """
 
     def __init__(self, journal: Journal, terms: DetachTerms) -> None:
@@ -100,13 +100,13 @@ class DetachedTurns:
         self._closing = False
 
     def adopt(self, turn: asyncio.Task[None], key: JournalKey) -> None:
-        """Takes over a turn that is under way."""
+        """Takes over a running turn."""
         task = asyncio.create_task(self._finish(turn, key), name=f"detached {key.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Cuts all of them off; what is known of their calls goes into the ledger."""
+        """Cancels all turns; known results of their calls are journalled."""
         self._closing = True
         for task in tuple(self._tasks):
             task.cancel()
@@ -114,7 +114,7 @@ class DetachedTurns:
 
     async def _finish(self, turn: asyncio.Task[None], key: JournalKey) -> None:
         until = asyncio.get_running_loop().time() + self._terms.finish_s
-        # The deadline is that of a call that is over.
+        # The call that set the deadline is over.
         with context.use(replace(context.current(), deadline=None)):
             try:
                 while not turn.done() and asyncio.get_running_loop().time() < until:
@@ -133,7 +133,7 @@ class DetachedTurns:
             async with asyncio.timeout(self._terms.mark_s / 2):
                 await self._journal.mark_finishing(key, seconds)
         except AbortedError:
-            # The next attempt did not wait: nothing that this one finishes can be stored.
+            # The next attempt did not wait: this one can store nothing any more.
             turn.cancel()
         except (StrataError, TimeoutError) as error:
             _log.warning("turn without a caller not marked", run_id=key.run_id, error=repr(error))
@@ -143,9 +143,9 @@ class TurnServicer(pb_grpc.TurnServiceServicer):
     """Runs turns.
 
     Args:
-        ports: What turns are wired to.
-        groups: Knows who holds the conversation of a swarm.
-        terms: How turns are finished whose caller is gone.
+        ports: The services, stores and models that turns use.
+        groups: Stores which agent holds the conversation of a swarm.
+        terms: Time limits for turns whose caller has gone.
     """
 
     def __init__(self, ports: Ports, groups: GroupStore, terms: DetachTerms | None = None) -> None:
@@ -154,20 +154,20 @@ class TurnServicer(pb_grpc.TurnServiceServicer):
         self._detached = DetachedTurns(ports.journal, terms or DetachTerms())
 
     async def close(self) -> None:
-        """Cuts off the turns that go on without a caller."""
+        """Cancels the turns that run without a caller."""
         await self._detached.close()
 
     async def BeginGroupRun(
         self, request: pb.BeginGroupRunRequest, _context: Context
     ) -> pb.BeginGroupRunResponse:
-        """Returns who holds the conversation of a swarm when a run begins."""
+        """Returns the agent that holds the conversation of a swarm when a run begins."""
         check_id(request.group_id, "group", field="group_id")
         check_id(request.run_id, "run", field="run_id")
         holder = await self._groups.begin_run(request.group_id, request.run_id)
         return pb.BeginGroupRunResponse(holder_agent_id=holder)
 
     async def HandOver(self, request: pb.HandOverRequest, _context: Context) -> pb.HandOverResponse:
-        """Stores that a member of a swarm was handed the conversation."""
+        """Stores that the conversation of a swarm was handed over to a member."""
         check_id(request.group_id, "group", field="group_id")
         check_id(request.run_id, "run", field="run_id")
         check_id(request.holder_agent_id, "agent", field="holder_agent_id")
@@ -197,7 +197,7 @@ class TurnServicer(pb_grpc.TurnServiceServicer):
             listening.cancel()
             if turn.done():
                 if not turn.cancelled():
-                    # Read, so that the loop does not complain of an error that nobody took.
+                    # Retrieved, so that asyncio does not log an unretrieved exception.
                     turn.exception()
             else:
                 control.detached = True
@@ -212,7 +212,7 @@ class TurnServicer(pb_grpc.TurnServiceServicer):
         async for request in request_iterator:
             reader.take(request)
         recording = await Recorder(self._ports).record(reader.evidence)
-        # Up to 64 MiB: seconds in which no other run of this process would go on.
+        # In a thread: up to 64 MiB would block the event loop for seconds.
         data = await asyncio.to_thread(recording_to_json, recording)
         if len(data) > MAX_RECORDING_BYTES:
             raise not_recordable(

@@ -1,4 +1,4 @@
-"""Agents, conversations, model keys, the journal and the ledger in PostgreSQL."""
+"""PostgreSQL stores: agents, conversations, groups, model keys and the step journal."""
 
 from strata.agent_loop.store.agents import PostgresAgentStore
 from strata.agent_loop.store.housekeeping import Housekeeping

@@ -198,7 +198,7 @@ _CONVERSATIONS = text(
 
 
 class LostRaceError(Exception):
-    """Another transaction with the same request id was first."""
+    """Another transaction with the same request id committed first."""
 
 
 class PostgresAgentStore:
@@ -208,7 +208,7 @@ class PostgresAgentStore:
         self._database = database
 
     async def insert(self, agent: Agent, request: RequestKey) -> StoredAgent:
-        """Notes that an agent is being created."""
+        """Stores an agent in creation."""
         try:
             return await self._insert(agent, request)
         except LostRaceError:
@@ -247,19 +247,19 @@ class PostgresAgentStore:
         return None if row is None else to_stored(row)
 
     async def renew_creation(self, agent: Agent) -> Agent | None:
-        """Gives an agent in creation the settings of another call that goes on with it."""
+        """Gives an agent in creation the settings of a call that continues the creation."""
         async with self._database.transaction() as connection:
             row = await _one(connection, _RENEW, taken=agent.name, **agent_parameters(agent))
         return None if row is None else to_agent(row)
 
     async def abandon_creation(self, agent_id: str, revision: int) -> bool:
-        """Hides an agent in creation for good, unless another call goes on with it."""
+        """Hides an agent in creation permanently, unless another call continues the creation."""
         async with self._database.transaction() as connection:
             row = await _one(connection, _ABANDON, id=agent_id, revision=revision)
         return row is not None
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
-        """Returns the active agent of a conversation, with the model keys that are for it."""
+        """Returns the active agent of a conversation, with its model keys."""
         async with self._database.transaction(read_only=True) as connection:
             row = await _one(connection, _LOAD, id=agent_id, conversation=conversation_id)
         if row is None:
@@ -290,7 +290,7 @@ class PostgresAgentStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answered = await seen(connection, request)
+            answered = await find_answer(connection, request)
         return to_agent(answered) if answered is not None else None
 
     async def update(self, patch: AgentPatch, request: RequestKey) -> Agent:
@@ -301,7 +301,7 @@ class PostgresAgentStore:
             return await self._update(patch, request)
 
     async def begin_deletion(self, agent_id: str) -> Sequence[str]:
-        """Hides an agent for good, and its memory agent."""
+        """Hides an agent and its memory agent permanently."""
         async with self._database.transaction() as connection:
             rows = await _all(connection, _HIDE, id=agent_id)
             for row in rows:
@@ -328,7 +328,7 @@ class PostgresAgentStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answered = await seen(connection, request)
+            answered = await find_answer(connection, request)
         return to_conversation(answered) if answered is not None else None
 
     async def insert_conversation(
@@ -369,7 +369,7 @@ class PostgresAgentStore:
                 payload_hash=request.payload_hash,
                 conversation=agent.default_conversation_id,
             )
-        # Without a row, the request that this one repeats was committed a moment ago.
+        # Without a row, the original of this repetition was committed a moment ago.
         if row is None:
             raise LostRaceError
         stored = to_stored(row)
@@ -379,9 +379,9 @@ class PostgresAgentStore:
 
     async def _update(self, patch: AgentPatch, request: RequestKey) -> Agent:
         async with self._database.transaction() as connection:
-            # Locked first: of two copies of a request the second then sees the first one's answer.
+            # Locked first, so that the second of two equal requests finds the answer of the first.
             row = await _one(connection, _LOCK, id=patch.agent_id)
-            if request.id and (answered := await seen(connection, request)) is not None:
+            if request.id and (answered := await find_answer(connection, request)) is not None:
                 return to_agent(answered)
             if row is None:
                 raise agent_not_found(patch.agent_id)
@@ -398,14 +398,14 @@ class PostgresAgentStore:
             )
             assert row is not None
             if request.id:
-                await note(connection, request, row)
+                await keep_answer(connection, request, row)
             return to_agent(row)
 
     async def _insert_conversation(
         self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         async with self._database.transaction() as connection:
-            if request.id and (answered := await seen(connection, request)) is not None:
+            if request.id and (answered := await find_answer(connection, request)) is not None:
                 return to_conversation(answered)
             row = await _one(
                 connection,
@@ -418,7 +418,7 @@ class PostgresAgentStore:
             if row is None:
                 raise agent_not_found(conversation.agent_id)
             if request.id:
-                await note(connection, request, row)
+                await keep_answer(connection, request, row)
             return to_conversation(row)
 
 
@@ -428,7 +428,7 @@ async def _activate_memory_agent(connection: AsyncConnection, agent_id: str) -> 
 
 
 async def _settle_memory_agent(connection: AsyncConnection, before: Agent, changed: Agent) -> Agent:
-    """Returns the changed agent with the memory agent that it has from now on."""
+    """Activates or hides the memory agent that a change sets; returns the agent with it."""
     had, wanted = before.memory_agent_id, changed.memory_agent_id
     if wanted == had:
         return changed
@@ -480,8 +480,8 @@ async def _all(
     return [dict(row) for row in result.mappings()]
 
 
-async def seen(connection: AsyncConnection, request: RequestKey) -> Mapping[str, Any] | None:
-    """Returns the answer that an earlier request with this id got; None if there is none.
+async def find_answer(connection: AsyncConnection, request: RequestKey) -> Mapping[str, Any] | None:
+    """Returns the stored answer to a request with this id; None if there is none.
 
     Raises:
         AlreadyExistsError: It asked for something else (``REQUEST_ID_REUSED``).
@@ -494,8 +494,10 @@ async def seen(connection: AsyncConnection, request: RequestKey) -> Mapping[str,
     return read_answer(row["answer"])
 
 
-async def note(connection: AsyncConnection, request: RequestKey, row: Mapping[str, Any]) -> None:
-    """Keeps the answer to a request.
+async def keep_answer(
+    connection: AsyncConnection, request: RequestKey, row: Mapping[str, Any]
+) -> None:
+    """Stores the answer to a request, for its repetitions.
 
     Raises:
         LostRaceError: Another transaction with this request id was first.
@@ -525,14 +527,14 @@ def _conversation_not_found(message: str, conversation_id: str) -> NotFoundError
 
 
 def agent_not_found(wanted: str, *, key: str = "id") -> NotFoundError:
-    """Returns the error for an agent that does not exist, or not in this project."""
+    """Returns the error for an agent that does not exist in this project."""
     return NotFoundError(
         f"There is no agent {wanted}.", reason=Reason.AGENT_NOT_FOUND, metadata={key: wanted}
     )
 
 
 def request_reused(request: RequestKey) -> AlreadyExistsError:
-    """Returns the error for a request id that stands for something else."""
+    """Returns the error for a request id that was used for another request."""
     return AlreadyExistsError(
         f"The request_id {request.id!r} was used before for something else.",
         reason=Reason.REQUEST_ID_REUSED,

@@ -1,4 +1,4 @@
-"""Groups in PostgreSQL; the contract is `domain.groups.GroupStore`."""
+"""Groups in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.store.agents import (
     LostRaceError,
     agent_not_found,
-    note,
+    find_answer,
+    keep_answer,
     request_reused,
-    seen,
 )
 from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
@@ -195,12 +195,12 @@ class PostgresGroupStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answer = await seen(connection, request)
+            answer = await find_answer(connection, request)
             return None if answer is None else await _get(connection, answer["id"])
 
     async def check(self, command: UpdateGroup) -> tuple[ManagerConfig, tuple[str, ...]]:
         """See `GroupStore.check`."""
-        # Not read-only: the manager agent of a pair is locked to be read.
+        # Not read-only, since the manager agent of a pair is locked.
         async with self._database.transaction() as connection:
             group = await _get(connection, command.group_id)
             manager, agent_ids = await _changed(connection, group, command)
@@ -294,7 +294,7 @@ class PostgresGroupStore:
                 agents = list(agent_ids)
                 await _write(connection, _INSERT_MEMBERS, id=group_id, agents=agents)
             if command.request.id:
-                await note(connection, command.request, {"id": group_id})
+                await keep_answer(connection, command.request, {"id": group_id})
             return await _get(connection, group_id)
 
 
@@ -419,7 +419,7 @@ def _group(row: Mapping[Any, Any]) -> Group:
 
 
 def group_not_found(group_id: str) -> NotFoundError:
-    """Returns the error for a group that does not exist, or not in this project."""
+    """Returns the error for a group that does not exist in this project."""
     return NotFoundError(
         f"There is no group {group_id}.", reason=Reason.GROUP_NOT_FOUND, metadata={"id": group_id}
     )

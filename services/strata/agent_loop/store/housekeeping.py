@@ -1,4 +1,4 @@
-"""Forgetting what nobody can ask for any more: old requests, journals of runs long over."""
+"""Deletes old data: answers to old requests, and journals of finished runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PAUSE = timedelta(hours=1)
 
 
 class Housekeeping:
-    """Cleans up for all projects, as the worker role.
+    """Deletes old data of all projects, with the worker database role.
 
     Args:
         database: As the worker role.
@@ -43,11 +43,11 @@ class Housekeeping:
         self._ages = ((_REQUESTS, requests), (_JOURNAL, journals))
 
     async def clean(self) -> int:
-        """Deletes what is too old; returns how many rows."""
+        """Deletes expired rows; returns their number."""
         return sum([await self._delete(statement, age) for statement, age in self._ages])
 
     async def keep_cleaning(self) -> None:
-        """Cleans once an hour, for ever."""
+        """Cleans up once an hour, until it is cancelled."""
         while True:
             await self.clean()
             await asyncio.sleep(_PAUSE.total_seconds())

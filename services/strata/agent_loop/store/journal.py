@@ -151,11 +151,11 @@ class PostgresJournal:
         self._database = database
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
-        """Takes the fence for a repeated dispatch; returns the step if it is journalled."""
+        """Fences off earlier dispatches of the run; returns the step if it is journalled."""
         return await self._take_over(key, step)
 
     async def mark_finishing(self, key: JournalKey, seconds: float) -> None:
-        """Notes that a dispatch without a caller is still finishing its step."""
+        """Marks that a dispatch without a caller is still finishing its step."""
         async with self._database.transaction() as connection:
             marked = await connection.execute(_FINISHING, {**_fence(key), "seconds": seconds})
             if marked.one_or_none() is None:
@@ -169,7 +169,7 @@ class PostgresJournal:
             return bool(result.scalar_one_or_none())
 
     async def close(self, key: JournalKey) -> StepRecord | None:
-        """Takes the fence of a run that is over, for good; returns its last step if journalled."""
+        """Fences off a finished run permanently; returns its last step if it is journalled."""
         return await self._take_over(replace(key, attempt=_FOR_GOOD), None)
 
     async def _take_over(self, key: JournalKey, step: int | None) -> StepRecord | None:
@@ -220,7 +220,7 @@ class PostgresJournal:
         )
 
     async def open_step(self, key: JournalKey, record: StepRecord) -> None:
-        """Writes a reply and its calls down, in one statement."""
+        """Journals a reply and its calls, in one statement."""
         calls = [
             {
                 "id": call.id,
@@ -249,7 +249,7 @@ class PostgresJournal:
     async def nest(
         self, key: JournalKey, step: int, record: NestedRecord, position: int, effect: ToolEffect
     ) -> None:
-        """Writes a call of code down, in one statement."""
+        """Journals a nested call of code, in one statement."""
         parameters = {
             "project": current_project(),
             "run": key.run_id,
@@ -269,7 +269,7 @@ class PostgresJournal:
             raise _stale(key)
 
     async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
-        """Writes results into the ledger, in one statement."""
+        """Journals results, in one statement."""
         # As arrays: PostgreSQL's functions on json refuse the NUL that a tool may have printed.
         parameters = {
             "project": current_project(),
@@ -288,7 +288,7 @@ class PostgresJournal:
 
 @contextmanager
 def _existing_agent(key: JournalKey) -> Iterator[None]:
-    """Raises AGENT_NOT_FOUND where a row cannot be written because the agent was deleted."""
+    """Raises AGENT_NOT_FOUND if a row cannot be written because the agent was deleted."""
     try:
         yield
     except IntegrityError as error:

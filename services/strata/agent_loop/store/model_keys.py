@@ -1,4 +1,4 @@
-"""Model keys in PostgreSQL, sealed."""
+"""Encrypted model keys in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _OF_PROJECT = text(
 
 
 class PostgresModelKeys:
-    """Implements `domain.keys.ModelKeyStore`. A turn reads its keys along with its agent."""
+    """Implements `domain.keys.ModelKeyStore`. Turns load keys together with the agent."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, key: SealedKey) -> None:
-        """Stores a key in place of the one before."""
+        """Stores a key and replaces the previous one."""
         try:
             row = await self._one(_PUT, key.agent_id, provider=key.provider, sealed=key.sealed)
         except IntegrityError as error:
@@ -64,14 +64,14 @@ class PostgresModelKeys:
             raise agent_not_found(key.agent_id)
 
     async def delete(self, provider: str, agent_id: str) -> bool:
-        """Deletes a key; says whether there was one."""
+        """Deletes a key; returns whether it existed."""
         row = await self._one(_DELETE, agent_id, provider=provider)
         if row is None:
             raise agent_not_found(agent_id)
         return bool(row.deleted)
 
     async def of_project(self) -> Sequence[SealedKey]:
-        """Returns the keys that are for every agent."""
+        """Returns the keys for all agents of the project."""
         async with self._database.transaction(read_only=True) as connection:
             rows = await connection.execute(_OF_PROJECT, {"project": current_project()})
             return [SealedKey(row.provider, row.agent_id, row.sealed) for row in rows]

@@ -1,4 +1,4 @@
-"""Agents and conversations between the domain and rows."""
+"""Converts agents and conversations to and from database rows."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def to_agent(row: Mapping[str, Any]) -> Agent:
         max_files_open=row["max_files_open"],
         per_file_view_window_char_limit=row["per_file_view_window_char_limit"],
         compaction=_compaction(row["compaction"]),
-        # Answers that were kept before agents had these lack them.
+        # Answers stored by older releases lack these fields.
         packaging=MessagePackaging(**_object(row.get("packaging", {}))),
         message_buffer_autoclear=row.get("message_buffer_autoclear", False),
         response_format=response_format_from_json(_object(row.get("response_format", {}))),
@@ -126,7 +126,7 @@ def to_conversation(row: Mapping[str, Any]) -> Conversation:
 
 
 def answer(row: Mapping[str, Any]) -> str:
-    """Returns a row as it is kept to answer a repeated request: `to_agent` reads it."""
+    """Returns a row as JSON, to answer a repeated request; `to_agent` reads it."""
     plain = {
         key: value.isoformat() if isinstance(value, datetime) else value
         for key, value in row.items()
@@ -135,7 +135,7 @@ def answer(row: Mapping[str, Any]) -> str:
 
 
 def read_answer(value: Any) -> dict[str, Any]:
-    """Returns what `answer` made."""
+    """Returns the row of an `answer`."""
     return _object(value)
 
 

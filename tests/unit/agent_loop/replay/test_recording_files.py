@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from strata.agent_loop.convert.recordings import recording_from_json, recording_to_json
 from strata.agent_loop.replay import recording as recordings
-from strata.agent_loop.replay.replaying import replay
+from strata.agent_loop.replay.replay import replay
 from strata.cli.main import app
 from strata.shared.errors import InvalidArgumentError
 from unit.agent_loop.loop.world import LoopWorld, reply

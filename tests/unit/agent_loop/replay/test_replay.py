@@ -32,7 +32,7 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.replay.recording import Recording
-from strata.agent_loop.replay.replaying import replay
+from strata.agent_loop.replay.replay import replay
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import FailedPreconditionError, Reason

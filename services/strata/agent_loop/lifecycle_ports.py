@@ -1,4 +1,4 @@
-"""What the life of an agent needs from outside, beyond what a turn needs, as protocols."""
+"""Protocols of the services that `lifecycle` uses, in addition to those of a turn."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from strata.agent_loop.loop.ports import Archival, Memory, MemoryView, Models, P
 from strata.agent_loop.prompt_limits import LimitedMemory
 
 
-class MemoryLife(Memory, LimitedMemory, Protocol):
-    """Core memory in the life of an agent."""
+class LifecycleMemory(Memory, LimitedMemory, Protocol):
+    """Core memory: operations for creating and deleting agents."""
 
     async def files_to_close(self, agent: Agent, view: MemoryView, max_bytes: int) -> list[str]:
-        """Returns the names of the files that `close_files` would close; closes none."""
+        """Returns the names of the files that `close_files` would close."""
         ...
 
     async def prepare(
@@ -26,26 +26,26 @@ class MemoryLife(Memory, LimitedMemory, Protocol):
         block_ids: Sequence[str],
         limit: PromptLimit | None,
     ) -> Sequence[Any]:
-        """Makes and attaches the first blocks; repeating it returns them.
+        """Creates and attaches the first blocks; a repetition returns them.
 
         Raises:
-            FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if all of them
+            FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if all blocks
                 together exceed the limit.
         """
         ...
 
     async def release(self, agent_id: str) -> None:
-        """Takes everything from an agent."""
+        """Detaches all blocks and folders from an agent, and deletes its own."""
         ...
 
 
-class RecallLife(Protocol):
-    """Recall memory in the life of an agent."""
+class LifecycleRecall(Protocol):
+    """Recall memory: operations for creating and deleting agents."""
 
     async def open_window(
         self, conversation_id: str, agent_id: str, messages: Sequence[Message]
     ) -> None:
-        """Makes a window; one that is there stays as it is."""
+        """Creates a window; an existing window stays unchanged."""
         ...
 
     async def get_window(self, conversation_id: str) -> Window:
@@ -53,7 +53,7 @@ class RecallLife(Protocol):
         ...
 
     async def fork_window(self, source_id: str, conversation_id: str, until_id: str) -> None:
-        """Makes a window as another was at a message; one that is there stays as it is."""
+        """Creates a copy of a window up to a message; an existing window stays unchanged."""
         ...
 
     async def release(self, agent_id: str) -> None:
@@ -61,35 +61,35 @@ class RecallLife(Protocol):
         ...
 
 
-class ArchivalLife(Archival, Protocol):
-    """Archival memory in the life of an agent."""
+class LifecycleArchival(Archival, Protocol):
+    """Archival memory: operations for creating and deleting agents."""
 
     async def prepare(self, agent_id: str) -> None:
-        """Makes an agent known; repeating it is success."""
+        """Registers an agent; repeating it succeeds."""
         ...
 
     async def release(self, agent_id: str) -> None:
-        """Takes all archives from an agent and deletes its own."""
+        """Detaches all archives from an agent and deletes its own."""
         ...
 
 
 class ModelCatalog(Models, Protocol):
-    """The configured models, and which handles can be one of them."""
+    """The configured models, with checks of handles."""
 
     def check(self, handle: str, field: str = "model.handle") -> None:
-        """Refuses a handle that no configured endpoint can have; an empty one passes.
+        """Refuses a handle that matches no configured endpoint; an empty one passes.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD; it names what is known.
+            InvalidArgumentError: INVALID_FIELD; the message lists the known handles.
         """
         ...
 
     async def check_listed(
         self, handle: str, keys: Sequence[SealedKey] = (), field: str = "model.handle"
     ) -> None:
-        """Refuses a handle whose provider says that it has no such model; an empty one passes.
+        """Refuses a handle if its provider does not have the model; an empty one passes.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD; it names models that the provider has.
+            InvalidArgumentError: INVALID_FIELD; the message lists models of the provider.
         """
         ...

@@ -1,4 +1,4 @@
-"""Replaying a recording: the real loop of this build, over the ports of the recording."""
+"""Replays a recording: runs the loop of this build over the ports of the recording."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from strata.shared.errors import StrataError
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What became of a replay.
+    """The result of a replay.
 
     Attributes:
         difference: The first difference; None if there is none.
-        steps: Steps that were replayed to their end.
-        requests: The requests that this build would send, one for each step; a step without
-            one has an empty entry.
-        unknown: Parts of requests that the recording does not have, and that were not compared;
-            empty if nothing was to be compared.
+        steps: Number of steps that were replayed to their end.
+        requests: The requests that this build would send, one per step; an empty entry for a step
+            without a request.
+        unknown: Parts of requests that the recording does not hold, which were not compared; empty
+            if no requests were compared.
     """
 
     difference: Difference | None
@@ -137,7 +137,7 @@ def _unknown(script: Script) -> list[str]:
     for index, step in enumerate(script.recording.steps[: len(script.captured)]):
         if step.request is None:
             continue
-        # What is equal by its digest needs no text.
+        # Parts with an equal digest need no text.
         equal = script.captured[index].matching(step.request.digest)
         unknown += [
             f"steps[{index}].request.{name}"
@@ -148,11 +148,11 @@ def _unknown(script: Script) -> list[str]:
 
 
 def with_requests(recording: Recording, requests: Sequence[RequestText]) -> Recording:
-    """Returns a recording with what is known of the requests that were sent.
+    """Returns a recording with the texts of the requests that were sent.
 
     Args:
         recording: The recording.
-        requests: The requests that a replay made. Parts that the digests do not name are left out.
+        requests: The requests that a replay made; parts that do not match the digests are left out.
     """
     steps = list(recording.steps)
     for index, (step, sent) in enumerate(zip(recording.steps, requests, strict=False)):

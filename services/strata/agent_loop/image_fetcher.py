@@ -1,4 +1,4 @@
-"""Fetches images that clients name by URL, with the checks against forged internal requests."""
+"""Fetches images that clients name by URL, protected against server-side request forgery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WebImageFetcher:
         self._fetcher = fetcher
 
     async def fetch(self, url: str) -> bytes:
-        """Returns what is at an https URL."""
+        """Returns the content at an https URL."""
         if parse_url(url).scheme != "https":
             raise ForbiddenUrlError("Only https URLs are fetched.")
         answer = await self._fetcher.fetch(url, accept=", ".join(IMAGE_SUFFIXES))
@@ -38,12 +38,12 @@ async def open_image_fetcher(
     resolver: Resolver | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> WebImageFetcher:
-    """Returns the fetcher; the stack closes what it holds.
+    """Opens an image fetcher.
 
     Args:
-        settings: What may be reached.
-        stack: Closes it.
-        resolver: Finds addresses; by default that of the system.
+        settings: Which networks and ports may be reached.
+        stack: Closes the fetcher.
+        resolver: Resolves host names; by default the system's resolver.
         ssl_context: Verifies servers; by default against the certificates of the system.
     """
     if resolver is None:
