@@ -179,17 +179,17 @@ class AgentLoopSettings(_PresetSettings):
         return networks
 
     def envelope(self) -> Envelope | None:
-        """Returns what seals model keys; None if there is no master key.
+        """Returns the envelope that encrypts model keys; None if there is no master key.
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: A master key is none.
+            ValueError: A master key is malformed.
         """
         keys = [key.get_secret_value() for key in self.master_keys]
         return open_envelope(keys, self.master_keys_file)
 
     def registry(self) -> ModelRegistry:
-        """Returns the endpoints: those listed, then the known services that settings name.
+        """Returns the endpoints: the listed ones, then the known services with settings.
 
         Raises:
             ValueError: A name is wrong or occurs twice.

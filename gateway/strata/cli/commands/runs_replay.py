@@ -73,7 +73,7 @@ def replay_file(
         recording_from_json,
     )
     from strata.agent_loop.replay.recorder import build  # noqa: PLC0415 - start-up
-    from strata.agent_loop.replay.replaying import replay  # noqa: PLC0415 - start-up
+    from strata.agent_loop.replay.replay import replay  # noqa: PLC0415 - start-up
 
     try:
         recording = recording_from_json(_read(file))

@@ -1,1 +1,1 @@
-"""Between the messages of the contract and the domain, both ways, with validation."""
+"""Converts between protos and domain types, and validates requests."""

@@ -1,4 +1,4 @@
-"""How an agent's model is called and its window compacted, between the contract and the domain."""
+"""Converts and validates model settings, compaction settings and message packaging."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.shared.errors import FieldViolation
 
 MIN_CONTEXT_WINDOW = 4096
-"""Tokens of the smallest context window that an agent can be given."""
+"""Fewest tokens of a context window."""
 
 MIN_CLIP_CHARS, MAX_CLIP_CHARS = 200, 100_000
-"""Below, a summary says nothing; above, it is none."""
+"""Limits of the length of a summary."""
 
 MAX_FALLBACK_MODELS = 5
-"""Each of them may be waited for: more would keep a run waiting for longer than anybody does."""
+"""A run may wait for each of them until its timeout; more would take too long."""
 
 _MAX_TOKENS = 10_000_000
 _MAX_HANDLE = 256
@@ -41,7 +41,7 @@ def model_from_proto(wire: pb.ModelConfig) -> ModelConfig:
 
 
 def model_to_proto(model: ModelConfig) -> pb.ModelConfig:
-    """Returns the contract's form of a model configuration."""
+    """Returns a model configuration as a proto."""
     return pb.ModelConfig(
         handle=model.handle,
         context_window=model.context_window or 0,
@@ -58,7 +58,7 @@ def model_to_proto(model: ModelConfig) -> pb.ModelConfig:
 
 
 def model_violations(wire: pb.ModelConfig, field: str = "model") -> list[FieldViolation]:
-    """Says what is wrong with a model configuration, which the request has in `field`."""
+    """Returns violations in a model configuration; `field` is its place in the request."""
     violations = _handle_violations(f"{field}.handle", wire.handle)
     if len(wire.fallback_models) > MAX_FALLBACK_MODELS:
         problem = f"must hold at most {MAX_FALLBACK_MODELS} models"
@@ -118,7 +118,7 @@ def compaction_from_proto(wire: pb.CompactionSettings) -> CompactionSettings:
 
 
 def compaction_to_proto(settings: CompactionSettings) -> pb.CompactionSettings:
-    """Returns the contract's form of compaction settings."""
+    """Returns compaction settings as a proto."""
     return pb.CompactionSettings(
         model=settings.model,
         prompt=settings.prompt,
@@ -133,7 +133,7 @@ def compaction_to_proto(settings: CompactionSettings) -> pb.CompactionSettings:
 
 
 def compaction_of(request: pb.CompactConversationRequest) -> CompactionSettings:
-    """Returns the settings that a request has for itself.
+    """Returns the compaction settings of a request.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -143,7 +143,7 @@ def compaction_of(request: pb.CompactConversationRequest) -> CompactionSettings:
 
 
 def compaction_violations(wire: pb.CompactionSettings) -> list[FieldViolation]:
-    """Says what is wrong with compaction settings."""
+    """Returns violations in compaction settings."""
     violations = _handle_violations("compaction.model", wire.model)
     violations += checks.text_violations("compaction.prompt", wire.prompt, checks.MAX_SYSTEM)
     if wire.mode not in _MODES:
@@ -166,17 +166,17 @@ def compaction_violations(wire: pb.CompactionSettings) -> list[FieldViolation]:
 
 
 def packaging_from_proto(wire: pb.MessagePackaging) -> MessagePackaging:
-    """Returns the domain form of how messages of the user are shown."""
+    """Returns the domain form of message packaging."""
     return MessagePackaging(wire.pack_user_messages, wire.location)
 
 
 def packaging_to_proto(packaging: MessagePackaging) -> pb.MessagePackaging:
-    """Returns the contract's form of how messages of the user are shown."""
+    """Returns message packaging as a proto."""
     return pb.MessagePackaging(
         pack_user_messages=packaging.pack_user_messages, location=packaging.location
     )
 
 
 def packaging_violations(wire: pb.MessagePackaging) -> list[FieldViolation]:
-    """Says what is wrong with how messages of the user should be shown."""
+    """Returns violations in message packaging."""
     return checks.text_violations("packaging.location", wire.location, _MAX_LOCATION)

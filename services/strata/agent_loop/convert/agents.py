@@ -1,4 +1,4 @@
-"""Agents and conversations between the contract and the domain; requests are checked here."""
+"""Converts agents and conversations, and validates requests about them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
 
     Args:
         request: The request.
-        prompt: The text of the prompt that its ``system_prompt_key`` names; None if it names none.
+        prompt: The text of the prompt with the request's ``system_prompt_key``; None without one.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -250,7 +250,7 @@ def fork_from_proto(request: pb.ForkConversationRequest) -> ForkConversation:
 
 
 def agent_to_proto(agent: Agent) -> pb.Agent:
-    """Returns the contract's form of an agent."""
+    """Returns an agent as a proto."""
     wire = pb.Agent(
         id=agent.id,
         name=agent.name,
@@ -289,7 +289,7 @@ def agent_from_proto(wire: pb.Agent) -> Agent:
     """Returns the domain form of an agent, without its keys and its metadata.
 
     Raises:
-        KeyError: Its type is none.
+        KeyError: Its type is unknown.
     """
     return Agent(
         id=wire.id,
@@ -321,7 +321,7 @@ def agent_from_proto(wire: pb.Agent) -> Agent:
 
 
 def conversation_to_proto(conversation: Conversation) -> pb.Conversation:
-    """Returns the contract's form of a conversation."""
+    """Returns a conversation as a proto."""
     wire = pb.Conversation(
         id=conversation.id,
         agent_id=conversation.agent_id,
@@ -489,7 +489,7 @@ def request_of(
         | group_pb.UpdateGroupRequest
     ),
 ) -> RequestKey:
-    """Returns what makes a mutation recognisable when it comes again."""
+    """Returns the key by which repetitions of a request are recognised."""
     bare = type(request)()
     bare.CopyFrom(request)  # type: ignore[arg-type]
     bare.ClearField("request_id")

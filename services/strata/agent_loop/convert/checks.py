@@ -1,4 +1,4 @@
-"""Checks that several requests share. Each gives violations; `refuse` raises them together."""
+"""Shared checks of request fields. Each returns violations; `refuse` raises them together."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MAX_TOOLS = 128
 MAX_TAGS = 64
 MAX_PAIRS = 64
 MAX_VALUE = 4_000
-# The name of a tool, or that of an MCP server for all its tools: "files__*".
+# The name of a tool, or of an MCP server for all its tools: "files__*".
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,63}(?:__\*)?")
 _REQUEST_ID = re.compile(r"[!-~]{0,128}")
 
 
 def refuse(violations: Sequence[FieldViolation]) -> None:
-    """Raises what was found, if anything was.
+    """Raises an error if there are violations.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -37,7 +37,7 @@ def refuse(violations: Sequence[FieldViolation]) -> None:
 
 
 def text_violations(field: str, text: str, limit: int | None = None) -> list[FieldViolation]:
-    """Says what keeps a text from being stored."""
+    """Returns violations in a text that is to be stored."""
     violations = []
     if "\0" in text:
         violations.append(FieldViolation(field, "must not contain NUL"))
@@ -47,19 +47,19 @@ def text_violations(field: str, text: str, limit: int | None = None) -> list[Fie
 
 
 def name_violations(field: str, name: str) -> list[FieldViolation]:
-    """Says what is wrong with the name of an agent or the title of a conversation."""
+    """Returns violations in the name of an agent or the title of a conversation."""
     return [FieldViolation(field, problem) for problem in name_problems(name, most=MAX_NAME)]
 
 
 def request_id_violations(request_id: str) -> list[FieldViolation]:
-    """Says what is wrong with a request id."""
+    """Returns violations in a request id."""
     if _REQUEST_ID.fullmatch(request_id):
         return []
     return [FieldViolation("request_id", "must be at most 128 printable ASCII characters")]
 
 
 def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
-    """Says what is wrong with a list of tools."""
+    """Returns violations in a list of tools."""
     violations = [
         FieldViolation(f"{field}[{index}]", "is no tool name")
         for index, name in enumerate(names)
@@ -79,7 +79,7 @@ def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
 
 
 def tag_violations(field: str, tags: Sequence[str]) -> list[FieldViolation]:
-    """Says what is wrong with a list of tags."""
+    """Returns violations in a list of tags."""
     violations = [
         violation
         for index, tag in enumerate(tags)
@@ -98,7 +98,7 @@ def _tag_violations(field: str, tag: str) -> list[FieldViolation]:
 
 
 def pair_violations(field: str, pairs: Mapping[str, str]) -> list[FieldViolation]:
-    """Says what is wrong with free key-value pairs."""
+    """Returns violations in free key-value pairs."""
     violations = [
         violation
         for key, value in pairs.items()
@@ -113,7 +113,7 @@ def pair_violations(field: str, pairs: Mapping[str, str]) -> list[FieldViolation
 
 
 def timezone_violations(field: str, name: str) -> list[FieldViolation]:
-    """Says whether a time zone is unknown."""
+    """Returns a violation if a time zone is unknown."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -122,7 +122,7 @@ def timezone_violations(field: str, name: str) -> list[FieldViolation]:
 
 
 def range_violations(field: str, value: float, low: float, high: float) -> list[FieldViolation]:
-    """Says whether a number lies outside of its range."""
+    """Returns a violation if a number is outside its range."""
     if low <= value <= high:
         return []
     return [FieldViolation(field, f"must be between {low:g} and {high:g}")]

@@ -1,4 +1,4 @@
-"""The stored events of a run as evidence for a recording of it."""
+"""Reads the stored events of a run as evidence for a recording."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strata.shared.ids import check_id
 
 
 class EvidenceReader:
-    """Takes in what the gateway knows of a run, piece by piece."""
+    """Collects the stored events of a run, which the gateway sends in pieces."""
 
     def __init__(self) -> None:
         self._evidence: Evidence | None = None
@@ -26,20 +26,20 @@ class EvidenceReader:
 
     @property
     def evidence(self) -> Evidence:
-        """What was taken in.
+        """The collected evidence.
 
         Raises:
-            InvalidArgumentError: No run was named.
+            InvalidArgumentError: No piece named a run.
         """
         if self._evidence is None:
             raise InvalidArgumentError("The stream ended before it named a run.")
         return self._evidence
 
     def take(self, request: turn_pb.RecordRunRequest) -> None:
-        """Takes in a piece; the first one names the run.
+        """Adds a piece; the first one names the run.
 
         Raises:
-            InvalidArgumentError: It does not.
+            InvalidArgumentError: The first piece does not name a run.
         """
         match request.WhichOneof("part"):
             case "turn":

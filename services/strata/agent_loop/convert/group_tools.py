@@ -1,4 +1,4 @@
-"""Tools of groups between the contract and the domain."""
+"""Converts tools of groups from protos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def group_tool_from_proto(wire: turn_pb.GroupTool) -> GroupTool:
     """Returns the tool that an agent is offered in a run of its group.
 
     Raises:
-        InvalidArgumentError: It is no tool of groups, or reaches nobody.
+        InvalidArgumentError: It is not a group tool, or has no members.
     """
     if wire.name not in GROUP_TOOLS:
         problem = f"must be one of: {', '.join(sorted(GROUP_TOOLS))}"

@@ -1,4 +1,4 @@
-"""Groups between the contract and the domain; requests are checked here."""
+"""Converts groups, and validates requests about them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def update_from_proto(request: pb.UpdateGroupRequest) -> UpdateGroup:
     if request.HasField("manager"):
         violations += _manager_violations(request.manager, members or ())
     if members is not None:
-        # Without a manager in the request the kind is that of the stored group.
+        # Without a manager in the request the stored group's kind applies.
         may_be_empty = not request.HasField("manager") or _kind(request.manager) in PAIRED
         violations += _member_violations("members.agent_ids", members, may_be_empty=may_be_empty)
     if blocks is not None:
@@ -108,7 +108,7 @@ def manager_type_from_proto(value: pb.ManagerType.ValueType) -> ManagerType | No
     """Returns the kind that a listing asks for; None for all.
 
     Raises:
-        InvalidArgumentError: It is not known.
+        InvalidArgumentError: The kind is unknown.
     """
     if value == pb.MANAGER_TYPE_UNSPECIFIED:
         return None
@@ -121,7 +121,7 @@ def manager_type_from_proto(value: pb.ManagerType.ValueType) -> ManagerType | No
 
 
 def group_to_proto(group: Group) -> pb.Group:
-    """Returns a group as the contract has it."""
+    """Returns a group as a proto."""
     manager = group.manager
     out = pb.Group(
         id=group.id,

@@ -1,4 +1,4 @@
-"""Messages, parts and usage between the contract and the domain."""
+"""Converts messages, parts and usage."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def message_from_proto(wire: pb.Message) -> Message:
 
 
 def message_to_proto(message: Message) -> pb.Message:
-    """Returns the contract's form of a message."""
+    """Returns a message as a proto."""
     wire = pb.Message(
         id=message.id,
         conversation_id=message.conversation_id,
@@ -120,12 +120,12 @@ def message_to_proto(message: Message) -> pb.Message:
 
 
 def labels_from_proto(values: Iterable[pb.Provenance.ValueType]) -> tuple[Provenance, ...]:
-    """Returns the domain form of labels; what is not known is left out."""
+    """Returns the domain form of labels; unknown ones are left out."""
     return tuple(_PROVENANCE[value] for value in values if value in _PROVENANCE)
 
 
 def labels_to_proto(labels: Iterable[Provenance]) -> list[pb.Provenance.ValueType]:
-    """Returns the contract's form of labels."""
+    """Returns labels as a proto."""
     return [_PROVENANCE_BACK[label] for label in labels]
 
 
@@ -147,7 +147,7 @@ def window_from_proto(wire: window_pb.Window) -> Window:
 
 
 def part_from_proto(wire: pb.Part) -> MessagePart:
-    """Returns the domain form of a part; one that is not understood is kept as it is."""
+    """Returns the domain form of a part; an unknown part is kept unread."""
     match wire.WhichOneof("content"):
         case "text":
             return TextPart(wire.text.text)
@@ -179,7 +179,7 @@ def part_from_proto(wire: pb.Part) -> MessagePart:
 
 
 def part_to_proto(part: MessagePart) -> pb.Part:
-    """Returns the contract's form of a part."""
+    """Returns a part as a proto."""
     match part:
         case TextPart():
             return pb.Part(text=pb.TextPart(text=part.text))
@@ -232,7 +232,7 @@ def approval_request_from_proto(wire: pb.ApprovalRequestPart) -> ApprovalRequest
 
 
 def approval_request_to_proto(part: ApprovalRequest) -> pb.ApprovalRequestPart:
-    """Returns the contract's form of a request for approval."""
+    """Returns a request for approval as a proto."""
     wire = pb.ApprovalRequestPart(
         approval_id=part.approval_id,
         tool_calls=[_call_to_proto(call) for call in part.tool_calls],
@@ -348,7 +348,7 @@ def image_from_proto(wire: pb.ImagePart) -> ImagePart:
 
 
 def image_to_proto(image: ImagePart) -> pb.ImagePart:
-    """Returns the contract's form of an image, with its bytes if they are at hand."""
+    """Returns an image as a proto, with its bytes if present."""
     wire = pb.ImagePart(
         media_type=image.media_type,
         source_url=image.url if image.image_id else "",
@@ -393,7 +393,7 @@ def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:
 
 
 def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
-    """Returns the contract's form of a tool's return."""
+    """Returns a tool's return as a proto."""
     label = pb.PROVENANCE_UNSPECIFIED
     if part.provenance is not None:
         label = _PROVENANCE_BACK[part.provenance]
@@ -434,7 +434,7 @@ def usage_from_proto(wire: usage_pb2.Usage) -> Usage:
 
 
 def usage_to_proto(usage: Usage) -> usage_pb2.Usage:
-    """Returns the contract's form of token counts."""
+    """Returns token counts as a proto."""
     return usage_pb2.Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,

@@ -1,4 +1,4 @@
-"""What is checked of a key before it is stored."""
+"""Validates model keys before they are stored."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from strata.shared.ids import check_id
 
 
 def model_key(request: pb.PutModelKeyRequest, read_key: Callable[[str], str]) -> str:
-    """Returns the key as it is stored; empty to delete it. The error never shows it.
+    """Returns the key to store; empty to delete it. Errors never show the key.
 
     Args:
         request: The request.
-        read_key: Reads a key of the endpoint, see `Dialect`.
+        read_key: Validates a key of the endpoint, see `Dialect`.
 
     Raises:
         InvalidArgumentError: INVALID_FIELD or INVALID_ID, naming the field.

@@ -1,6 +1,6 @@
-"""Recordings between files, the contract and the domain.
+"""Reads and writes recording files, and converts recordings from protos.
 
-A file comes from anywhere: it is bounded, parsed strictly, and nothing in it is executed.
+Files are untrusted: their size is limited, they are parsed strictly, and nothing is executed.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ def recording_to_json(recording: Recording) -> bytes:
 
 
 def recording_from_json(data: bytes) -> Recording:
-    """Returns the recording that a file holds.
+    """Returns the recording in a file.
 
     Raises:
-        InvalidArgumentError: It holds none, or one of another version; the message says why.
+        InvalidArgumentError: The file is not a recording, or has another version; the message says
+            why.
     """
     if len(data) > MAX_RECORDING_BYTES:
         raise _unreadable(f"it is larger than {MAX_RECORDING_BYTES // 1024 // 1024} MiB")
@@ -94,7 +95,7 @@ def recording_from_json(data: bytes) -> Recording:
 
 
 def turn_from_proto(wire: pb.RecordedTurn) -> RecordedTurn:
-    """Returns what a run was asked for."""
+    """Returns the request of a recorded run."""
     return RecordedTurn(
         run_id=wire.run_id,
         agent_id=wire.agent_id,
@@ -110,10 +111,10 @@ def turn_from_proto(wire: pb.RecordedTurn) -> RecordedTurn:
 
 
 def digest_from_proto(wire: run_event_pb2.RequestDigest) -> RequestDigest:
-    """Returns what names a request.
+    """Returns the digest of a request.
 
     Raises:
-        ValueError: Its ranges are none.
+        ValueError: The ranges of its window are malformed.
     """
     pairs = list(zip(wire.window[::2], wire.window[1::2], strict=True))
     if any(not 0 <= low <= high for low, high in pairs):
@@ -148,7 +149,7 @@ def end_from_proto(wire: run_event_pb2.RunFinished) -> RecordedEnd:
     """Returns how a run ended.
 
     Raises:
-        ValueError: The reason is none.
+        ValueError: The stop reason is unknown.
     """
     if wire.stop_reason not in _STOP_REASONS_BACK:
         raise ValueError("the run has no end")
@@ -214,7 +215,7 @@ def _to_proto(recording: Recording) -> pb.RunRecording:
 
 
 class _Texts:
-    """The texts of requests, each once: the requests of a run have most of them in common."""
+    """Stores each text of the requests once, since the requests of a run share most texts."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -325,7 +326,7 @@ def _from_proto(wire: pb.RunRecording) -> Recording:
 
 def _steps_from_proto(wire: pb.RunRecording) -> tuple[RecordedStep, ...]:
     texts = list(wire.texts)
-    # The requests of a run have most texts in common: each is parsed once.
+    # The requests of a run share most texts; each text is parsed once.
     parsed: set[int] = set()
     return tuple(_step_from_proto(step, texts, parsed) for step in wire.steps)
 

@@ -1,4 +1,4 @@
-"""Response formats between the contract and the domain."""
+"""Converts response formats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def response_format_from_proto(wire: pb.ResponseFormat) -> ResponseFormat:
 
 
 def response_format_to_proto(value: ResponseFormat) -> pb.ResponseFormat:
-    """Returns the contract's form of a response format."""
+    """Returns a response format as a proto."""
     match value.type:
         case ResponseFormatType.TEXT:
             return pb.ResponseFormat(text=pb.TextFormat())

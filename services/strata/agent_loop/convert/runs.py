@@ -1,4 +1,4 @@
-"""Runs and their events between the contract and the domain."""
+"""Converts run requests from protos, and run events to protos."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _INPUT_ROLES = {
     message_pb2.ROLE_ASSISTANT: MessageRole.ASSISTANT,
 }
 STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
-"""The contract's form of why runs end."""
+"""The protos of stop reasons."""
 
 
 def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
@@ -132,7 +132,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
 def input_from_proto(
     wire: message_pb2.MessageInput, field: str, violations: list[FieldViolation]
 ) -> MessageInput:
-    """Returns the domain form of an input; adds what is wrong with it to `violations`."""
+    """Returns the domain form of an input; adds its violations to `violations`."""
     role = _INPUT_ROLES.get(wire.role)
     if role is None:
         violations.append(FieldViolation(f"{field}.role", "must be USER, SYSTEM or ASSISTANT"))
@@ -150,7 +150,7 @@ def input_from_proto(
 
 
 def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.ExecuteRunResponse:
-    """Returns what the gateway is sent for an event of the turn."""
+    """Returns the response that the gateway gets for an event of the turn."""
     if isinstance(event, ReplyReceived):
         reply = turn_pb.ReplyReceived(
             message_id=event.message_id, usage=usage_to_proto(event.usage), model=event.model
@@ -181,7 +181,7 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
 
 
 def digest_to_proto(digest: RequestDigest) -> pb.RequestDigest:
-    """Returns the contract's form of what names a request."""
+    """Returns a request digest as a proto."""
     change = digest.change
     return pb.RequestDigest(
         system=digest.system,
@@ -201,7 +201,7 @@ def digest_to_proto(digest: RequestDigest) -> pb.RequestDigest:
 
 
 def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
-    """Returns the contract's form of an event, without a sequence."""
+    """Returns an event as a proto, without a sequence."""
     wire = pb.RunEvent(run_id=run_id)
     wire.create_time.FromDatetime(now)
     match event:
@@ -291,7 +291,7 @@ def _finished(result: ToolResult) -> pb.ToolFinished:
 
 
 def edits_to_proto(edits: Iterable[MemoryEdit]) -> list[pb.MemoryEdit]:
-    """Returns the contract's form of edits of memory blocks."""
+    """Returns edits of memory blocks as a proto."""
     return [
         pb.MemoryEdit(
             block_id=edit.block_id,

@@ -1,4 +1,4 @@
-"""Tool rules between the contract and the domain."""
+"""Converts and validates tool rules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TYPES_BACK = {value: kind for kind, value in _TYPES.items()}
 
 
 def rules_from_proto(rules: Iterable[pb.ToolRule]) -> tuple[ToolRule, ...]:
-    """Returns the domain form of rules that `rule_violations` finds nothing wrong with."""
+    """Returns the domain form of rules without `rule_violations`."""
     return tuple(_rule(wire) for wire in rules)
 
 
 def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViolation]:
-    """Says what is wrong with rules, as far as it can be told without their agent's tools."""
+    """Returns violations in rules that do not depend on their agent's tools."""
     violations = []
     for index, wire in enumerate(rules):
         if wire.type not in _TYPES_BACK:
@@ -37,7 +37,7 @@ def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViola
 
 
 def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
-    """Returns the contract's form of rules."""
+    """Returns rules as protos."""
     return [
         pb.ToolRule(
             type=_TYPES[rule.type],
@@ -61,7 +61,7 @@ def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
 
 
 def rules_to_prompt(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
-    """Returns rules as far as the model is told of them; what it is not told changes no prompt."""
+    """Returns the rules that the prompt shows, with the fields that it shows, as protos."""
     return [
         pb.ToolRule(
             type=_TYPES[rule.type],

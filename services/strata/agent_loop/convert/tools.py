@@ -1,4 +1,4 @@
-"""Tools, their calls and results between the contract and the domain."""
+"""Converts tools, tool calls and results."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def code_batch_to_proto(
 
 
 def code_call_from_proto(wire: pb.NestedCall) -> CodeCall:
-    """Returns a call that code asks for."""
+    """Returns a tool call that code makes."""
     return CodeCall(wire.parent_call_id, wire.name, wire.arguments)
 
 
@@ -132,7 +132,7 @@ def code_answer_to_proto(number: int, answer: CodeAnswer) -> pb.ExecuteToolsWith
 
 
 def tool_event_from_proto(response: pb.ExecuteToolsResponse) -> ToolEvent | None:
-    """Returns what the executor tells; None for something that this release does not know."""
+    """Returns an event of the executor; None if this release does not know it."""
     match response.WhichOneof("event"):
         case "started":
             started = response.started

@@ -17,13 +17,13 @@ _MESSAGE = re.compile(r'\{\s*"message"\s*:\s*"')
 
 @dataclass(frozen=True, slots=True)
 class ModelAction:
-    """What the model wants to do. `arguments` is raw JSON text, valid or not."""
+    """An action of the model. `arguments` is raw JSON text, valid or not."""
 
     tool: str
     arguments: str
 
     def message(self) -> str | None:
-        """The text of a message to the user, JSON if it is an object; None if there is none."""
+        """Returns the text of a message to the user, as JSON if it is an object; None if missing."""
         try:
             value = parse_json(self.arguments)
         except JsonTextError:
@@ -38,7 +38,7 @@ class MessageStream:
     """Decodes the message of a "say" action piece by piece.
 
     Args:
-        say: Name of the action that talks to the user. Any other action yields nothing here.
+        say: Name of the action that sends a message to the user. Other actions yield nothing.
     """
 
     def __init__(self, say: str) -> None:
@@ -48,7 +48,7 @@ class MessageStream:
         self._other = False
 
     def feed(self, piece: str) -> str:
-        """Adds what the model wrote and returns the part of the message that is now certain."""
+        """Adds a piece of the reply; returns the newly decoded part of the message."""
         if self._decoder is not None:
             return self._decoder.feed(piece)
         if self._other:
@@ -56,7 +56,7 @@ class MessageStream:
         self._buffer += piece
         head = _HEAD.match(self._buffer)
         if head is None:
-            # Far beyond where an action begins, only the finished reply is parsed.
+            # If no action begins within the limit, only the finished reply is parsed.
             self._other = len(self._buffer) > _HEAD_CHARS
             return ""
         if head[1] != self._say:
@@ -73,7 +73,7 @@ class MessageStream:
 def parse(text: str) -> ModelAction | None:
     """Finds the action in a finished reply; None if there is none.
 
-    Tolerant of what small models do when the server does not enforce the schema: a code fence or
+    Tolerates what small models write if the server does not enforce the schema: a code fence or
     words around the object, raw line breaks in strings, "name" and "parameters" for the keys.
     """
     start = text.find("{")
@@ -83,7 +83,7 @@ def parse(text: str) -> ModelAction | None:
         except RecursionError:
             return _too_deep(text, start)
         except ValueError:
-            # Looking inside broken JSON could take an argument for an action.
+            # A search inside broken JSON could mistake an argument for an action.
             return None
         if is_deeper(value):
             return _too_deep(text, start)

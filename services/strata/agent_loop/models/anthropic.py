@@ -1,4 +1,4 @@
-"""Models behind Anthropic's messages API, at Anthropic or at any compatible server."""
+"""Chat models with Anthropic's messages API, at Anthropic or any compatible server."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ _LENGTH_REASONS = frozenset({"max_tokens", "model_context_window_exceeded"})
 
 
 def open_client(base_url: str, api_key: str) -> AsyncAnthropic:
-    """Opens a client with its connection pool. Repetition is ours, so the SDK's is off."""
+    """Opens a client with its connection pool. Retries of the SDK are off: `streaming` retries."""
     return AsyncAnthropic(
         api_key=api_key or _NO_KEY, base_url=base_url or OFFICIAL_BASE_URL, max_retries=0
     )
 
 
 async def list_models(client: AsyncAnthropic) -> list[tuple[str, int | None]]:
-    """Names of the endpoint's models with their context window, where the server tells it.
+    """Returns the endpoint's models with their context window; None if the server does not report it.
 
     Raises:
         ModelError: The endpoint did not answer.
@@ -99,7 +99,7 @@ async def has_model(client: AsyncAnthropic, name: str) -> bool:
 
 
 def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
-    """Translates what the SDK and its HTTP library raise. `streaming`: the reply had begun."""
+    """Translates an exception of the SDK or its HTTP library. `streaming`: the reply had begun."""
     cause = error.__cause__ if isinstance(error, APIConnectionError) else error
     if isinstance(cause, (httpx2.ConnectTimeout, httpx2.PoolTimeout)):
         return ModelError(ModelErrorKind.UNAVAILABLE, "No connection within the time limit.")
@@ -112,13 +112,13 @@ def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
     if isinstance(error, ValueError):
         return ModelError(ModelErrorKind.CUT_OFF, "The stream broke off inside an event.")
     if streaming:
-        # The SDK lets the HTTP library's errors through once the stream has begun.
+        # During a stream the SDK does not wrap exceptions of the HTTP library.
         return ModelError(ModelErrorKind.CUT_OFF, f"The stream broke off: {cause}")
     return ModelError(ModelErrorKind.UNAVAILABLE, f"The endpoint cannot be reached: {cause}")
 
 
 class AnthropicConnection:
-    """The connections to one server. See `Connection`."""
+    """The connections to one server. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         self._client = open_client(base_url, "")
@@ -126,7 +126,7 @@ class AnthropicConnection:
         self._reply_forms: RefusalMemory[ReplyForms] = RefusalMemory()
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
-        """See `Connection.chat_model`."""
+        """See `EndpointConnection.chat_model`."""
         return AnthropicChatModel(
             self._with_key(settings.api_key),
             settings,
@@ -136,11 +136,11 @@ class AnthropicConnection:
         )
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
-        """See `Connection.list_models`."""
+        """See `EndpointConnection.list_models`."""
         return await list_models(self._with_key(api_key))
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """See `Connection.has_model`."""
+        """See `EndpointConnection.has_model`."""
         return await has_model(self._with_key(api_key), name)
 
     async def close(self) -> None:
@@ -157,7 +157,7 @@ def connect(base_url: str) -> AnthropicConnection:
 
 
 def _older_key(client: AsyncAnthropic) -> dict[str, str]:
-    """The header that compatible servers know; the SDK sends the newer one."""
+    """Returns the key in the older header, which compatible servers expect."""
     if urlsplit(str(client.base_url)).hostname == "api.anthropic.com":
         return {}
     return {"x-api-key": client.api_key or _NO_KEY}
@@ -167,14 +167,14 @@ class AnthropicChatModel:
     """One model of one endpoint.
 
     Args:
-        client: The endpoint.
-        settings: The model and how it is asked.
+        client: Client of the endpoint.
+        settings: The model and its settings.
         retry: When a failed request is repeated.
-        headers: Headers beyond those of the SDK; by default the key in its older form, for
+        headers: Additional headers; by default the key in the older header, for
             servers that know no other.
-        redactor: Takes keys out of errors; by default that of the client.
-        refusals: What the models behind this address refused.
-        reply_forms: What they refused of requests for JSON.
+        redactor: Removes keys from errors; by default the client's key.
+        refusals: Parameters that the models at this address refused.
+        reply_forms: Forms of JSON requests that they refused.
     """
 
     def __init__(
@@ -242,13 +242,13 @@ class AnthropicChatModel:
                 raise known from error
 
     def _leave_out(self, error: ModelError, refusals: Refusals, body: dict[str, Any]) -> bool:
-        """Leaves out a setting that the model refused; False if the error is not about one."""
+        """Leaves out a setting that the model refused; returns False if the error is about none."""
         if error.kind is not ModelErrorKind.BAD_REQUEST or error.status not in (400, 422):
             return False
         name = anthropic_wire.refused_setting(error.message, body)
         value = anthropic_wire.sent(body, name)
-        # The text may be about the value alone, so another one is tried. Forced calls are refused
-        # whatever their type.
+        # The error may be about the value only, so other values are tried. Forced calls are refused
+        # regardless of their type.
         only_value = name != anthropic_wire.FORCED_CALL
         if not name or not refusals.add(name, value, only_value=only_value):
             return False
@@ -257,7 +257,7 @@ class AnthropicChatModel:
 
     async def _send(self, body: dict[str, Any]) -> AsyncStream[RawMessageStreamEvent]:
         timeouts = self._settings.timeouts
-        # See the OpenAI model: the SDK sends extra body as it is, without walking through it.
+        # As for OpenAI's models: the SDK sends an extra body without validating it.
         large = {name: body[name] for name in ("messages", "tools") if name in body}
         small = {name: value for name, value in body.items() if name not in large}
         response = await self._client.messages.create(
@@ -275,7 +275,7 @@ class AnthropicChatModel:
         usage = reply.usage()
         if usage is None or reply.size.full:
             estimate = estimate_usage(request, reply.everything(), self._settings.endpoint_type)
-            # Of a reply that was not read to its end the prompt alone was counted.
+            # For a reply that was not read to its end, only the prompt was counted.
             prompt = estimate.prompt_tokens if usage is None else usage.prompt_tokens
             usage = replace(estimate, prompt_tokens=prompt)
         return ModelReply(
@@ -300,7 +300,7 @@ async def _next(
 
 @dataclass(slots=True)
 class _Block:
-    """A content block in the making."""
+    """A content block that is being received."""
 
     type: str
     pieces: list[str] = field(default_factory=list)
@@ -313,7 +313,7 @@ class _Block:
 
     @property
     def text(self) -> str:
-        """What the block holds so far."""
+        """The text so far."""
         return "".join(self.pieces)
 
     @property
@@ -323,14 +323,14 @@ class _Block:
 
     @property
     def arguments(self) -> str:
-        """The raw JSON of a call: streamed, or given whole at the start."""
+        """The raw JSON arguments of a call: streamed, or complete in the first event."""
         return self.text or self.whole_input or "{}"
 
 
 class _ReplyBuilder:
-    """Puts the events of a reply together.
+    """Assembles a reply from its events.
 
-    Pieces are joined at the end only, so that the time is linear in the length of the reply.
+    Pieces are joined only at the end, so that the time is linear in the length of the reply.
     """
 
     def __init__(self) -> None:
@@ -345,7 +345,7 @@ class _ReplyBuilder:
         self._stopped = False
 
     def take(self, event: RawMessageStreamEvent) -> ModelEvent | None:
-        """Adds an event and returns what it means to the caller."""
+        """Adds an event; returns the event for the caller, if any."""
         if event.type == "message_start":
             self.model = event.message.model
             self._count(event.message.usage)
@@ -376,7 +376,7 @@ class _ReplyBuilder:
                 block.pieces.append(thinking)
                 return ReasoningDelta(thinking)
         if content.type == "redacted_thinking":
-            # Half of it would be refused.
+            # An incomplete one would be refused.
             kept = self.size.take(content.data)
             block.redacted = "" if self.size.full else kept
         if content.type == "tool_use":
@@ -406,11 +406,11 @@ class _ReplyBuilder:
     def _sign(self, block: _Block, piece: str) -> None:
         block.proof.append(self.size.take(piece))
         if self.size.full:
-            # Half of a signature proves nothing, and the API refuses it.
+            # The API refuses incomplete signatures.
             block.proof.clear()
 
     def _count(self, usage: Any) -> None:
-        """Takes the latest figure of each count: they are cumulative, and the last may be null."""
+        """Keeps the latest value of each count: counts are cumulative, and the last may be null."""
         if usage is None:
             return
         for name in (
@@ -447,7 +447,7 @@ class _ReplyBuilder:
         return tuple(ToolCall(b.id, b.name, b.arguments) for b in self._calls())
 
     def everything(self) -> str:
-        """All that the model wrote, for an estimate of its size."""
+        """All text of the reply, to estimate its tokens."""
         return "".join(block.name + block.text for block in self._ordered())
 
     def finish_reason(self) -> FinishReason:
@@ -469,13 +469,13 @@ class _ReplyBuilder:
         return FinishReason.TOOL_CALLS if self._calls() else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        """What the server reported; None if nothing."""
+        """The tokens that the server reported; None if it reported none."""
         if not self._counts.get("input_tokens") and not self._counts.get("output_tokens"):
             return None
         cached = self._counts.get("cache_read_input_tokens", 0)
         written = self._counts.get("cache_creation_input_tokens", 0)
         return Usage(
-            # The API counts cached tokens apart from the rest of the prompt.
+            # The API reports cached tokens separately from the rest of the prompt.
             prompt_tokens=self._counts.get("input_tokens", 0) + cached + written,
             completion_tokens=self._counts.get("output_tokens", 0),
             cached_input_tokens=cached,
@@ -493,7 +493,7 @@ def _written(value: object) -> str:
 
 def _from_status_error(error: APIStatusError) -> ModelError:
     message = error.api_message or error.message
-    # An `error` event in mid-stream comes with the status of the stream, which is 200.
+    # An `error` event within a stream has the status of the stream, which is 200.
     status = error.status_code if error.status_code >= 400 else None
     return ModelError(
         classify(status, (error.type,), message),

@@ -1,6 +1,6 @@
-"""What Anthropic's messages API has in common at the clouds that serve it.
+"""Shared code for clouds that serve Anthropic's messages API.
 
-They list no models for a key and sign each request, by packages that are installed for them alone.
+Clouds do not list models for a key. They sign each request, which needs additional packages.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from strata.shared.redaction import Redactor
 
 
 class CloudConnection(ABC):
-    """The connections to a cloud. See `Connection`."""
+    """The connections to a cloud. See `EndpointConnection`."""
 
     errors: tuple[type[Exception], ...] = (RuntimeError,)
-    """What is raised where credentials are missing, wrong or cannot be refreshed."""
+    """Exceptions for credentials that are missing, wrong or cannot be refreshed."""
 
     def __init__(self) -> None:
         self._refusals: RefusalMemory[Refusals] = RefusalMemory()
 
     @abstractmethod
     def client(self, api_key: str) -> Any:
-        """Returns a client that signs with a key; with an empty one as the machine may.
+        """Returns a client that signs with a key; an empty key uses the machine's credentials.
 
         Raises:
-            ModelError: The key is none of this cloud, or packages are missing.
+            ModelError: The key is malformed, or packages are missing.
         """
 
     @abstractmethod
     def secrets(self, api_key: str) -> dict[str, str]:
-        """Returns what of a key must not be shown, by name."""
+        """Returns the secret parts of a key, by name."""
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
-        """See `Connection.chat_model`."""
+        """See `EndpointConnection.chat_model`."""
         redactor = Redactor(self.secrets(settings.api_key))
         return _CloudModel(
             self.client(settings.api_key), settings, retry, redactor, self._refusals, self.errors
         )
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
-        """Says nothing of models: clouds list them elsewhere, for other rights.
+        """Returns no models: clouds list them in another API, with other permissions.
 
         Raises:
             ModelError: See `client`.
@@ -57,12 +57,12 @@ class CloudConnection(ABC):
         return []
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """Says yes, since only a request can tell."""
+        """Returns True, since only a request can find out."""
         return True
 
 
 def missing_package(cloud: str, package: str, extra: str) -> ModelError:
-    """Returns the error of a cloud whose packages are not installed."""
+    """Returns the error for a cloud whose packages are not installed."""
     return ModelError(
         ModelErrorKind.NOT_CONFIGURED,
         f"Models at {cloud} need the package {package}, which is not installed. Install it beside"

@@ -1,4 +1,4 @@
-"""From the loop's request to the body of Anthropic's messages API. Pure."""
+"""Builds the request body of Anthropic's messages API. Pure."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ DEFAULT_MAX_TOKENS = 8192
 MIN_THINKING_BUDGET = 1024
 
 THINKING, EFFORT = "thinking", "output_config.effort"
-"""Settings that a model may refuse without being unusable: they are left out on refusal."""
+"""Optional settings, which are left out after a model refused them."""
 
 FORCED_THINKING = "thinking with a forced call"
 """Thinking in a request that forces a call, which a model or a cloud may refuse."""
 
 FORCED_CALL = "tool_choice"
-"""A forced call, which the newest models refuse: they are asked for it in words."""
+"""A forced call, which the newest models refuse: the prompt asks for it instead."""
 
 _ASKED = "Answer with a call of one of your tools, not with text."
 _ASKED_FOR = "Answer with a call of the tool `{}`, not with text."
@@ -58,9 +58,9 @@ _EFFORTS = {"minimal": "low"}
 
 
 def refused_setting(message: str, body: Mapping[str, Any]) -> str:
-    """Returns which setting of a refused request a model does not take; empty for none.
+    """Returns the setting of a request that a model refused; empty for none.
 
-    Errors of this API name it in their text alone.
+    Errors of this API name the setting only in their text.
 
     Args:
         message: Text of the error.
@@ -72,7 +72,7 @@ def refused_setting(message: str, body: Mapping[str, Any]) -> str:
         return FORCED_CALL if sent(body, FORCED_CALL) in ("any", "tool") else ""
     if not _NOT_TAKEN.search(message):
         return ""
-    # An error about one of them may advise the other, behind it.
+    # An error about one of them may recommend the other one later in the text.
     places = {
         name: match.start()
         for name, pattern in _SETTINGS.items()
@@ -82,7 +82,7 @@ def refused_setting(message: str, body: Mapping[str, Any]) -> str:
 
 
 def sent(body: Mapping[str, Any], name: str) -> Any:
-    """Returns what a request has for a setting; None for nothing."""
+    """Returns the value of a setting in a request; None if it has none."""
     if name == EFFORT:
         return body.get("output_config", {}).get("effort")
     if name == FORCED_CALL:
@@ -96,15 +96,15 @@ def build(
     reply_forms: ReplyForms | None = None,
     refusals: Refusals | None = None,
 ) -> dict[str, Any]:
-    """The request body, without `stream`.
+    """Returns the request body, without `stream`.
 
     There is no temperature: the API refuses sampling parameters since version 2026-10-21.
 
     Args:
-        request: What to ask.
-        settings: Of whom.
-        reply_forms: What the model refused of requests for JSON.
-        refusals: What the model refused of other requests.
+        request: The request.
+        settings: The model.
+        reply_forms: Forms of JSON requests that the model refused.
+        refusals: Other settings that the model refused.
     """
     refusals = refusals or Refusals()
     prompt = repair(request.messages)
@@ -126,7 +126,7 @@ def build(
     if system:
         body["system"] = [{"type": "text", "text": system, "cache_control": _CACHED}]
     if request.tools and asks:
-        # Behind what is cached, since other requests do not have it.
+        # After the cached part, since other requests do not have it.
         name = request.tool_choice.name
         text = _ASKED_FOR.format(name) if name else _ASKED
         body.setdefault("system", []).append({"type": "text", "text": text})
@@ -152,7 +152,7 @@ def build(
 
 
 def takes_thinking_budget(model: str) -> bool:
-    """Whether the model wants a thinking budget, rather than deciding by itself.
+    """Says whether the model takes a thinking budget, instead of deciding by itself.
 
     Claude before 4.6 and other vendors' models behind this API take `budget_tokens`; from 4.6 on
     thinking is "adaptive", and newer models refuse a budget.
@@ -176,7 +176,7 @@ def _thinking(
         return {"type": "adaptive", "display": "summarized"}
     if settings.max_reasoning_tokens <= 0:
         return None
-    # With a budget the API refuses forced calls, and a loop of calls begun without thinking.
+    # With a budget the API refuses forced calls, and continued calls that began without thinking.
     if request.tool_choice.forces_a_call or _in_loop_without_thinking(messages):
         return None
     budget = max(settings.max_reasoning_tokens, MIN_THINKING_BUDGET)
@@ -201,14 +201,14 @@ def _max_tokens(
     if not limit:
         limit = min(DEFAULT_MAX_TOKENS, max(1, settings.context_window // 2))
     budget: int = (thinking or {}).get("budget_tokens", 0)
-    # The budget counts towards max_tokens and must be less: what was asked for is the answer.
+    # The budget counts towards max_tokens, which is raised: the setting limits the answer only.
     return limit + budget
 
 
 def reply_form(request: ModelRequest, settings: ModelSettings, learnt: ReplyForms) -> ReplyForm:
-    """Returns how a request asks for JSON, if it does: by a schema, or by the prompt.
+    """Returns how a request asks for JSON: by a schema, or by the prompt.
 
-    Structured output came with Claude 4.5; the API has no form for any object.
+    Structured output exists since Claude 4.5; the API has no mode for objects without a schema.
     """
     reply = request.response_format
     if reply is None or reply.schema is None or not _takes_schema(settings.model):
@@ -257,7 +257,7 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Alternating turns, the user first and last, with a cache mark on the last user block."""
+    """Returns alternating messages, user first and last, with a cache mark on the last user block."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         role = "assistant" if message.role is ChatRole.ASSISTANT else "user"
@@ -281,7 +281,7 @@ def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
             return [{**result, "content": [b for p in message.content if (b := _part(p))]}]
         return [{**result, "content": message.text} if message.text.strip() else result]
     if message.role is ChatRole.SYSTEM:
-        # Few models take a system message in mid-conversation; all take a marked user block.
+        # Few models accept a system message within a conversation; all accept a marked user block.
         return [{"type": "text", "text": system_as_user(message).text}]
     blocks = [block for part in message.content if (block := _part(part)) is not None]
     blocks.extend(

@@ -1,7 +1,7 @@
-"""Models behind OpenAI's chat completions API at a resource of Azure.
+"""Chat models with OpenAI's chat completions API at an Azure resource.
 
-A deployment takes the place of the model's name. Azure has no list of deployments for those who
-have a key alone, so none is shown.
+The name of a deployment is used as model name. Azure does not list deployments to callers with
+only a key, so none are listed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def open_client(base_url: str, api_key: str = "") -> AsyncOpenAI:
     """Opens a client with its connection pool.
 
     Args:
-        base_url: The resource, see `dialects.azure`.
-        api_key: Its key; calls may bring their own.
+        base_url: Address of the resource, see `dialects.azure`.
+        api_key: Its default key; calls may use another one.
     """
     address = read_address(base_url)
-    # The SDK takes them from OPENAI_ORG_ID and OPENAI_PROJECT_ID, which Azure does not know.
+    # The SDK reads them from OPENAI_ORG_ID and OPENAI_PROJECT_ID, which Azure does not know.
     headers = cast("dict[str, str]", dict.fromkeys(OWN_HEADERS, Omit()))
     if not address.api_version:
         return _V1Client(
@@ -43,25 +43,25 @@ def open_client(base_url: str, api_key: str = "") -> AsyncOpenAI:
 
 
 class _V1Client(AsyncOpenAI):
-    """A client for `/openai/v1`, which takes keys in the header of Azure."""
+    """A client for `/openai/v1`, which sends keys in Azure's header."""
 
     def _auth_headers(self, security: object) -> dict[str, str]:
         return {"api-key": self.api_key}
 
     def _validate_headers(self, headers: object, custom_headers: object) -> None:
-        """Takes all headers: the key is in one that the SDK does not look for."""
+        """Accepts all headers: the SDK does not expect the key in Azure's header."""
 
 
 class AzureConnection(OpenAiConnection):
-    """The connections to one resource. See `Connection`."""
+    """The connections to one resource. See `EndpointConnection`."""
 
     def _open(self, base_url: str) -> AsyncOpenAI:
         return open_client(base_url)
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
-        """Asks the resource, which shows that key and address are right; returns no name.
+        """Sends a request to check key and address; returns no models.
 
-        What the resource lists are models that could be deployed, not its deployments.
+        The resource lists models that could be deployed, not its deployments.
         """
         try:
             await self._with_key(api_key).models.list()
@@ -70,7 +70,7 @@ class AzureConnection(OpenAiConnection):
         return []
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """Says yes, since nobody but a request can tell whether there is a deployment."""
+        """Returns True, since only a request can find out whether the deployment exists."""
         return True
 
 

@@ -1,7 +1,7 @@
-"""Claude at Amazon Bedrock: requests are signed by AWS's rules, replies are AWS's event streams.
+"""Claude at Amazon Bedrock: requests have AWS signatures, replies are AWS event streams.
 
-A key is that of Bedrock's API, or `ACCESS_KEY_ID:SECRET_ACCESS_KEY` with `:SESSION_TOKEN` where
-there is one. Without a key the credentials of the machine are used, as AWS's tools find them.
+A key is a Bedrock API key, or `ACCESS_KEY_ID:SECRET_ACCESS_KEY` with an optional
+`:SESSION_TOKEN`. Without a key, AWS's default credential chain of the machine is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strata.agent_loop.models.anthropic_clouds import CloudConnection, missing_p
 from strata.agent_loop.models.dialects.bedrock import read_address
 
 try:
-    # The SDK imports them with the first request, which would hold up everybody.
+    # The SDK would import them with the first request, which would block the event loop.
     import boto3  # noqa: F401
     import botocore.auth
     import botocore.eventstream
@@ -30,7 +30,7 @@ _NO_KEY = "none"
 
 
 class BedrockConnection(CloudConnection):
-    """The connections to one region. See `Connection`."""
+    """The connections to one region. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class BedrockConnection(CloudConnection):
         if not _INSTALLED:
             raise missing_package("Amazon Bedrock", "boto3", "bedrock")
         if self._client is None:
-            # With a key of any kind the SDK does not read AWS_BEARER_TOKEN_BEDROCK.
+            # With any kind of key the SDK does not read AWS_BEARER_TOKEN_BEDROCK.
             self._client = AsyncAnthropicBedrock(
                 api_key=_NO_KEY,
                 aws_region=self._address.region,

@@ -1,7 +1,7 @@
-"""Schemas for Anthropic's structured output, which takes closed objects and few keywords. Pure.
+"""Rewrites schemas for Anthropic's structured output: closed objects, few keywords. Pure.
 
-What the API does not know goes into the description, where the model reads it. The reply is checked
-against the original.
+Unknown keywords go into the description, where the model reads them. The reply is validated
+against the original schema.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def to_closed(schema: JsonSchema) -> dict[str, Any] | None:
         return None
     kinds = schema.get("type", "object" if "properties" in schema else ())
     if isinstance(kinds, list) and len(kinds) != 1 and not values:
-        # A list of types becomes a choice; each option has the rest of the schema.
+        # A list of types becomes `anyOf`; each option has the rest of the schema.
         if {"anyOf", "oneOf", "allOf"}.intersection(schema):
             return None
         rest = {key: value for key, value in schema.items() if key not in closed}

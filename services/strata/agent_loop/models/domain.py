@@ -1,6 +1,6 @@
-"""What the agent loop knows of a chat model: messages in, a stream of events out.
+"""The provider-independent interface of chat models: requests in, a stream of events out.
 
-Nothing here names a provider's SDK. The loop depends on `ChatModel` alone.
+No provider SDK is imported here. The loop depends only on `ChatModel`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_TEMPERATURE = 0.7
 
 
 class ChatRole(StrEnum):
-    """Who speaks in a message."""
+    """The role of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -39,13 +39,13 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPart:
-    """A piece of the model's reasoning, kept so that it can be handed back unchanged.
+    """A piece of the model's reasoning, kept so that it can be sent back unchanged.
 
     Attributes:
-        text: What the provider shows of the reasoning; may be empty.
+        text: The visible part of the reasoning; may be empty.
         signature: The provider's proof of origin; see `models.proofs`. A part with neither this nor
             `redacted` is never sent back.
-        redacted: An opaque payload that stands for reasoning the provider hides.
+        redacted: An opaque payload for reasoning that the provider hides.
     """
 
     text: str
@@ -54,7 +54,7 @@ class ReasoningPart:
 
 
 class ImageDetail(StrEnum):
-    """How closely a model looks at an image."""
+    """The resolution in which a model sees an image."""
 
     AUTO = "auto"
     LOW = "low"
@@ -68,13 +68,13 @@ class ImagePart:
     Attributes:
         media_type: Such as ``image/png``.
         image_id: SHA-256 of its bytes; empty until the image is fetched.
-        width: Pixels from left to right.
-        height: Pixels from top to bottom.
-        size_bytes: Size of its bytes.
-        alt_text: What it shows, in words; may be empty.
-        detail: How closely the model looks at it.
-        url: Where it was fetched from, or is to be; empty if its bytes were sent.
-        data: Its bytes; empty in stored messages.
+        width: Width in pixels.
+        height: Height in pixels.
+        size_bytes: Number of bytes.
+        alt_text: Text description; may be empty.
+        detail: The resolution in which the model sees it.
+        url: The URL it is fetched from; empty if its bytes were sent.
+        data: The bytes; empty in stored messages.
     """
 
     media_type: str
@@ -93,8 +93,8 @@ class ShownImage:
     """An image in a prompt.
 
     Attributes:
-        image: The image, with its bytes when the request is sent.
-        weight: Bytes of text that take as many tokens.
+        image: The image; it has its bytes when the request is sent.
+        weight: Bytes of text with the same number of tokens.
     """
 
     image: ImagePart
@@ -107,14 +107,14 @@ PromptPart: TypeAlias = ReplyPart | ShownImage
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call that the model asks for.
+    """One tool call of the model.
 
     Attributes:
-        id: Pairs it with its return.
-        name: The tool.
+        id: Matches the call with its return.
+        name: Name of the tool.
         arguments: The raw JSON text, valid or not.
-        request_heartbeat: Whether the model asked to go on after it (V2 loop); None if it was
-            not asked that.
+        request_heartbeat: Whether the model requested a heartbeat (V2 loop); None if the tool has
+            no such argument.
     """
 
     id: str
@@ -128,9 +128,9 @@ class ChatMessage:
     """One message of the prompt.
 
     Attributes:
-        role: Who speaks.
-        content: Text, reasoning and images, in the order in which they were produced. Images are
-            in messages of the user and in tool messages only.
+        role: The role.
+        content: Text, reasoning and images, in the order in which they were produced. Only user
+            messages and tool messages have images.
         tool_calls: Calls of an assistant message.
         tool_call_id: For a tool message, the id of the call that it answers.
     """
@@ -176,8 +176,8 @@ class ToolSchema:
     """A tool that is offered to the model.
 
     Attributes:
-        name: The name the model calls it by.
-        description: What it does, for the model.
+        name: The name under which the model calls it.
+        description: The tool's description for the model.
         parameters: JSON schema of the arguments, of type "object".
         strict: Ask the provider to enforce the schema, where it can do so without forcing the
             model to invent values for optional parameters.
@@ -196,7 +196,7 @@ class ToolSchema:
 
 
 class ToolChoiceMode(StrEnum):
-    """How free the model is to call tools."""
+    """Which calls the model may or must make."""
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -223,12 +223,12 @@ class ToolChoice:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """A call of this very tool."""
+        """A call of this tool."""
         return cls(ToolChoiceMode.NAMED, name)
 
     @property
     def forces_a_call(self) -> bool:
-        """Whether a reply without a call is ruled out."""
+        """Whether a reply must have a call."""
         return self.mode in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED)
 
 
@@ -236,7 +236,7 @@ EndpointType: TypeAlias = str
 """The name of an endpoint's wire protocol, a key of `dialects.table.DIALECTS`."""
 
 DEFAULT_ENDPOINT_TYPE: EndpointType = "openai"
-"""The wire protocol where nothing names one: the one that most servers speak."""
+"""The default wire protocol, which most servers support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +244,9 @@ class Timeouts:
     """Limits of one request, in seconds.
 
     Attributes:
-        connect: For the connection to be made.
+        connect: For opening the connection.
         first_event: From sending the request to the first event of the stream. A local model
-            reads the whole prompt before it says anything, so give it minutes.
+            reads the whole prompt before it writes anything, which can take minutes.
         total: From sending the request to the end of the stream.
     """
 
@@ -260,24 +260,24 @@ class ModelSettings:
     """Everything needed to call one model.
 
     Attributes:
-        handle: "endpoint/model", the name that people use.
+        handle: "endpoint/model", the name that users see.
         endpoint_type: The wire protocol.
         base_url: Root of the API; empty for the provider's own address.
-        api_key: Empty for a server that asks for none.
-        key_owner: Whose key it is, in words for a person.
+        api_key: Empty for a server without keys.
+        key_owner: Description of the key's owner, for error messages.
         model: The model's name at the endpoint.
         context_window: Prompt and reply together, in tokens.
         max_tokens: Limit of the reply in tokens; None for the provider's own limit.
-        temperature: None leaves it out. Ignored where the API has no such parameter.
+        temperature: None leaves it out. Ignored if the API has no such parameter.
         parallel_tool_calls: Whether one reply may hold several calls.
         reasoning_effort: none, minimal, low, medium, high, xhigh or max; None leaves it out.
         max_reasoning_tokens: Thinking budget in tokens; 0 asks for no thinking.
         structured_tools: Offer tools through the prompt and a JSON schema instead of the API's
             tool calling, for small local models.
-        images: Whether the model is shown images; otherwise a text takes the place of each.
+        images: Whether the model is shown images; otherwise each is replaced by a text.
         timeouts: Limits in seconds.
-        quirks: How the server differs from others that speak its protocol.
-        has_fallback: Another model answers if this one cannot: it is asked again less often.
+        quirks: How the server deviates from its protocol.
+        has_fallback: A fallback model exists, so failed requests are retried less often.
     """
 
     handle: str
@@ -301,12 +301,12 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class JsonReply:
-    """A reply whose text is a JSON object. A provider may not enforce it: the reply is checked.
+    """Asks for a reply whose text is a JSON object. The loop validates it in any case.
 
     Attributes:
-        schema: What the object must satisfy: closed and without references; None for any object.
+        schema: Schema of the object, closed and without references; None for any object.
         name: Name of the schema.
-        description: What the object is for.
+        description: Purpose of the object.
         strict: Whether the provider is asked to enforce the schema.
     """
 
@@ -325,7 +325,7 @@ class ModelRequest:
         tools: Offered tools, in a stable order: it is part of the provider's prompt cache key.
         tool_choice: Which calls the model may make.
         parallel_tool_calls: Overrides the setting of the model, for turns with tool rules.
-        response_format: What the text of the reply must be; None for free text.
+        response_format: The JSON form of the reply's text; None for any text.
         max_tokens: Overrides the setting of the model.
     """
 
@@ -342,12 +342,12 @@ class Usage:
     """Tokens of one or several calls.
 
     Attributes:
-        prompt_tokens: The whole prompt, tokens read from or written to a cache included.
-        completion_tokens: The whole reply, reasoning included.
-        cached_input_tokens: ReplyPart of the prompt that was read from the provider's cache.
-        cache_write_tokens: ReplyPart of the prompt that was written to the provider's cache.
-        reasoning_tokens: ReplyPart of the reply that is reasoning.
-        estimated: The server reported nothing and the figures are computed from text lengths.
+        prompt_tokens: The whole prompt, including tokens read from or written to a cache.
+        completion_tokens: The whole reply, including reasoning.
+        cached_input_tokens: Part of the prompt that was read from the provider's cache.
+        cache_write_tokens: Part of the prompt that was written to the provider's cache.
+        reasoning_tokens: Part of the reply that is reasoning.
+        estimated: The server reported no tokens; they are estimated from text lengths.
     """
 
     prompt_tokens: int = 0
@@ -415,7 +415,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class UsageEvent:
-    """Tokens of this call, once known. Comes at most once, before the reply."""
+    """Tokens of this call, as soon as they are known; at most once, before the reply."""
 
     usage: Usage
 
@@ -453,7 +453,7 @@ class ModelReply:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the model neither said nor called anything."""
+        """Whether the reply has neither text nor calls."""
         return not self.tool_calls and not self.text.strip()
 
     def to_message(self) -> ChatMessage:
@@ -471,10 +471,10 @@ class ChatModel(Protocol):
         """Answers `request` piece by piece.
 
         The last event is exactly one `ModelReply`, whose text and calls equal the deltas joined
-        (a call's arguments may be tidied, never changed in meaning). Close the iterator
+        (a call's arguments may be cleaned up, never changed in meaning). Close the iterator
         (`contextlib.aclosing`) to abort the call at the provider.
 
         Raises:
-            ModelError: The call failed. When it failed after some deltas, these are void.
+            ModelError: The call failed. Deltas that were yielded before must be discarded.
         """
         ...

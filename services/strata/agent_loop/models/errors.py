@@ -1,6 +1,6 @@
-"""How a call of a chat model can fail, independent of any provider.
+"""Errors of chat model calls, independent of any provider.
 
-Pure: the loop decides by `kind`, the servicer maps it to a reason of the wire contract.
+Pure: the loop decides by `kind`, and `loop.failures` maps it to a reason on the wire.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from strata.shared.redaction import Redactor
 
 
 class ModelErrorKind(StrEnum):
-    """What went wrong, as far as the caller can act on it."""
+    """The kinds of errors that the caller handles differently."""
 
     AUTHENTICATION = "authentication"
-    """The key is missing, wrong, not allowed to use the model, or not paid for."""
+    """The key is missing, wrong, not allowed to use the model, or out of credit."""
     RATE_LIMITED = "rate_limited"
     """Too many requests or an exhausted quota; see `retry_after`."""
     UNAVAILABLE = "unavailable"
@@ -45,7 +45,7 @@ class ModelErrorKind(StrEnum):
 _RETRYABLE = frozenset(
     {ModelErrorKind.RATE_LIMITED, ModelErrorKind.UNAVAILABLE, ModelErrorKind.CUT_OFF}
 )
-# Waiting does not help when the account has nothing left.
+# Waiting does not help if the account has no credit left.
 _HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _OUT_OF_CREDIT = _HOPELESS_CODES | {"billing_error"}
 
@@ -55,10 +55,10 @@ class ModelError(Exception):
 
     Attributes:
         kind: What went wrong.
-        message: What the provider said, or what we saw; fit to be shown to the user.
-        status: HTTP status, where there was one.
-        code: The provider's own name for the error.
-        retry_after: Seconds that the provider asks to wait.
+        message: Text of the provider, or a description of the problem; can be shown to the user.
+        status: HTTP status, if any.
+        code: The provider's error code.
+        retry_after: Seconds to wait, if the provider sent them.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class ModelError(Exception):
 
     @property
     def out_of_credit(self) -> bool:
-        """Whether the account has nothing left, which the key itself is not to blame for."""
+        """Whether the account has no credit left; the key itself is valid."""
         return self.status == 402 or self.code in _OUT_OF_CREDIT
 
     def redacted(self, redactor: Redactor) -> ModelError:
-        """Returns the error without the keys that the provider repeated in it."""
+        """Returns the error with all keys in its text redacted."""
         return ModelError(
             self.kind,
             redactor.text(self.message),
@@ -103,11 +103,11 @@ class ModelError(Exception):
 
 
 def naming_key(error: ModelError, owner: str) -> ModelError:
-    """Returns the error of a refused key with the words that say whose key it was.
+    """Returns the error of a refused key, with the owner of the key in its message.
 
     Args:
-        error: Any error; others than AUTHENTICATION come back as they are.
-        owner: Whose key was sent, such as "the project's key"; empty if nobody knows.
+        error: Any error; kinds other than AUTHENTICATION are returned unchanged.
+        owner: Description of the key, such as "the project's key"; empty if unknown.
     """
     if error.kind is not ModelErrorKind.AUTHENTICATION or not owner:
         return error
@@ -142,7 +142,7 @@ class UnknownModelError(ModelError):
         self.known = tuple(known)
 
 
-# OpenAI and Anthropic, then vLLM, llama.cpp, LM Studio and Ollama in their own words.
+# Error texts of OpenAI and Anthropic, then vLLM, llama.cpp, LM Studio and Ollama.
 _OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _OVERFLOW_TEXT = re.compile(
     r"maximum context length|prompt is too long|exceeds? the (available )?context"
@@ -159,7 +159,7 @@ _IMAGES_TEXT = re.compile(
     re.IGNORECASE,
 )
 
-# Google answers 400 to a wrong key.
+# Google responds to a wrong key with 400.
 _KEY_TEXT = re.compile(r"API key (not valid|expired)|API_KEY_INVALID")
 
 _CODE_KINDS: Mapping[str, ModelErrorKind] = {
@@ -185,7 +185,7 @@ _CODE_KINDS: Mapping[str, ModelErrorKind] = {
 
 
 def classify(status: int | None, codes: Sequence[str | None], message: str) -> ModelErrorKind:
-    """Names the kind of an error that a server reported.
+    """Returns the kind of an error that a server reported.
 
     Args:
         status: HTTP status; None or 200 for an error inside a stream.
@@ -195,7 +195,7 @@ def classify(status: int | None, codes: Sequence[str | None], message: str) -> M
     refusable = status is None or status < 300 or status in (400, 413, 422, 500)
     if refusable and (_OVERFLOW_CODES.intersection(codes) or _OVERFLOW_TEXT.search(message)):
         return ModelErrorKind.CONTEXT_OVERFLOW
-    # llama.cpp answers 500 when the model has no eyes, OpenRouter 404.
+    # For a model without image input, llama.cpp responds with 500 and OpenRouter with 404.
     if (refusable or status in (404, 415, 501)) and _IMAGES_TEXT.search(message):
         return ModelErrorKind.IMAGES_REFUSED
     if status == 400 and _KEY_TEXT.search(message):
@@ -207,8 +207,8 @@ def classify(status: int | None, codes: Sequence[str | None], message: str) -> M
     return _by_status(status)
 
 
-# They say by themselves what went wrong, whatever the body holds. The codes in the body tell the
-# many meanings of a 400 apart, and those of an error inside a stream.
+# These statuses are unambiguous regardless of the body. Codes in the body distinguish the
+# meanings of a 400 and of errors inside a stream.
 _PLAIN_STATUSES = frozenset({401, 402, 408, 409, 429, *range(500, 600)})
 
 
@@ -223,7 +223,7 @@ def _by_status(status: int | None) -> ModelErrorKind:
 
 
 def retry_after_seconds(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Reads how long a server asks to wait; None if it says nothing usable."""
+    """Returns the seconds of a retry header; None if there is no usable one."""
     for header, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(header, "")) / divisor

@@ -1,4 +1,4 @@
-"""Opens the SDK clients, one per endpoint, and hands out models that share them."""
+"""Opens one SDK client per endpoint, and creates models that share it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIST_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AvailableModel:
-    """A model that an endpoint lists. `context_window` in tokens, None if it does not say."""
+    """A model that an endpoint lists. `context_window` is in tokens; None if unknown."""
 
     handle: str
     endpoint: str
@@ -33,7 +33,7 @@ class AvailableModel:
 
 @dataclass(frozen=True, slots=True)
 class EndpointModels:
-    """What one endpoint answered; `error` tells why there are no models."""
+    """The list of models of one endpoint; `error` is set if it could not be read."""
 
     endpoint: str
     models: tuple[AvailableModel, ...]
@@ -41,11 +41,11 @@ class EndpointModels:
 
 
 class ModelFactory:
-    """Builds models from settings. Close it at shutdown, after the last stream.
+    """Creates models from settings. Close it at shutdown, after the last stream.
 
     Clients are opened on first use and kept: one per wire protocol and address, so that agents
     with keys of their own share the connections. An SDK takes a second or more to import and
-    is imported when it is first needed: by `preload`, or else by `model`, which holds up everybody.
+    is imported when it is first needed: by `preload`, or else by `model`, which blocks the loop.
     """
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
@@ -67,13 +67,13 @@ class ModelFactory:
         await self.close()
 
     async def preload(self, types: Iterable[EndpointType]) -> None:
-        """Imports the SDKs of some wire protocols without holding up the event loop."""
+        """Imports the SDKs of some wire protocols without blocking the event loop."""
         for kind in set(types) - self._imported:
             await asyncio.to_thread(dialect_of(kind).load)
             self._imported.add(kind)
 
     def model(self, settings: ModelSettings) -> ChatModel:
-        """The model for these settings. What it learns about the server is kept between calls."""
+        """Returns the model for these settings; what it learns about the server is kept."""
         known = self._models.get(settings)
         if known is None:
             if len(self._models) >= _MAX_MODELS:
@@ -84,11 +84,11 @@ class ModelFactory:
     async def list_models(
         self, endpoints: Sequence[ModelEndpoint], *, limit: float = LIST_TIMEOUT
     ) -> list[EndpointModels]:
-        """Asks every endpoint, all at once, what models it has; never raises for one of them.
+        """Lists the models of all endpoints concurrently; errors are part of the result.
 
         Args:
-            endpoints: Whom to ask.
-            limit: Seconds for each of them.
+            endpoints: The endpoints.
+            limit: Time limit for each endpoint, in seconds.
         """
         return list(await asyncio.gather(*(self._list(e, limit) for e in endpoints)))
 
@@ -98,12 +98,12 @@ class ModelFactory:
         """Asks an endpoint for one model, which need not be in its list.
 
         Args:
-            endpoint: Whom to ask.
+            endpoint: The endpoint.
             name: The model's name at the endpoint.
-            limit: Seconds.
+            limit: Time limit in seconds.
 
         Returns:
-            False only if the endpoint answers that there is no such model.
+            False only if the endpoint reports that there is no such model.
         """
         try:
             await self.preload([endpoint.type])
@@ -126,7 +126,7 @@ class ModelFactory:
 
     async def _list(self, endpoint: ModelEndpoint, limit: float) -> EndpointModels:
         try:
-            # The import of an SDK takes seconds on a busy machine; the endpoint is not to blame.
+            # Before the time limit: importing an SDK takes seconds on a busy machine.
             await self.preload([endpoint.type])
             async with asyncio.timeout(limit):
                 listed = await self._ask(endpoint)
@@ -160,5 +160,5 @@ class ModelFactory:
         return connection
 
 
-# Agents rarely differ in their settings; a bound is kept so that keys that change do not pile up.
+# Agents rarely differ in their settings; the bound keeps changed keys from accumulating.
 _MAX_MODELS = 1000

@@ -1,18 +1,18 @@
-"""Ids for tool calls that come without a usable one."""
+"""Ids for tool calls without a usable id."""
 
 from __future__ import annotations
 
 import uuid
 
 LONGEST_CALL_ID = 256
-"""Characters of the longest id that is taken over from a provider."""
+"""Most characters of a provider's call id; longer ids are replaced."""
 
 
 def new_call_id() -> str:
-    """A fresh id of 29 characters, the length that is sent uncut."""
+    """Returns a new id of 29 characters, the longest that is sent without truncation."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def usable_call_id(call_id: str) -> str:
-    """Returns the id that a provider gave a call, or a new one in place of none or a huge one."""
+    """Returns a provider's call id, or a new id if it is empty or too long."""
     return call_id if 0 < len(call_id) <= LONGEST_CALL_ID else new_call_id()

@@ -1,4 +1,4 @@
-"""How many tokens an image takes in a prompt, by the formulas that the providers document. Pure."""
+"""Computes the tokens of images by the providers' documented formulas. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def image_tokens(kind: EndpointType, image: ImagePart) -> int:
 def shown(kind: EndpointType, image: ImagePart) -> ShownImage:
     """Returns an image as part of a prompt.
 
-    Prompts are measured in bytes, so its tokens are counted as bytes of text, at the ratio that
+    Prompts are measured in bytes, so its tokens are converted to bytes of text, with the ratio that
     is assumed before the first exact count.
     """
     return ShownImage(image, round(image_tokens(kind, image) * dialect_of(kind).bytes_per_token))

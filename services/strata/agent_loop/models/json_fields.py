@@ -1,4 +1,4 @@
-"""Reads fields of JSON that a server wrote, and takes nothing about them for granted. Pure."""
+"""Reads fields of untrusted JSON from servers; wrong types give empty values. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def object_in(value: object) -> JsonFields:
 
 
 def objects_in(value: object) -> list[JsonFields]:
-    """Returns the objects of a list; none if the value is no list."""
-    return [item for item in value if isinstance(item, _OBJECT)] if isinstance(value, list) else []
+    """Returns the objects of a list; empty if the value is not a list."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def text_of(holder: JsonFields, name: str) -> str:
-    """Returns a field that is text, else an empty one."""
+    """Returns a text field; empty if it is missing or not a text."""
     value = holder.get(name)
     return value if isinstance(value, str) else ""
 
 
 def count_of(holder: JsonFields, name: str) -> int:
-    """Returns a field that is a whole number, else 0."""
+    """Returns an integer field; 0 if it is missing or not an integer."""
     value = holder.get(name)
     return value if isinstance(value, int) else 0

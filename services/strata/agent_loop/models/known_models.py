@@ -1,8 +1,8 @@
 """Context windows and output limits of hosted models, as their providers documented them.
 
-Only what a provider states for its own service is here: the window of a model that somebody runs
-depends on how the server was started, and is asked of that server. Services whose list of models
-says the window (Groq, Mistral, OpenRouter, Together) need no row. Decision 0036 names the sources.
+The table has only hosted services: the window of a self-hosted model depends on how its server was
+started, and is requested from that server. Services whose list of models has the window (Groq,
+Mistral, OpenRouter, Together) need no row. Decision 0163 lists the sources.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 AS_OF = "2026-11-25"
 """The date on which the table was compared with the documentation."""
 
-# A dated version, or the alias of the newest one, has the limits of its family.
+# Dated versions and aliases of the newest one have the limits of their family.
 _VERSION = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2}|\d{4})$")
 
 
@@ -35,7 +35,7 @@ def known_model(preset: str, model: str) -> KnownModel | None:
     """Returns the documented limits of a model; None if none are known.
 
     Args:
-        preset: Name of the known service that serves it; others have no known models.
+        preset: Name of the known service that serves it; other services have no known models.
         model: Its name there, with or without a version.
     """
     table = _BY_PRESET.get(preset, {})

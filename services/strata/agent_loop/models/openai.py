@@ -1,4 +1,4 @@
-"""Models behind OpenAI's chat completions API, at OpenAI or at any compatible server."""
+"""Chat models with OpenAI's chat completions API, at OpenAI or any compatible server."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ from strata.shared.redaction import key_redactor
 OFFICIAL_BASE_URL = "https://api.openai.com/v1"
 _PATH = "/chat/completions"
 OWN_HEADERS = ("OpenAI-Organization", "OpenAI-Project")
-# Servers on one's own machine ask for no key, the SDK insists on one.
+# Local servers need no key, but the SDK requires one.
 NO_KEY = "none"
-# How Google marks thoughts in the text; the mark at the end opens the first piece of the answer.
+# Tags of thoughts in Google's text; the closing tag begins the first piece of the answer.
 _THOUGHT, _END_OF_THOUGHT = "<thought>", "</thought>"
 
 
 def open_client(base_url: str, api_key: str) -> AsyncOpenAI:
-    """Opens a client with its connection pool. Repetition is ours, so the SDK's is off."""
+    """Opens a client with its connection pool. Retries of the SDK are off: `streaming` retries."""
     address = base_url or OFFICIAL_BASE_URL
-    # The SDK takes them from OPENAI_ORG_ID and OPENAI_PROJECT_ID and would tell any server.
+    # The SDK reads them from OPENAI_ORG_ID and OPENAI_PROJECT_ID and would send them to any server.
     headers = {} if is_official(address) else dict.fromkeys(OWN_HEADERS, Omit())
     return AsyncOpenAI(
         api_key=api_key or NO_KEY,
@@ -83,12 +83,12 @@ def open_client(base_url: str, api_key: str) -> AsyncOpenAI:
 
 
 def is_official(address: str) -> bool:
-    """Says whether an address is that of OpenAI itself."""
+    """Says whether an address is OpenAI's own."""
     return urlsplit(address).hostname == "api.openai.com"
 
 
 async def list_models(client: AsyncOpenAI) -> list[tuple[str, int | None]]:
-    """Names of the endpoint's models with their context window, where the server tells it.
+    """Returns the endpoint's models with their context window; None if the server does not report it.
 
     Raises:
         ModelError: The endpoint did not answer.
@@ -116,22 +116,22 @@ async def has_model(client: AsyncOpenAI, name: str) -> bool:
 
 
 class OpenAiConnection:
-    """The connections to one server, with what its models refused so far. See `Connection`."""
+    """The connections to one server, with what its models refused. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         self._client = self._open(base_url)
         self._adaptations: RefusalMemory[openai_wire.Adaptation] = RefusalMemory()
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
-        """See `Connection.chat_model`."""
+        """See `EndpointConnection.chat_model`."""
         return OpenAiChatModel(self._with_key(settings.api_key), settings, retry, self._adaptations)
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
-        """See `Connection.list_models`."""
+        """See `EndpointConnection.list_models`."""
         return await list_models(self._with_key(api_key))
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """See `Connection.has_model`."""
+        """See `EndpointConnection.has_model`."""
         return await has_model(self._with_key(api_key), name)
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class OpenAiConnection:
         await self._client.close()
 
     def _open(self, base_url: str) -> AsyncOpenAI:
-        """Opens the client; what speaks to a variant of the API opens another."""
+        """Opens the client; subclasses for variants of the API open another one."""
         return open_client(base_url, "")
 
     def _with_key(self, api_key: str) -> AsyncOpenAI:
@@ -154,15 +154,14 @@ def connect(base_url: str) -> OpenAiConnection:
 class OpenAiChatModel:
     """One model of one endpoint.
 
-    Parameters that the model refuses though it could do without (a reasoning model's
-    temperature, say) are left out for an hour, and the limit of the reply is sent under the
-    name that it accepts.
+    Optional parameters that the model refuses (such as the temperature of a reasoning model) are
+    left out for an hour, and the output limit is sent under the name that the model accepts.
 
     Args:
-        client: The endpoint.
-        settings: The model and how it is asked.
+        client: Client of the endpoint.
+        settings: The model and its settings.
         retry: When a failed request is repeated.
-        adaptations: What was learnt of the models behind this address.
+        adaptations: Adaptations learnt for the models at this address.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class OpenAiChatModel:
                     ):
                         continue
                     if renamed is not None:
-                        # Refused under both names, it is the value that is wrong.
+                        # If both names are refused, the value is wrong.
                         adaptation.limit_name, known, error = renamed
                     elif limited and adaptation.rename_limit(
                         sent, error.param or "", known.message
@@ -244,8 +243,8 @@ class OpenAiChatModel:
 
     async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
         timeouts = self._settings.timeouts
-        # Not `chat.completions.create`: it walks every value of the request, and every chunk of
-        # the reply, through its types, which takes 0.3 ms of CPU for each. Both are JSON already.
+        # Not `chat.completions.create`, which validates the request and each chunk of the reply
+        # against its types: 0.3 ms of CPU each. Both are plain JSON here.
         return await self._client.post(
             _PATH,
             cast_to=object,
@@ -276,7 +275,7 @@ class OpenAiChatModel:
 
 
 def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatusError]:
-    """Says whether an error may be about a parameter that the request can do without."""
+    """Says whether an error may be about an optional parameter."""
     return (
         isinstance(error, APIStatusError)
         and error.status_code in (400, 422)
@@ -285,7 +284,7 @@ def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatu
 
 
 async def next_event(raw: AsyncStream[object], limits: StreamLimits) -> JsonFields | None:
-    """Returns the next event of a stream as it came; None at its end.
+    """Returns the next event of a stream as raw JSON; None at its end.
 
     Raises:
         ModelError: The stream broke off, had an error in it, or took too long.
@@ -317,9 +316,9 @@ class _Slot:
 
 
 class _ReplyBuilder:
-    """Puts the chunks of a reply together, tolerant of what compatible servers get wrong.
+    """Assembles a reply from its chunks, and tolerates deviations of compatible servers.
 
-    Pieces are joined at the end only, so that the time is linear in the length of the reply.
+    Pieces are joined only at the end, so that the time is linear in the length of the reply.
     """
 
     def __init__(self) -> None:
@@ -337,7 +336,7 @@ class _ReplyBuilder:
         self._usage: JsonFields = {}
 
     def take(self, chunk: JsonFields) -> list[ModelEvent]:
-        """Adds a chunk and returns what it means to the caller."""
+        """Adds a chunk; returns the events for the caller."""
         self.model = text_of(chunk, "model") or self.model
         self._usage = object_in(chunk.get("usage")) or self._usage
         choices = objects_in(chunk.get("choices"))
@@ -380,15 +379,15 @@ class _ReplyBuilder:
         if name and name != slot.name:
             slot.name += name
         slot.pieces.append(arguments)
-        # Half of a signature would be refused.
+        # An incomplete signature would be refused.
         signature = self.size.take(text_of(_google(delta), "thought_signature"))
         slot.signature = "" if self.size.full else signature or slot.signature
         return ToolCallDelta(slot.index, slot.id, slot.name, arguments)
 
     def _slot(self, delta: JsonFields, name: str) -> _Slot:
-        """The call that a piece belongs to: by index, unless the server does not count."""
+        """Returns the call that a piece belongs to: by index, if the server sends one."""
         index = delta.get("index")
-        # Servers count with other numbers and with texts, too; anything else is no index.
+        # Some servers send other numbers or texts as index; any other value counts as none.
         wire_index = index if isinstance(index, int | float | str) else None
         wire_id = text_of(delta, "id")
         if wire_index is None and self._slots and not (wire_id or name):
@@ -424,7 +423,7 @@ class _ReplyBuilder:
         return tuple(ToolCall(s.id, s.name, s.arguments or "{}") for s in self._slots)
 
     def everything(self) -> str:
-        """All that the model wrote, for an estimate of its size."""
+        """All text of the reply, to estimate its tokens."""
         return "".join(
             [*self._reasoning, *self._text, *(s.name + s.arguments for s in self._slots)]
         )
@@ -441,14 +440,14 @@ class _ReplyBuilder:
         if self.size.full:
             return FinishReason.LENGTH
         if self._finish is None:
-            # The SDK takes the end of the connection for the end of the reply.
+            # The SDK does not distinguish a broken connection from the end of the reply.
             raise ModelError(ModelErrorKind.CUT_OFF, "The stream ended without a finish reason.")
         if self._finish == "length":
             return FinishReason.LENGTH
         return FinishReason.TOOL_CALLS if self._slots else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        """What the server reported; None if nothing."""
+        """The tokens that the server reported; None if it reported none."""
         if not self._usage:
             return None
         prompt = object_in(self._usage.get("prompt_tokens_details"))
@@ -463,12 +462,12 @@ class _ReplyBuilder:
 
 
 def _google(delta: JsonFields) -> JsonFields:
-    """Returns what Google adds to a delta of a message or of a call."""
+    """Returns Google's additions to a delta of a message or a call."""
     return object_in(object_in(delta.get("extra_content")).get("google"))
 
 
 def _window(extra: dict[str, Any]) -> int | None:
-    """Context window in the words of vLLM, LM Studio and Mistral, OpenRouter, Groq, llama.cpp."""
+    """Returns the context window from the fields of vLLM, LM Studio, Mistral, OpenRouter, etc."""
     meta = extra.get("meta")
     sources: list[dict[str, Any]] = [extra, meta if isinstance(meta, dict) else {}]
     for source in sources:

@@ -1,4 +1,4 @@
-"""From what OpenAI's SDK raises to the loop's errors, for every server that it speaks to."""
+"""Translates exceptions of OpenAI's SDK into `ModelError`, for all compatible servers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from strata.agent_loop.models.errors import (
 )
 from strata.shared.one_line import one_line
 
-# Characters of an answer without a field for the message, which may be a whole page.
+# Most characters of an error response without a message field, which may be a whole page.
 _LONGEST_BODY = 500
 
 
 def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
-    """Translates what the SDK raises. `streaming` says that the reply had begun."""
+    """Translates an exception of the SDK. `streaming`: the reply had begun."""
     if isinstance(error, APITimeoutError):
         if isinstance(error.__cause__, (httpx2.ConnectTimeout, httpx2.PoolTimeout)):
             return ModelError(ModelErrorKind.UNAVAILABLE, "No connection within the time limit.")
@@ -42,7 +42,7 @@ def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
 
 def _from_api_error(error: APIError) -> ModelError:
     status = error.status_code if isinstance(error, APIStatusError) else None
-    # Routers report the status of the provider behind them as the code of an event.
+    # Routers report the status of the upstream provider as the code of an event.
     if status is None and error.code is not None and error.code.isdecimal():
         status = int(error.code)
     message = _message(error)
@@ -57,10 +57,10 @@ def _from_api_error(error: APIError) -> ModelError:
 
 
 def _message(error: APIError) -> str:
-    """Returns what the server said; some services have a form of their own for it."""
+    """Returns the server's error message, which some services send in their own form."""
     body = error.body
     if isinstance(body, list) and len(body) == 1 and isinstance(body[0], dict):
-        # Google puts its error into a list.
+        # Google wraps its error in a list.
         body = body[0].get("error", body[0])
     message = body.get("message") if isinstance(body, dict) else body
     if isinstance(message, str) and message:

@@ -1,4 +1,4 @@
-"""From the loop's request to the body of OpenAI's chat completions. Pure."""
+"""Builds the request body of OpenAI's chat completions. Pure."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ from strata.agent_loop.models.wire import (
 from strata.shared.blank_text import is_blank
 from strata.shared.json_text import encodable_text
 
-# Parameters that a model may refuse without being unusable: they are left out on refusal.
+# Optional parameters, which are left out after a model refused them.
 OPTIONAL_PARAMETERS = frozenset(
     {"temperature", "parallel_tool_calls", "reasoning_effort", "stream_options"}
 )
 
 
 OLD_LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
-"""The two names of the limit of the reply. No server is known to accept both for all models."""
+"""The two names of the output limit. No server is known to accept both for all models."""
 # OpenAI's reasoning models, also behind a gateway that adds a prefix to their names.
 _NEW_LIMIT_MODELS = re.compile(r"(?:^|[/:.])(?:o\d|gpt-[5-9])(?!\d)")
 
 
-# How servers without codes say it: xAI, Mistral, vLLM.
+# Error texts of servers that send no code: xAI, Mistral, vLLM.
 _UNSUPPORTED = re.compile(r"not support|unsupported|extra_forbidden|not permitted", re.IGNORECASE)
 UNSUPPORTED_VALUE = "unsupported_value"
-"""OpenAI's code of a parameter that it would take with another value."""
+"""OpenAI's error code for a parameter that it accepts with other values."""
 
 SIGNED_CALL = "google"
-"""Whose signatures of calls they are; see `models.proofs`."""
+"""Owner of call signatures; see `models.proofs`."""
 
 REPLY_AFTER_TOOL = "OK."
-"""The model's words between a return and a message of the user, where some have to be."""
+"""Assistant text between a tool return and a user message, for servers that require one."""
 
 
 @dataclass(slots=True)
 class Adaptation:
-    """What was learnt about one model of one endpoint from the parameters that it refused.
+    """What was learnt about a model from the parameters that it refused.
 
     Attributes:
         without: Optional parameters that are left out.
-        limit_name: Name of the limit of the reply.
-        reply_forms: What it refused of requests for JSON.
+        limit_name: Name of the output limit.
+        reply_forms: Forms of JSON requests that it refused.
     """
 
     without: Refusals
@@ -79,7 +79,7 @@ class Adaptation:
 
     @classmethod
     def first(cls, model: str, *, official: bool, quirks: Quirks = NO_QUIRKS) -> Adaptation:
-        """Returns what is assumed before the first request."""
+        """Returns the assumptions before the first request."""
         new = official or _NEW_LIMIT_MODELS.search(model) is not None
         limit_name = quirks.limit_name or (NEW_LIMIT if new else OLD_LIMIT)
         return cls(Refusals(set(quirks.without)), limit_name)
@@ -91,19 +91,19 @@ class Adaptation:
 
         Args:
             code: The provider's code of the error.
-            parameter: The parameter that the error is about; empty if it does not say.
-            message: Text of the error, which tells the parameter where no field does.
+            parameter: The parameter that the error names; empty if it names none.
+            message: Text of the error, in which the parameter is searched if no field names it.
             body: The refused request.
 
         Returns:
-            The parameter; empty if it is needed or left out already.
+            The parameter; empty if it is required or left out already.
         """
         name = parameter.split(".", maxsplit=1)[0] or _optional_parameter_in(message)
         unsupported = code in ("unsupported_parameter", UNSUPPORTED_VALUE)
         unsupported = unsupported or (not parameter and says_unsupported(message))
         if not unsupported or name not in OPTIONAL_PARAMETERS:
             return ""
-        # Where the value is refused, an agent with another one can still send it.
+        # If only the value is refused, agents with other values still send the parameter.
         only_value = code == UNSUPPORTED_VALUE
         return name if self.without.add(name, body.get(name), only_value=only_value) else ""
 
@@ -112,7 +112,7 @@ class Adaptation:
 
         Args:
             sent: The name that the refused request used.
-            parameter: The parameter that the error is about; empty if it does not say.
+            parameter: The parameter that the error names; empty if it names none.
             message: Text of the error.
         """
         if parameter != sent and not _names_limit(message):
@@ -122,7 +122,7 @@ class Adaptation:
 
 
 def _optional_parameter_in(message: str) -> str:
-    """Returns the first optional parameter that a text names, in snake or in camel case."""
+    """Returns the first optional parameter in a text, in snake or camel case."""
     for name in sorted(OPTIONAL_PARAMETERS):
         first, *others = name.split("_")
         camel = first + "".join(map(str.capitalize, others))
@@ -132,7 +132,7 @@ def _optional_parameter_in(message: str) -> str:
 
 
 def says_unsupported(message: str) -> bool:
-    """Says whether an error without a usable code is about something that is not supported."""
+    """Says whether the text of an error says that something is not supported."""
     return _UNSUPPORTED.search(message) is not None
 
 
@@ -147,14 +147,14 @@ def build(
     official: bool,
     adaptation: Adaptation | None = None,
 ) -> dict[str, Any]:
-    """The request body.
+    """Returns the request body.
 
     Args:
-        request: What to ask.
-        settings: Of whom.
-        official: Whether the endpoint is OpenAI's own. Only that one is known to honour strict
+        request: The request.
+        settings: The model.
+        official: Whether the endpoint is OpenAI's own, the only one known to enforce strict
             schemas.
-        adaptation: What is known of the model.
+        adaptation: What was learnt about the model.
     """
     quirks = settings.quirks
     adaptation = adaptation or Adaptation.first(settings.model, official=official, quirks=quirks)
@@ -190,7 +190,7 @@ def build(
 
 
 def strict_tools(request: ModelRequest, *, official: bool) -> dict[str, ToolSchema]:
-    """The tools that go out strict, by name."""
+    """Returns the tools with strict schemas, by name."""
     return {
         tool.name: tool
         for tool in request.tools
@@ -199,7 +199,7 @@ def strict_tools(request: ModelRequest, *, official: bool) -> dict[str, ToolSche
 
 
 def _reasoning(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
-    """The parameters that say how much the model thinks."""
+    """Returns the parameters of reasoning."""
     effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
     effort = dict(settings.quirks.efforts).get(effort or "", effort)
     if settings.quirks.thinking_config and effort is None and budget > 0:
@@ -232,7 +232,7 @@ def reply_form(
 
 
 def schema_format(reply: JsonReply, form: ReplyForm) -> dict[str, Any]:
-    """Returns name, description and schema as OpenAI's APIs have them."""
+    """Returns name, description and schema in the form of OpenAI's APIs."""
     assert reply.schema is not None
     strict = to_strict(reply.schema) if form is ReplyForm.STRICT else None
     described = {"description": reply.description} if reply.description else {}
@@ -245,7 +245,7 @@ def _response_format(reply: JsonReply, form: ReplyForm, quirks: Quirks) -> dict[
         return {"type": "json_object"}
     schema = schema_format(reply, form)
     if form is ReplyForm.SCHEMA:
-        # Its default, which not every server knows.
+        # Left out if it is the default, since not every server knows the field.
         del schema["strict"]
     if quirks.plain_schemas:
         schema["schema"] = to_plain(schema["schema"])
@@ -253,7 +253,7 @@ def _response_format(reply: JsonReply, form: ReplyForm, quirks: Quirks) -> dict[
 
 
 def _conversation(request: ModelRequest, quirks: Quirks, form: ReplyForm) -> list[dict[str, Any]]:
-    """Returns the messages as this server takes them."""
+    """Returns the messages in the form that this server accepts."""
     messages = repair(request.messages, quirks.call_id_length)
     reply = request.response_format
     if reply is not None and form <= ReplyForm.OBJECT:
@@ -266,7 +266,7 @@ def _conversation(request: ModelRequest, quirks: Quirks, form: ReplyForm) -> lis
 
 
 def _ordered(wires: list[dict[str, Any]], quirks: Quirks) -> list[dict[str, Any]]:
-    """Returns the messages in an order of roles that the server takes."""
+    """Returns the messages in an order of roles that the server accepts."""
     ordered: list[dict[str, Any]] = []
     for wire in wires:
         if quirks.calls_follow_user and wire.get("tool_calls"):
@@ -291,11 +291,11 @@ def _has_user(wires: list[dict[str, Any]]) -> bool:
 
 
 def _after_user(ordered: list[dict[str, Any]], calls: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message with calls, joined with the words of the model that it followed.
+    """Returns a message with calls, joined with the assistant text before it.
 
     Args:
-        ordered: The messages before it; in the end the last one is of the user or a return.
-        calls: The message.
+        ordered: The messages before it; afterwards the last one is a user message or a return.
+        calls: The message with calls.
     """
     texts = [calls["content"]]
     while ordered and ordered[-1]["role"] == "assistant":
@@ -306,7 +306,7 @@ def _after_user(ordered: list[dict[str, Any]], calls: dict[str, Any]) -> dict[st
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Returns the contents of two messages as one."""
+    """Returns the joined contents of two messages."""
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
     return [*_as_parts(first), *_as_parts(second)]
@@ -319,13 +319,13 @@ def _as_parts(content: Any) -> list[Any]:
 def _messages(
     messages: Sequence[ChatMessage], quirks: Quirks, with_tools: bool
 ) -> list[dict[str, Any]]:
-    """Returns the messages; images of returns come after them in a message of the user.
+    """Returns the messages; images of returns follow them in a user message.
 
-    The API takes images in messages of the user only, and returns directly after their calls.
+    The API accepts images only in user messages, and returns only directly after their calls.
 
     Args:
-        messages: The conversation, repaired.
-        quirks: How the server differs.
+        messages: The repaired conversation.
+        quirks: The server's quirks.
         with_tools: Whether tools are offered.
     """
     reasoning_field = quirks.reasoning_field if with_tools else ""
@@ -350,17 +350,17 @@ def _messages(
 
 
 def call_signature(call_index: int, signature: str) -> ReasoningPart:
-    """Returns the signature of a call as it is kept.
+    """Returns the signature of a call in its stored form.
 
     Args:
         call_index: Position of the call in its reply.
-        signature: What the provider signed it with.
+        signature: The provider's signature.
     """
     return ReasoningPart("", mark(SIGNED_CALL, str(call_index)), signature)
 
 
 def _sign(calls: list[dict[str, Any]], message: ChatMessage, unsigned: str) -> None:
-    """Gives calls the signatures that they came with."""
+    """Adds the stored signatures to calls."""
     parts = [part for part in message.content if isinstance(part, ReasoningPart)]
     signatures = {
         note: part.redacted for part in parts if (note := note_for(SIGNED_CALL, part)) is not None
@@ -388,7 +388,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
         return {"role": message.role.value, "content": list(_parts(message))}
     wire: dict[str, Any] = {"role": message.role.value, "content": message.text}
     if message.tool_calls:
-        # Some servers take an empty text for an answer and stop looking at the calls.
+        # Some servers take an empty text for an answer and ignore the calls.
         wire["content"] = message.text or None
         wire["tool_calls"] = [
             {

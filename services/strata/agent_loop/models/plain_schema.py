@@ -1,8 +1,8 @@
-"""Schemas for services that take a subset of OpenAPI's in place of JSON schema. Pure.
+"""Rewrites JSON schemas for services that accept only a subset of OpenAPI's schemas. Pure.
 
-They refuse a whole request for one keyword that they do not know. What can be said with theirs is
-said so; what cannot is left out, so that the schema allows more, never less. Arguments are checked
-against the original when a call is run.
+These services refuse a request for a single unknown keyword. Keywords that the subset cannot
+express are left out, so that the schema allows more, never less. Arguments are validated against
+the original schema when a call is run.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _FORMATS = {
     "number": frozenset({"float", "double"}),
 }
 _WORDS = frozenset({"title", "description", "nullable"})
-# References of a tool from elsewhere may lead to themselves, or each to many others.
+# References in a schema from outside may be circular, or multiply.
 _MAX_DEPTH = 20
 _MAX_SCHEMAS = 2_000
 
 
 @dataclass(slots=True)
 class _Source:
-    """The schema that is rewritten, and how many schemas the result may still have."""
+    """The schema to rewrite, and how many schemas the result may still have."""
 
     root: JsonSchema
     left: int = _MAX_SCHEMAS
 
 
 def to_plain(schema: JsonSchema) -> dict[str, Any]:
-    """Rewrites a schema with the keywords of the subset; local references are put in place."""
+    """Rewrites a schema with the keywords of the subset; local references are resolved."""
     return _plain(schema, _Source(schema), 0)
 
 
@@ -66,7 +66,7 @@ def _plain(schema: Any, source: _Source, depth: int) -> dict[str, Any]:
         plain.pop("properties", None)
         plain.pop("required", None)
         if depth and plain.get("type") == "object":
-            # An object without properties is refused where it is part of another one.
+            # A nested object without properties is refused.
             del plain["type"]
             plain["description"] = f"{plain.get('description', '')} A JSON object.".strip()
     if "items" in plain or plain.get("type") == "array":
@@ -76,7 +76,7 @@ def _plain(schema: Any, source: _Source, depth: int) -> dict[str, Any]:
 
 
 def _resolved(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
-    """Puts what a local reference names in its place, and joins what `allOf` lists."""
+    """Resolves a local reference, and merges the schemas of `allOf`."""
     for _ in range(_MAX_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str):
@@ -133,7 +133,7 @@ def _set_bounds(plain: dict[str, Any], schema: JsonSchema) -> None:
 
 
 def _set_values(plain: dict[str, Any], schema: JsonSchema) -> None:
-    """Lists of values are of text there; others are left to the description."""
+    """Adds the list of values if all are texts; other lists go into the description."""
     values = [schema["const"]] if "const" in schema else plain.pop("enum", None)
     plain.pop("enum", None)
     if not isinstance(values, list):
@@ -159,7 +159,7 @@ def _set_options(plain: dict[str, Any], schema: JsonSchema, source: _Source, dep
     named = [option for option in described if set(option) - {"nullable"}]
     if len(named) < len(described) or any(option.get("nullable") for option in named):
         plain["nullable"] = True
-    # An option is put in place unless both say something of the same matter.
+    # A single option is merged, unless both define the same keyword.
     if len(named) == 1 and not _WORDS.issuperset(set(plain) & set(named[0])):
         plain["anyOf"] = named
     elif len(named) == 1:

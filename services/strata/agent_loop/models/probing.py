@@ -1,7 +1,7 @@
-"""What a model server says of one of its models when it is asked, and what the model does.
+"""Probes a model: requests data from its server, and sends test requests to the model.
 
-The list of models is the only thing that all servers have; the routes of the local servers beside
-it are asked where the endpoint may be such a server. What a server does not answer is no finding.
+All servers have a list of models. Additional routes of local servers are requested if the
+endpoint may be such a server; routes that do not answer give no finding.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from strata.agent_loop.models.presets.table import PRESETS
 from strata.agent_loop.models.registry import ModelEndpoint
 
 MODEL_SECONDS = 90.0
-"""Limit of the requests to a model, which may have to be loaded first."""
+"""Time limit of the requests to a model, which may have to be loaded first."""
 
 SECONDS = 5.0
-"""Limit of each question to a server."""
+"""Time limit of each request to a server."""
 
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_TOKENS = 1_000_000_000
@@ -53,13 +53,13 @@ _TOOL = ToolSchema(
 
 @dataclass(frozen=True, slots=True)
 class ModelFinding:
-    """One thing that is known of a model now.
+    """One fact about a model.
 
     Attributes:
-        name: What, such as ``context window``.
-        value: The value, for a person.
-        source: Who says so: a route of the server, or ``a request``.
-        tokens: The value as a number of tokens, where it is one; else 0.
+        name: Its name, such as ``context window``.
+        value: The value as text.
+        source: Its source: a route of the server, ``settings`` or ``a request``.
+        tokens: The value, if it is a number of tokens; else 0.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ModelFinding:
 
 
 def documented(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
-    """Returns what the settings and the table of known models say of a model."""
+    """Returns the findings from the settings and the table of known models."""
     known, findings = endpoint.known(model), []
     if endpoint.context_window:
         findings.append(_window("context window", endpoint.context_window, "settings"))
@@ -80,15 +80,15 @@ def documented(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
 
 
 async def ask_server(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
-    """Asks the routes that Ollama, LM Studio and llama.cpp have beside the list of models.
+    """Requests the additional routes of Ollama, LM Studio and llama.cpp.
 
     Args:
         endpoint: The endpoint.
         model: The model's name there.
 
     Returns:
-        What was answered; empty for a hosted service, which has no such routes, and for an
-        endpoint of another dialect than OpenAI's: its key is not one to send as it is.
+        The findings; empty for hosted services, which have no such routes, and for endpoints with
+        other dialects than OpenAI's, whose keys must not be sent in the same way.
     """
     preset = PRESETS.get(endpoint.preset)
     is_local = endpoint.type == DEFAULT_ENDPOINT_TYPE if preset is None else preset.local
@@ -101,7 +101,7 @@ async def ask_server(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
         shown = await _read(client, "POST", f"{root}/api/show", {"model": model})
         findings += _of_ollama(shown)
         if not findings:
-            # Names there have slashes; they are not to lead to other routes.
+            # Model names have slashes, which must not lead to other routes.
             path = "/".join(quote(part, safe="") for part in model.split("/") if part.strip("."))
             findings += _of_lm_studio(await _read(client, "GET", f"{root}/api/v0/models/{path}"))
         if not findings:
@@ -110,10 +110,10 @@ async def ask_server(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
 
 
 async def ask_model(chat: ChatModel) -> list[ModelFinding]:
-    """Sends two tiny requests: for a word, and for a call of a tool.
+    """Sends two tiny requests: one for a word, one for a tool call.
 
     Raises:
-        ModelError: The model does not answer at all; TIMEOUT after `MODEL_SECONDS`.
+        ModelError: The model does not answer; TIMEOUT after `MODEL_SECONDS`.
     """
     try:
         async with asyncio.timeout(MODEL_SECONDS):
@@ -157,7 +157,7 @@ async def _reply(chat: ChatModel, request: ModelRequest) -> ModelReply:
 async def _read(
     client: httpx2.AsyncClient, method: str, url: str, body: Any = None
 ) -> Mapping[str, Any]:
-    """Returns the JSON object at a route; empty if the server has none there."""
+    """Returns the JSON object at a route; empty if there is none."""
     try:
         async with client.stream(method, url, json=body) as response:
             if response.status_code != httpx2.codes.OK:

@@ -1,9 +1,9 @@
-"""Whose proof a stored piece of reasoning bears, since every provider refuses that of another.
+"""Marks which provider signed a stored piece of reasoning, since others refuse its signature.
 
-Anthropic's signatures and hidden payloads are stored as they came. Those of other wire protocols
-are marked in `ReasoningPart.signature`: the name of the protocol, a colon, and what it notes. A
-signature of Anthropic is Base64 and has no colon. A thought that the V2 loop took out of a call is
-marked, too: it is shown to every model as an argument of the call, and to none as reasoning. Pure.
+Anthropic's signatures and hidden payloads are stored unchanged. Other wire protocols mark theirs in
+`ReasoningPart.signature`: the name of the protocol, a colon, and a note. Anthropic's signatures are
+Base64 and have no colon. Thoughts that the V2 loop took out of calls are marked too: models see
+them as an argument of the call, never as reasoning. Pure.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _THOUGHT = "thought"
 
 
 def mark(owner: str, note: str) -> str:
-    """Returns the signature of a piece of reasoning that only `owner` takes back.
+    """Returns the signature for a piece of reasoning that is only sent back to `owner`.
 
     Args:
         owner: Name of the wire protocol or service.
-        note: What it needs to know when the piece goes back.
+        note: Data that it needs when the piece is sent back.
     """
     return f"{owner}{_END_OF_NAME}{note}"
 
 
 def note_for(owner: str, part: ReasoningPart) -> str | None:
-    """Returns the note of a piece of reasoning; None if it is not that of `owner`."""
+    """Returns the note of a piece of reasoning; None if another provider signed it."""
     name, end, note = part.signature.partition(_END_OF_NAME)
     return note if end and name == owner else None
 
 
 def is_marked(part: ReasoningPart) -> bool:
-    """Whether a piece of reasoning is that of a wire protocol that marks its own."""
+    """Says whether a piece of reasoning was marked by a wire protocol."""
     return _END_OF_NAME in part.signature
 
 

@@ -1,4 +1,4 @@
-"""How a server's chat completions differ from OpenAI's. Pure."""
+"""Describes how a server's chat completions deviate from OpenAI's. Pure."""
 
 from __future__ import annotations
 
@@ -7,56 +7,54 @@ from enum import IntEnum
 
 
 class ReplyForm(IntEnum):
-    """A way to ask for JSON, the weakest first."""
+    """The ways to ask for JSON, from the weakest to the strongest."""
 
     PROMPT = 0
-    """The prompt asks for it; the provider enforces nothing."""
+    """The prompt asks for JSON; the provider enforces nothing."""
     OBJECT = 1
     """The provider enforces JSON; the prompt has the schema."""
     SCHEMA = 2
-    """The provider is given the schema as it is."""
+    """The request has the schema unchanged; the provider may enforce it in part."""
     STRICT = 3
-    """The provider is given the schema in its strict form and enforces all of it."""
+    """The request has the schema in strict form; the provider enforces it completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """What a server needs that OpenAI does not. The defaults change nothing.
+    """How a server deviates from OpenAI. The defaults change nothing.
 
     Attributes:
-        call_id_length: Characters that ids of tool calls have, letters and digits only; 0 for the
-            usual form.
-        limit_name: The name of the limit of the reply that is tried first; empty to choose by the
+        call_id_length: Required length of tool call ids, letters and digits only; 0 for any.
+        limit_name: Name of the output limit parameter that is tried first; empty to choose by the
             name of the model.
-        without: Optional parameters that the server does not take.
-        names_tools: Whether a request can force a tool by its name. Otherwise that tool alone is
-            offered and some call is required.
-        thinking_toggle: Whether thinking is switched by `thinking`, and has to be off where a call
-            is forced.
-        reasoning_object: Whether reasoning is asked for by `reasoning`, with an effort or a limit,
-            in place of `reasoning_effort`.
-        reasoning_field: Field of earlier replies that has their reasoning, which the server wants
-            back where tools are offered; empty for none.
-        json_replies: The strongest way to ask for a reply in JSON that the server takes; STRICT
-            only where it is known to enforce strict schemas.
-        json_with_tools: Whether it takes such a request with tools beside it. Otherwise the prompt
+        without: Optional parameters that the server refuses.
+        names_tools: Whether a request can force a tool by name. Otherwise only that tool is
+            offered, and any call is required.
+        thinking_toggle: Whether `thinking` switches thinking, which must be off if a call is
+            forced.
+        reasoning_object: Whether reasoning is set by `reasoning`, with an effort or a limit,
+            instead of `reasoning_effort`.
+        reasoning_field: Field with the reasoning of earlier replies, which the server requires
+            if tools are offered; empty for none.
+        json_replies: The strongest form of JSON request that the server accepts; STRICT only if it
+            is known to enforce strict schemas.
+        json_with_tools: Whether it accepts such a request together with tools. Otherwise the prompt
             asks for JSON while tools are offered.
-        system_first: Whether only the first message may be of the system. Later ones are sent as
-            marked messages of the user.
-        joined_users: Whether messages of the user must not follow one another. They are joined.
-        reply_after_tool: Whether a message of the user must not follow a return of a tool.
-        user_last: Whether the last message must not be the model's own.
-        user_before_calls: Whether a message of the user must come before the first tool call. The
-            first messages of a new agent then begin with the login event.
-        calls_follow_user: Whether a message with calls must come directly after a message of the
-            user or a return. It is joined with words of the model's own before it.
-        plain_schemas: Whether schemas have to keep to a subset of OpenAPI's.
-        call_signatures: Whether calls go back with the signature that they came with.
-        unsigned_call: The signature of a first call that came without one, from another model;
-            empty for none.
-        thinking_config: Whether a budget of thinking is set, and thoughts are shown, by an object
-            of Google's.
-        efforts: Names of reasoning efforts in place of those that the server does not know.
+        system_first: Whether only the first message may be a system message. Later ones are sent as
+            marked user messages.
+        joined_users: Whether user messages must not follow one another. They are joined.
+        reply_after_tool: Whether a user message must not follow a tool return.
+        user_last: Whether the last message must not be an assistant message.
+        user_before_calls: Whether a user message must precede the first tool call. The first
+            messages of a new agent then begin with the login event.
+        calls_follow_user: Whether a message with calls must directly follow a user message or a
+            return. It is joined with the assistant text before it.
+        plain_schemas: Whether schemas are limited to a subset of OpenAPI's.
+        call_signatures: Whether calls are sent back with their signatures.
+        unsigned_call: The signature for a first call of another model, which has none; empty to
+            send none.
+        thinking_config: Whether Google's object sets the thinking budget and shows thoughts.
+        efforts: Replacements for reasoning efforts that the server does not know.
     """
 
     call_id_length: int = 0

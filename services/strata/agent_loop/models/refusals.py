@@ -1,8 +1,8 @@
-"""What models refused of requests that can do without it.
+"""Remembers optional parameters that models refused.
 
-A refusal may depend on the account, so it is remembered for the project and the key whose request
-was refused, not for others. Whatever was learnt is forgotten after `LIFETIME_S`: accounts are
-verified and models are replaced while this process runs.
+A refusal may depend on the account, so it is remembered per project and key. It is forgotten
+after `LIFETIME_S`, since accounts are verified and models are replaced while this process
+runs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from strata.shared.context import current
 from strata.shared.logs import get_logger
 
 LIFETIME_S = 3600.0
-"""Seconds after which what was learnt is forgotten; the next request asks for everything again."""
+"""Seconds after which refusals are forgotten; the next request has all parameters again."""
 
 MAX_PROJECTS = 1000
 MAX_PER_PROJECT = 100
-"""Models and keys of one project. Both come from agents, so they must not pile up."""
+"""Most remembered models and keys of one project, since agents can bring any number of them."""
 
 _MAX_VALUES = 100
 
@@ -33,11 +33,11 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Refusals:
-    """The optional parameters that a model refused: whole, or one value of them.
+    """The optional parameters that a model refused: completely, or with certain values.
 
     Attributes:
-        names: Parameters that are left out whatever their value.
-        values: Parameters with the values that are left out.
+        names: Parameters that are always left out.
+        values: Parameters that are left out with these values.
     """
 
     names: set[str] = field(default_factory=set)
@@ -51,11 +51,11 @@ class Refusals:
         return bool(self.values) and (name, repr(value)) in self.values
 
     def add(self, name: str, value: Any, *, only_value: bool) -> bool:
-        """Leaves out a parameter from now on; False if it is left out already.
+        """Leaves out a parameter from now on; returns False if it is left out already.
 
         Args:
             name: The parameter.
-            value: What the refused request had for it.
+            value: Its value in the refused request.
             only_value: Whether other values are still sent.
         """
         if self.covers(name, value):
@@ -76,10 +76,10 @@ class _Entry(Generic[_T]):
 
 
 class RefusalMemory(Generic[_T]):
-    """What was learnt of the models behind one address, by project, key and model.
+    """What was learnt about the models at one address, by project, key and model.
 
     Args:
-        clock: Seconds that never go back.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,7 +91,7 @@ class RefusalMemory(Generic[_T]):
 
         Args:
             settings: The model.
-            first: Makes what is assumed before the first request.
+            first: Returns the assumptions before the first request.
         """
         caller = current().caller
         project = "" if caller is None else caller.project_id
@@ -110,13 +110,13 @@ class RefusalMemory(Generic[_T]):
 
 
 def log_refusal(settings: ModelSettings, parameter: str, value: Any, message: str) -> None:
-    """Writes to the log that a parameter is left out of the requests of a project.
+    """Logs that a parameter is left out of the requests of a project.
 
     Args:
         settings: The model.
-        parameter: What is left out.
-        value: What the refused request had for it.
-        message: The provider's words, without the key.
+        parameter: The parameter.
+        value: Its value in the refused request.
+        message: The provider's error text, without the key.
     """
     _log.warning(
         "the model refused a setting; requests of this project leave it out for an hour",

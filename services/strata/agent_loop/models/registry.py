@@ -1,4 +1,4 @@
-"""Which models there are: configured endpoints, and the choice of one by its handle. Pure."""
+"""The configured model endpoints, and the resolution of handles. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strata.agent_loop.models.presets.table import quirks_of
 
 @dataclass(frozen=True, slots=True)
 class EndpointKey:
-    """A key for an endpoint. `owner` says in words for a person whose it is."""
+    """A key for an endpoint. `owner` describes its owner for error messages."""
 
     value: str = field(repr=False)
     owner: str
@@ -28,16 +28,16 @@ class EndpointKey:
 
 @dataclass(frozen=True, slots=True)
 class ModelEndpoint:
-    """A configured place to call models at.
+    """A configured model endpoint.
 
     Attributes:
         name: First part of the handles of its models. No slash.
         type: The wire protocol.
         base_url: Root of the API; empty for the provider's own address.
-        api_key: Empty for a server that asks for none.
-        key_owner: Whose key it is, where it is not that of the settings.
-        models: Names that may be used; empty to leave that to the endpoint.
-        context_window: Tokens of its models, as the operator says; None if he does not.
+        api_key: Empty for a server without keys.
+        key_owner: Description of the key's owner; empty for the server's settings.
+        models: Names that may be used; empty for all models of the endpoint.
+        context_window: Context window of its models in tokens; None if not configured.
         temperature: Default of its models; None leaves it out.
         structured_tools: Whether its models need the structured tool mode.
         images: Whether its models are shown images.
@@ -60,7 +60,7 @@ class ModelEndpoint:
 
     @property
     def key_described(self) -> str:
-        """Says whose key its models are called with."""
+        """Description of the key that its models are called with."""
         if self.key_owner:
             return self.key_owner
         if not self.api_key:
@@ -86,7 +86,7 @@ class ModelRegistry:
 
     Args:
         endpoints: In order of preference.
-        default: Handle to use where none is given; by default the first listed model.
+        default: Handle to use if a request has none; by default the first listed model.
 
     Raises:
         ValueError: A name is empty, has a slash or occurs twice.
@@ -108,14 +108,14 @@ class ModelRegistry:
 
     @property
     def default_handle(self) -> str:
-        """The handle to use where none is given; empty if nothing is configured."""
+        """The handle to use if a request has none; empty if nothing is configured."""
         if self._default:
             return self._default
         listed = [e.handle(model) for e in self._endpoints.values() for model in e.models]
         return listed[0] if listed else ""
 
     def with_keys(self, keys: Mapping[str, EndpointKey]) -> ModelRegistry:
-        """Returns the same endpoints with other keys, by name; unknown names do not count."""
+        """Returns the same endpoints with other keys, by name; unknown names are ignored."""
         if not keys:
             return self
         return ModelRegistry(
@@ -129,11 +129,11 @@ class ModelRegistry:
         )
 
     def endpoint_of(self, handle: str) -> ModelEndpoint | None:
-        """Returns the endpoint that a handle names; None if there is none."""
+        """Returns the endpoint of a handle; None if there is none."""
         return self._endpoints.get(handle.partition("/")[0])
 
     def known(self) -> list[str]:
-        """Every listed handle, and "endpoint/*" where the endpoint decides."""
+        """Every listed handle, and "endpoint/*" for endpoints that allow all their models."""
         return [
             handle
             for endpoint in self._endpoints.values()
@@ -141,7 +141,7 @@ class ModelRegistry:
         ]
 
     def resolve(self, handle: str = "", **overrides: Any) -> ModelSettings:
-        """The settings to call a model with.
+        """Returns the settings to call a model with.
 
         Args:
             handle: "endpoint/model"; the model's name may hold slashes. Empty for the default.
@@ -149,7 +149,7 @@ class ModelRegistry:
                 endpoint's value.
 
         Raises:
-            UnknownModelError: No endpoint offers the model; the error lists what is known.
+            UnknownModelError: No endpoint offers the model; the error lists the known handles.
         """
         wanted = handle or self.default_handle
         if not wanted:

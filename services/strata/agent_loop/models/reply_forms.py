@@ -1,8 +1,8 @@
-"""The ways to ask a model for a reply in JSON, and what models have refused of them. Pure.
+"""Chooses how a model is asked for a JSON reply, and learns from refusals. Pure.
 
-Services differ in what they enforce: a schema in full (strict), a schema as far as they can, any
-JSON object, or nothing. What a service is known to take is a quirk of it; what depends on the model
-or on the schema is learnt from refusals. Whatever a provider enforces, the loop checks the reply.
+Services enforce a schema completely (strict), a schema in part, any JSON object, or nothing. What
+a service accepts is one of its quirks; what depends on the model or the schema is learnt from
+refusals. The loop validates the reply in any case.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ _FORMAT = re.compile(
     r"|structured[ _]outputs?|response[ _]mime|response_schema|\bgrammar\b",
     re.IGNORECASE,
 )
-# Schemas come from clients; a bound is kept so that they do not pile up.
+# Schemas come from clients; the bound keeps them from accumulating.
 _MAX_LEARNT = 1000
 
 
 @dataclass(slots=True)
 class ReplyForms:
-    """What one model has refused. It is kept by schema, so that no schema weakens another one."""
+    """The forms that one model refused, by schema, so that no schema affects another one."""
 
     _strongest: dict[str, ReplyForm] = field(default_factory=dict)
 
     def of(self, reply: JsonReply, strongest: ReplyForm) -> ReplyForm:
-        """Returns how a reply is asked for.
+        """Returns the form of a JSON request.
 
         Args:
-            reply: What is asked for.
+            reply: The requested JSON reply.
             strongest: The strongest form that the service and the schema allow.
         """
         return min(strongest, self._strongest.get(_digest(reply), strongest))
 
     def weaken(self, reply: JsonReply, refused: ReplyForm, parameter: str, message: str) -> bool:
-        """Asks in a weaker form from now on; False if an error is not about the form.
+        """Uses a weaker form from now on; returns False if an error is not about the form.
 
         Args:
-            reply: What was asked for.
+            reply: The requested JSON reply.
             refused: The form that was refused.
-            parameter: The parameter that the error is about; empty if it does not say.
+            parameter: The parameter that the error names; empty if it names none.
             message: Text of the error.
         """
         if refused is ReplyForm.PROMPT or not _FORMAT.search(parameter or message):
             return False
         if len(self._strongest) >= _MAX_LEARNT:
             self._strongest.clear()
-        # Another request may have found out more meanwhile.
+        # A concurrent request may have learnt more.
         self._strongest[_digest(reply)] = self.of(reply, ReplyForm(refused - 1))
         return True
 
@@ -67,13 +67,13 @@ class ReplyForms:
 def with_instruction(
     messages: Sequence[ChatMessage], reply: JsonReply, *, tools: bool
 ) -> list[ChatMessage]:
-    """Returns the messages of a request with what the provider does not enforce as a rule.
+    """Returns the messages of a request with an instruction for what the provider does not enforce.
 
     It follows the system message, so that the cached beginning of the prompt stays the same.
 
     Args:
         messages: The messages.
-        reply: What is asked for.
+        reply: The requested JSON reply.
         tools: Whether tools are offered.
     """
     _, rest = leading_system(messages)
@@ -83,12 +83,12 @@ def with_instruction(
 
 
 def instruction_for(reply: JsonReply, *, tools: bool) -> str:
-    """Returns the words that ask for a reply in JSON."""
+    """Returns the instruction that asks for a JSON reply."""
     beside = _BESIDE_CALLS if tools else ""
     if reply.schema is None:
         return _ANSWER.format("", beside)
     about = f" ({escape(one_line(reply.description))})" if reply.description else ""
-    # The same JSON without the tags of the system message.
+    # The JSON escapes tags, so that it cannot fake elements of the system message.
     schema = json.dumps(reply.schema, ensure_ascii=False).replace("<", "\\u003c")
     return _ANSWER.format(f"{about} {_SATISFIES}", beside) + f"\n{schema}"
 

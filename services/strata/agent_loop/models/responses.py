@@ -1,4 +1,4 @@
-"""Models behind OpenAI's Responses, at OpenAI or at any compatible server."""
+"""Chat models with OpenAI's Responses API, at OpenAI or any compatible server."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ _BETWEEN_SUMMARIES = "\n\n"
 
 
 class ResponsesConnection(OpenAiConnection):
-    """The connections to one server, with what its models refused so far. See `Connection`."""
+    """The connections to one server, with what its models refused. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__(base_url)
         self._learnt: RefusalMemory[responses_wire.Learnt] = RefusalMemory()
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
-        """See `Connection.chat_model`."""
+        """See `EndpointConnection.chat_model`."""
         return ResponsesModel(self._with_key(settings.api_key), settings, retry, self._learnt)
 
 
@@ -78,14 +78,14 @@ def connect(base_url: str) -> ResponsesConnection:
 class ResponsesModel:
     """One model of one endpoint.
 
-    Parameters that the model refuses though it could do without are left out for an hour, and so
+    Optional parameters that the model refuses are left out for an hour, and so
     is encrypted reasoning that the provider cannot read.
 
     Args:
-        client: The endpoint.
-        settings: The model and how it is asked.
+        client: Client of the endpoint.
+        settings: The model and its settings.
         retry: When a failed request is repeated.
-        learnt: What was learnt of the models behind this address.
+        learnt: What was learnt about the models at this address.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ResponsesModel:
 
     async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
         timeouts = self._settings.timeouts
-        # Not `responses.create`; see the model of chat completions.
+        # Not `responses.create`, for the reason given in `models.openai`.
         return await self._client.post(
             _PATH,
             cast_to=object,
@@ -183,12 +183,12 @@ class ResponsesModel:
 
 @dataclass(slots=True)
 class _Item:
-    """An item of the reply in the making.
+    """An item of the reply that is being received.
 
     Attributes:
-        type: What it is: `reasoning`, `message` or `function_call`.
-        pieces: Its text, its summary or its arguments so far.
-        encrypted: The reasoning itself, once the item is done.
+        type: `reasoning`, `message` or `function_call`.
+        pieces: Its text, summary or arguments so far.
+        encrypted: The encrypted reasoning, once the item is complete.
         call_index: Position of a call in the reply.
         call_id: Id of a call.
         name: Name of the tool of a call.
@@ -205,14 +205,14 @@ class _Item:
 
     @property
     def text(self) -> str:
-        """What the item holds so far."""
+        """The text so far."""
         return "".join(self.pieces)
 
 
 class _ReplyBuilder:
-    """Puts the events of a reply together.
+    """Assembles a reply from its events.
 
-    Pieces are joined at the end only, so that the time is linear in the length of the reply.
+    Pieces are joined only at the end, so that the time is linear in the length of the reply.
     """
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ class _ReplyBuilder:
         self._usage: JsonFields = {}
 
     def take(self, event: JsonFields) -> list[ModelEvent]:
-        """Adds an event and returns what it means to the caller.
+        """Adds an event; returns the events for the caller.
 
         Raises:
             ModelError: The event is an error.
@@ -285,12 +285,12 @@ class _ReplyBuilder:
         return [ToolCallDelta(item.call_index, item.call_id, item.name, "")]
 
     def _complete(self, index: int, fields: JsonFields) -> list[ModelEvent]:
-        """Takes what an item is in the end; a server may send it without any piece before."""
+        """Takes over a complete item; a server may send it without any piece before."""
         events = self._add(index, fields)
         item = self._items[index]
         if item.type == "reasoning":
             kept = self.size.take(text_of(fields, "encrypted_content"))
-            # Half of it would be refused.
+            # An incomplete one would be refused.
             item.encrypted = "" if self.size.full else kept
         if item.pieces:
             return events
@@ -337,7 +337,7 @@ class _ReplyBuilder:
         return tuple(ToolCall(item.call_id, item.name, item.text or "{}") for item in calls)
 
     def everything(self) -> str:
-        """All that the model wrote, for an estimate of its size."""
+        """All text of the reply, to estimate its tokens."""
         return "".join(item.name + item.text for item in self._ordered())
 
     def finish_reason(self) -> FinishReason:
@@ -362,7 +362,7 @@ class _ReplyBuilder:
         return FinishReason.TOOL_CALLS if self._calls else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        """What the server reported; None if nothing."""
+        """The tokens that the server reported; None if it reported none."""
         if not self._usage:
             return None
         read = object_in(self._usage.get("input_tokens_details"))

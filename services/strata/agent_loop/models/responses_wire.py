@@ -1,8 +1,8 @@
-"""From the loop's request to the body of OpenAI's Responses. Pure.
+"""Builds the request body of OpenAI's Responses API. Pure.
 
-Nothing is kept at the provider (`store` is false): a request has the whole conversation, and
-reasoning goes back encrypted. Ids of items are left out, since the provider looks for items that
-are named by an id in its store.
+Nothing is stored at the provider (`store` is false): a request has the whole conversation, and
+encrypted reasoning is sent back. Ids of items are left out, since the provider would look up items
+with ids in its store.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from strata.agent_loop.models.wire import CONTINUE, leading_system, legal_argume
 from strata.shared.blank_text import is_blank
 
 OWNER = "openai_responses"
-"""Whose reasoning it is that goes back; see `models.proofs`."""
+"""Owner of the reasoning that is sent back; see `models.proofs`."""
 
 MIN_OUTPUT_TOKENS = 16
-"""The API refuses a lower limit of the reply."""
+"""The API refuses a lower output limit."""
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
-# Parameters that a model may refuse without being unusable, as an error names them.
+# Optional parameters, by their names in errors.
 _OPTIONAL = (
     *("temperature", "parallel_tool_calls", "include"),
     *("reasoning.summary", "reasoning.effort", "reasoning"),
@@ -58,13 +58,13 @@ _MOST_DIGESTS = 1_000
 
 @dataclass(slots=True)
 class Learnt:
-    """What was learnt about one model of one endpoint from what it refused.
+    """What was learnt about a model from its refusals.
 
     Attributes:
         without: Optional parameters that are left out.
-        unreadable: Digests of encrypted reasoning that the provider could not read. It was made
-            for another account, or for a model that is gone.
-        reply_forms: What it refused of requests for JSON.
+        unreadable: Digests of encrypted reasoning that the provider could not decrypt, since it was
+            made for another account or a removed model.
+        reply_forms: Forms of JSON requests that it refused.
     """
 
     without: Refusals = field(default_factory=Refusals)
@@ -78,12 +78,12 @@ class Learnt:
 
         Args:
             code: The provider's code of the error.
-            parameter: The parameter that the error is about; empty if it does not say.
+            parameter: The parameter that the error names; empty if it names none.
             message: Text of the error.
             body: The refused request.
 
         Returns:
-            The parameter; empty if it is needed or left out already.
+            The parameter; empty if it is required or left out already.
         """
         named = next((name for name in _OPTIONAL if parameter.startswith(name)), "")
         if not parameter:
@@ -95,10 +95,10 @@ class Learnt:
         return named if self.without.add(named, sent(body, named), only_value=only_value) else ""
 
     def forget_reasoning(self, code: str | None, message: str, body: dict[str, Any]) -> bool:
-        """Leaves out from now on the reasoning of a request that the provider could not read.
+        """Leaves out the reasoning of a request that the provider could not decrypt, from now on.
 
         Returns:
-            False if the error is not about that, or nothing was sent that could be left out.
+            False if the error is about something else, or the request had no such reasoning.
         """
         unverified = "encrypted content" in message and "could not be verified" in message
         if code != "invalid_encrypted_content" and not unverified:
@@ -115,7 +115,7 @@ class Learnt:
 
 
 def sent(body: Mapping[str, Any], name: str) -> Any:
-    """Returns what a request has for a parameter, `reasoning.effort` for one; None for nothing."""
+    """Returns the value of a parameter, such as `reasoning.effort`, in a request; None for none."""
     value: Any = body
     for key in name.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -123,12 +123,12 @@ def sent(body: Mapping[str, Any], name: str) -> Any:
 
 
 def reasoning_part(text: str, encrypted: str, calls_before: int) -> ReasoningPart:
-    """Returns an item of reasoning as it is kept.
+    """Returns an item of reasoning in its stored form.
 
     Args:
         text: Its summary, which may be empty.
-        encrypted: The reasoning itself; empty if the provider did not send it.
-        calls_before: How many calls of the reply came before it.
+        encrypted: The encrypted reasoning; empty if the provider did not send it.
+        calls_before: Number of calls in the reply before it.
     """
     if not encrypted:
         return ReasoningPart(text)
@@ -138,19 +138,19 @@ def reasoning_part(text: str, encrypted: str, calls_before: int) -> ReasoningPar
 def build(
     request: ModelRequest, settings: ModelSettings, learnt: Learnt, *, official: bool
 ) -> dict[str, Any]:
-    """The request body.
+    """Returns the request body.
 
     Args:
-        request: The call.
+        request: The request.
         settings: The model and its defaults.
         learnt: What the model refused so far.
-        official: Whether the endpoint is OpenAI itself, which can enforce schemas of tools.
+        official: Whether the endpoint is OpenAI's own, which can enforce schemas of tools.
     """
     system, messages = leading_system(repair(request.messages))
     reply = request.response_format
     form = reply_form(request, settings.quirks, learnt.reply_forms, official=official)
     if reply is not None and form <= ReplyForm.OBJECT:
-        # The API looks for the word JSON among the messages, not in the instructions.
+        # The API requires the word JSON in the messages; the instructions do not count.
         words = instruction_for(reply, tools=bool(request.tools))
         messages = [ChatMessage.system(words), *messages]
     body: dict[str, Any] = {
@@ -182,7 +182,7 @@ def build(
 
 
 def _reasoning(settings: ModelSettings, learnt: Learnt) -> dict[str, Any]:
-    """How much the model thinks, and that it shows a summary of it."""
+    """Returns the parameters of reasoning and its summary."""
     effort = settings.reasoning_effort
     wanted = effort is not None or settings.max_reasoning_tokens > 0
     reasoning: dict[str, Any] = {} if effort is None else {"effort": effort}
@@ -211,10 +211,10 @@ def _items(messages: Sequence[ChatMessage], learnt: Learnt) -> Iterator[dict[str
 
 
 def _reply(message: ChatMessage, learnt: Learnt) -> Iterator[dict[str, Any]]:
-    """The items of an earlier reply, reasoning before what followed it.
+    """Yields the items of an earlier reply, with reasoning before the items that followed it.
 
-    Text comes before all calls, so that returns follow them at once. Reasoning that nothing
-    follows is refused, so it is left out.
+    Text comes before all calls, so that returns directly follow the calls. Reasoning without a
+    following item is left out, since the API refuses it.
     """
     waiting: list[dict[str, Any]] = []
     sent = 0
@@ -278,7 +278,7 @@ def _tool(tool: ToolSchema, official: bool) -> dict[str, Any]:
         "name": tool.name,
         "description": tool.description,
         "parameters": strict or dict(tool.parameters),
-        # Left out, it would be true.
+        # The default is true.
         "strict": strict is not None,
     }
 

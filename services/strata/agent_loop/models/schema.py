@@ -1,8 +1,8 @@
 """Strict tool schemas that leave optional parameters optional.
 
-A strict schema lists every property as required, which forces a model to invent dates and limits
-that it has no use for. Here optional properties become nullable, and the nulls are taken out of
-the reply again.
+A strict schema lists every property as required, which forces the model to invent values for
+optional ones. Therefore optional properties become nullable, and the nulls are removed from the
+reply again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from strata.agent_loop.models.domain import JsonSchema
 from strata.shared.json_text import JsonTextError, parse_json
 
-# What OpenAI's strict mode takes; a schema with anything else is sent as it is, not strict.
+# Keywords of OpenAI's strict mode; a schema with other keywords is sent unchanged, not strict.
 _KEYWORDS = frozenset(
     {
         "type",
@@ -39,7 +39,7 @@ _KEYWORDS = frozenset(
         "maxItems",
     }
 )
-# Harmless to drop: they say nothing about which values are legal.
+# Annotations, which do not restrict values and can be dropped.
 _DROPPED = frozenset({"default", "title"})
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "object": dict,
@@ -82,7 +82,7 @@ def to_strict(schema: JsonSchema) -> dict[str, Any] | None:
 
 def _strict_object(schema: JsonSchema, strict: dict[str, Any]) -> dict[str, Any] | None:
     properties: Mapping[str, Any] = schema.get("properties", {})
-    # Hand-written schemas leave "closed" unsaid; an object without properties is a map.
+    # Hand-written schemas often omit `additionalProperties`; an object without properties is a map.
     free_keys = schema.get("additionalProperties", "properties" not in schema)
     if free_keys is not False:
         return None
@@ -128,14 +128,14 @@ def _allows_null(schema: Mapping[str, Any]) -> bool:
     options = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     if options and any(map(_allows_null, options)):
         return True
-    # A schema that says nothing about it allows anything.
+    # A schema without restrictions allows any value.
     return "null" in _types(schema) if "type" in schema else not options
 
 
 def drop_invented_nulls(arguments: str, schema: JsonSchema) -> str:
-    """Takes the nulls out that only the strict form of `schema` allowed.
+    """Removes the nulls that only the strict form of `schema` allowed.
 
-    Arguments that are no JSON object, or hold no such null, come back unchanged.
+    Arguments that are not a JSON object, or have no such null, are returned unchanged.
     """
     try:
         value = parse_json(arguments)
@@ -166,9 +166,9 @@ def _prune(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _option_of(value: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the option of a choice that a model has written; the schema if it is no choice.
+    """Returns the option of `anyOf` that a value matches; the schema itself without options.
 
-    Members of a strict object are all written, so their names and constants tell the option.
+    Strict objects have all members, so that names and constants identify the option.
     """
     while "properties" not in schema and "items" not in schema:
         options = schema.get("anyOf", ())
@@ -180,7 +180,7 @@ def _option_of(value: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _may_be(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Says whether a value looks like one of a schema. The cost is that of its members."""
+    """Says whether a value seems to match a schema, judged by its members."""
     if isinstance(value, dict) and "properties" in schema:
         properties: Mapping[str, Any] = schema["properties"]
         return (
@@ -196,7 +196,7 @@ def _may_be(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _is_told(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Says whether a value is not excluded by the constant or the plain type of a schema."""
+    """Says whether the constant or the plain type of a schema allows a value."""
     if "const" in schema:
         return bool(value == schema["const"])
     kinds = [_TYPES[kind] for kind in _types(schema) if kind in _TYPES]

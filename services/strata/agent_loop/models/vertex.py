@@ -32,7 +32,7 @@ _MAX_ACCOUNTS = 1000
 
 
 class VertexConnection(CloudConnection):
-    """The connections to one project in one region. See `Connection`."""
+    """The connections to one project in one region. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__()

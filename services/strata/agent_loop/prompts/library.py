@@ -25,9 +25,9 @@ from strata.shared.errors import (
 )
 
 MAX_PROMPT_CHARS = 200_000
-"""Characters of a system prompt."""
+"""Most characters of a system prompt."""
 MAX_PROMPT_BYTES = 4 * MAX_PROMPT_CHARS
-"""Bytes of a file: UTF-8 takes up to four for a character."""
+"""Most bytes of a file: UTF-8 takes up to four bytes per character."""
 MAX_LISTED_FILES = 500
 
 BUILTIN_DESCRIPTIONS: Mapping[str, str] = {
@@ -43,7 +43,7 @@ BUILTIN_DESCRIPTIONS: Mapping[str, str] = {
     "voice_sleeptime": "Agents of type voice_sleeptime_agent: memory of a voice agent",
     "workflow": "Agents of type workflow_agent: tools in sequence",
 }
-"""The keys of the built-in prompts, sorted, with what each is for."""
+"""The purpose of each built-in prompt, by key, sorted."""
 
 _SUFFIX = ".txt"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -56,9 +56,9 @@ class LibraryPrompt:
 
     Attributes:
         key: Its key.
-        builtin: Whether it is one of Strata's.
+        builtin: Whether it is built in.
         text: Its text; empty if the file cannot be used.
-        problem: Why the file is not used; empty if it is.
+        problem: Why the file cannot be used; empty if it can.
     """
 
     key: str
@@ -68,7 +68,7 @@ class LibraryPrompt:
 
     @property
     def description(self) -> str:
-        """What a built-in prompt is for; empty for a file."""
+        """The purpose of a built-in prompt; empty for a file."""
         return BUILTIN_DESCRIPTIONS[self.key] if self.builtin else ""
 
 
@@ -78,7 +78,7 @@ class PromptListing:
 
     Attributes:
         prompts: Built-in ones, then those of the folder, each by key.
-        more: Files of the folder that are not among them, because there are too many.
+        more: Number of files in the folder that are not listed, since there are too many.
     """
 
     prompts: tuple[LibraryPrompt, ...]
@@ -101,14 +101,14 @@ class PromptLibrary:
     """The built-in prompts and those of a folder. Its methods read files and block.
 
     Args:
-        folder: Where ``<key>.txt`` files are; None, or a folder that is not there, has none.
+        folder: Folder with ``<key>.txt`` files; None for none. It need not exist.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
 
     def get(self, key: str, *, field: str = "key") -> LibraryPrompt:
-        """Returns the prompt of a key; a built-in one comes before a file.
+        """Returns the prompt of a key; a built-in prompt wins over a file.
 
         Args:
             key: The key.
@@ -145,7 +145,7 @@ class PromptLibrary:
         return prompt
 
     def list(self) -> PromptListing:
-        """Returns the prompts; files that cannot be used are among them, with the reason."""
+        """Returns all prompts, including files that cannot be used, with the reason."""
         builtin = [LibraryPrompt(key, True, system_prompt(key)) for key in BUILTIN_DESCRIPTIONS]
         names = sorted(self._names())
         custom = [self._listed(name) for name in islice(names, MAX_LISTED_FILES)]
@@ -183,7 +183,7 @@ class PromptLibrary:
             return None
         path = self._folder / (key + _SUFFIX)
         try:
-            # A mounted ConfigMap consists of links, but of none that lead out of the folder.
+            # A mounted ConfigMap consists of links, but none of them leads out of the folder.
             inside = path.resolve(strict=True).is_relative_to(self._folder.resolve())
             data = _content(path) if inside else None
         except (FileNotFoundError, NotADirectoryError):
@@ -200,8 +200,8 @@ class PromptLibrary:
 
 
 def _content(path: Path) -> bytes | None:
-    """Returns the bytes of a regular file, one more than may be at most; None for any other."""
-    # A named pipe that nobody writes to would block without the flag.
+    """Returns the bytes of a regular file, up to one more than allowed; None for other files."""
+    # Without the flag, opening a named pipe without a writer would block.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

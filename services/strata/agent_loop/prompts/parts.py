@@ -1,4 +1,4 @@
-"""The parts of a system message, by the elements that stand in it. Pure."""
+"""Splits a system message into its parts by their elements. Pure."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _ITEMS = {
 
 @dataclass(frozen=True, slots=True)
 class SystemPart:
-    """A part of a system message, and how many blocks, rules or files it shows."""
+    """A part of a system message, and the number of blocks, rules or files in it."""
 
     text: str
     count: int
 
 
 def parts_of(text: str) -> dict[str, SystemPart]:
-    """Returns the parts of a system message by name; ``system prompt`` is what remains.
+    """Returns the parts of a system message by name.
 
-    The other names are ``memory blocks``, ``tool rules``, ``files`` and ``metadata``; a part
-    that the message does not have is empty.
+    The names are ``memory blocks``, ``tool rules``, ``files``, ``metadata``, and ``system prompt``
+    for the rest. Missing parts are empty.
     """
     rest, parts = text, {}
     for name, (opening, closing) in _ELEMENTS.items():
@@ -48,12 +48,12 @@ def parts_of(text: str) -> dict[str, SystemPart]:
 def system_parts(
     text: str, tools: Sequence[ToolSchema], tokens: Callable[[int], int]
 ) -> dict[str, int]:
-    """Returns the tokens of what every request holds, by part; ``tools`` are their schemas.
+    """Returns the tokens of the fixed parts of every request, by part, including ``tools``.
 
     Args:
         text: The system message.
-        tools: What the model is offered.
-        tokens: Gives the tokens of so many bytes.
+        tools: The schemas that the model is offered.
+        tokens: Converts bytes to tokens.
     """
     sizes = {
         name: tokens(len(part.text.encode("utf-8", "replace")))

@@ -11,14 +11,14 @@ SUMMARY_ACKNOWLEDGEMENT = (
     "Understood. I will read the conversation that follows and answer with its summary, and with"
     " nothing else."
 )
-"""What a summarizer has said before it is shown the messages, where an agent wants that."""
+"""A reply of the summarizer before the messages, if the agent's settings ask for it."""
 
 
 def summary_prompt(custom: str, limit: int) -> str:
     """Returns the instructions for a summary of at most `limit` characters.
 
     Args:
-        custom: The agent's own instructions; used as they are.
-        limit: Characters.
+        custom: The agent's own instructions, used unchanged; empty for the built-in ones.
+        limit: Most characters of the summary.
     """
     return custom or SUMMARY_PROMPT.replace("{limit}", str(limit))

@@ -1,8 +1,8 @@
-"""The system message: base prompt, memory section, metadata (docs/wire-format.md#system-message).
+"""Assembles and reads the system message: base prompt, memory section, metadata.
 
 It is rebuilt when the base prompt or the memory section changed, and once a day for the date.
-The rest of the metadata is not compared: a count alone must not throw away the provider's prompt
-cache.
+The rest of the metadata is not compared, since a changed count alone must not invalidate the
+provider's prompt cache.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _SEPARATOR = "\n\n"
 _OPEN, _CLOSE = "<memory_metadata>", "</memory_metadata>"
 
 TAGS_BYTES = 1_000
-"""UTF-8 bytes that the list of archival tags may have in the prompt; the rest is counted."""
+"""Most UTF-8 bytes of the list of archival tags; the other tags are only counted."""
 MAX_TAG_CHARS = 128
-"""Characters of a tag that is shown; archival memory refuses longer ones."""
+"""Most characters of a tag; archival memory refuses longer ones."""
 MOST_TAGS_COUNTED = 1_000
-"""Archival memory counts tags that are not shown up to this number."""
+"""Archival memory counts the tags that are not shown up to this number."""
 
 _ARCHIVAL_LINES = re.compile(
     r"^- (?:\d+ total memories you created are stored in archival|Available archival memory"
@@ -45,12 +45,12 @@ _MORE_TAGS = re.compile(r"and (more than )?(\d+) more")
 
 @dataclass(frozen=True, slots=True)
 class ArchivalStats:
-    """What is said of archival memory.
+    """Counts of archival memory.
 
     Attributes:
-        passage_count: Passages in all archives of the agent.
-        tags: The tags that are used most, most used first.
-        more_tags: How many others there are; from `MOST_TAGS_COUNTED` on at least so many.
+        passage_count: Number of passages in all archives of the agent.
+        tags: The most used tags, most used first.
+        more_tags: Number of other tags; `MOST_TAGS_COUNTED` means at least this number.
     """
 
     passage_count: int = 0
@@ -63,11 +63,11 @@ class Metadata:
     """The content of ``<memory_metadata>``.
 
     Attributes:
-        now: The present time.
-        timezone: The agent's, an IANA name.
+        now: The current time.
+        timezone: The agent's time zone, an IANA name.
         last_modified: When a memory block was last changed; None if there is none.
-        hidden_messages: Messages of the conversation that are not in the window.
-        archival: What is said of archival memory, see `archival_lines`.
+        hidden_messages: Number of messages of the conversation outside the window.
+        archival: The lines about archival memory, see `archival_lines`.
     """
 
     now: datetime
@@ -78,7 +78,7 @@ class Metadata:
 
 
 def zone(name: str) -> tzinfo:
-    """Returns the time zone, UTC for a name that this machine does not know."""
+    """Returns a time zone; UTC if the name is unknown on this machine."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -107,12 +107,12 @@ def render_metadata(metadata: Metadata) -> str:
 def archival_lines(stats: ArchivalStats, labels: Iterable[str]) -> list[str]:
     """Returns the lines of ``<memory_metadata>`` that describe archival memory.
 
-    Tags may hold any text, also tags of the prompt: they are shown in one line, escaped, and as
+    Tags may hold any text, even elements of the prompt: they are escaped and shown in one line, as
     many as fit into `TAGS_BYTES`.
 
     Args:
         stats: Counts of archival memory.
-        labels: Labels of the agent's blocks, which are tags of the prompt too.
+        labels: Labels of the agent's blocks, which are elements of the prompt too.
     """
     lines = []
     if stats.passage_count > 0:
@@ -142,9 +142,9 @@ def assemble(base: str, section: str, metadata: Metadata) -> str:
     """Returns the system message.
 
     Args:
-        base: The base prompt; memory goes where ``{CORE_MEMORY}`` stands first, else at its end.
+        base: The base prompt; memory replaces the first ``{CORE_MEMORY}``, else it is appended.
         section: The rendered memory, from ``<memory_blocks>`` on; may be empty.
-        metadata: What to say after it.
+        metadata: The metadata, which follows the memory.
     """
     before, after = _around_metadata(base, section)
     return before + render_metadata(metadata) + after
@@ -156,7 +156,7 @@ def is_current(text: str, base: str, section: str) -> bool:
 
 
 def shows_day(text: str, now: datetime, timezone: str) -> bool:
-    """Says whether a system message shows the day that it is in a timezone."""
+    """Says whether a system message shows the current date in a time zone."""
     return f"{_OPEN}\n{_date_line(now, timezone)}\n" in text
 
 
@@ -165,8 +165,8 @@ def shown_archival_lines(text: str, base: str, section: str) -> list[str]:
 
     Args:
         text: The system message.
-        base: The base prompt as it is now.
-        section: The rendered memory as it is now; either may be another one in the message.
+        base: The current base prompt.
+        section: The current rendered memory; the message may have other versions of both.
     """
     metadata = _metadata_of(text, base, section)
     if metadata is None:
@@ -180,12 +180,12 @@ def _date_line(now: datetime, timezone: str) -> str:
 
 
 def _metadata_of(text: str, base: str, section: str) -> str | None:
-    """Returns what stands in the metadata element; None if the rest of the message is another."""
+    """Returns the content of the metadata element; None if the rest of the message differs."""
     before, after = _around_metadata(base, section)
     start, end = before + _OPEN, _CLOSE + after
     if len(text) < len(start) + len(end) or not (text.startswith(start) and text.endswith(end)):
         return None
-    # A prompt that speaks of the element itself must not be mistaken for where it stands.
+    # A prompt that mentions the element must not be mistaken for the element.
     metadata = text[len(start) : len(text) - len(end)]
     return None if _OPEN in metadata or _CLOSE in metadata else metadata
 
@@ -199,13 +199,13 @@ def _around_metadata(base: str, section: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SystemParts:
-    """What a system message was assembled from, as far as it shows it.
+    """The parts that a system message was assembled from.
 
     Attributes:
         base: The base prompt.
         section: The rendered memory.
         last_modified: When a memory block was last changed.
-        archival: What is said of archival memory.
+        archival: Counts of archival memory.
     """
 
     base: str
@@ -215,12 +215,12 @@ class SystemParts:
 
 
 def read_system(text: str, base: str) -> SystemParts:
-    """Returns what a system message was assembled from.
+    """Returns the parts that a system message was assembled from.
 
     Args:
         text: The system message.
-        base: The base prompt as it is now. If the message has another one, that is taken to be
-            what stands before the memory.
+        base: The current base prompt. If the message has another one, it is taken to be the text
+            before the memory.
     """
     head, _, rest = text.rpartition(_OPEN)
     metadata = rest.partition(_CLOSE)[0]
@@ -234,7 +234,7 @@ def read_system(text: str, base: str) -> SystemParts:
     section = head[len(start) :].removesuffix(_SEPARATOR)
     moment = None
     if changed is not None:
-        # The abbreviation of the timezone, which may be any, stands between the two.
+        # The abbreviation of the time zone, which can be any text, stands between the two.
         moment = datetime.strptime(f"{changed[1]} {changed[2]}", "%Y-%m-%d %I:%M:%S %p %z")
     return SystemParts(base, section, moment, _read_archival(metadata))
 

@@ -119,7 +119,7 @@ class RecordedArchival:
 
 
 class RecordedRecall:
-    """Implements `loop.ports.Recall`: compares stored messages, and continues with recorded ones."""
+    """Implements `loop.ports.Recall`: compares new messages, and continues with recorded ones."""
 
     def __init__(self, script: Script) -> None:
         recording = script.recording

@@ -1,4 +1,4 @@
-"""AgentService: convert, ask the lifecycle, convert back."""
+"""AgentService: converts requests, calls the lifecycle, converts the results."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     async def DeleteAgent(
         self, request: pb.DeleteAgentRequest, context: Context
     ) -> pb.DeleteAgentResponse:
-        """Deletes an agent from all tiers."""
+        """Deletes an agent from all services."""
         check_id(request.agent_id, "agent", field="agent_id")
         await self._lifecycle.delete(request.agent_id)
         return pb.DeleteAgentResponse()
@@ -142,14 +142,14 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     async def ForkConversation(
         self, request: pb.ForkConversationRequest, context: Context
     ) -> pb.ForkConversationResponse:
-        """Starts a conversation where another was at a message."""
+        """Starts a conversation with a copy of another one up to a message."""
         made = await self._lifecycle.fork_conversation(fork_from_proto(request))
         return pb.ForkConversationResponse(conversation=conversation_to_proto(made))
 
     async def GetContextWindow(
         self, request: pb.GetContextWindowRequest, context: Context
     ) -> pb.GetContextWindowResponse:
-        """Shows what fills the context window."""
+        """Returns the parts of the context window and their sizes."""
         check_id(request.agent_id, "agent", field="agent_id")
         conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
         check_id(conversation_id, "conversation", field="conversation_id")
@@ -161,7 +161,7 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     async def CompactConversation(
         self, request: pb.CompactConversationRequest, context: Context
     ) -> pb.CompactConversationResponse:
-        """Puts a summary in the place of older messages now."""
+        """Compacts the window of a conversation now."""
         check_id(request.agent_id, "agent", field="agent_id")
         conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
         check_id(conversation_id, "conversation", field="conversation_id")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histories import START, histories
-from strata.agent_loop.compaction import summarizing
+from strata.agent_loop.compaction import summarizer
 from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
 from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
@@ -277,7 +277,7 @@ async def test_a_model_too_small_for_any_half_leads_to_the_extract() -> None:
     own = Chat(fails(ModelErrorKind.CONTEXT_OVERFLOW))
     made = await summarise(own, messages=talk(8))
     assert made.rung == "extract"
-    assert len(own.requests) <= 2 * summarizing._MAX_HALVINGS + 1
+    assert len(own.requests) <= 2 * summarizer._MAX_HALVINGS + 1
 
 
 @pytest.mark.parametrize("kind", list(ModelErrorKind))
@@ -298,13 +298,13 @@ async def test_without_a_model_at_all_an_extract_stands_in() -> None:
 
 async def test_models_that_never_answer_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(request: ModelRequest) -> None:
-        put_forward(summarizing.CALL_SECONDS)
+        put_forward(summarizer.CALL_SECONDS)
 
     made = await summarise(Chat(says("- Own.")), Chat(never))
     assert made.rung == "agent"
 
-    monkeypatch.setattr(summarizing, "CALL_SECONDS", 30.0)
-    monkeypatch.setattr(summarizing, "LADDER_SECONDS", 0.05)
+    monkeypatch.setattr(summarizer, "CALL_SECONDS", 30.0)
+    monkeypatch.setattr(summarizer, "LADDER_SECONDS", 0.05)
     made = await summarise(Chat(says("- Own.")), Chat(lambda request: None))
     assert made.rung == "extract"
 
