@@ -1,4 +1,4 @@
-"""Where agents and conversations are kept, as a protocol."""
+"""The protocol of the store of agents and conversations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from strata.agent_loop.domain.agents import (
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What makes a mutation recognisable when it comes again.
+    """Identifies a request, so that repetitions are recognised.
 
     Attributes:
-        id: The caller's request id; empty if it gave none.
-        payload_hash: Digest of the method and everything else that was asked.
+        id: The caller's request id; empty for none.
+        payload_hash: Digest of the method and all other fields of the request.
     """
 
     id: str = ""
@@ -30,13 +30,13 @@ class RequestKey:
 class AgentStore(Protocol):
     """Agents and conversations of the calling project.
 
-    Lists give up to ``limit`` rows after the id ``after``, in order of ids.
+    Lists return up to ``limit`` rows after the id ``after``, ordered by id.
     """
 
     async def insert(self, agent: Agent, request: RequestKey) -> StoredAgent:
-        """Notes that an agent is being created, with its default conversation.
+        """Stores an agent in creation, with its default conversation.
 
-        Returns the agent of an earlier request with this id instead, if there is one.
+        If there was an earlier request with this id, returns its agent instead.
 
         Raises:
             AlreadyExistsError: REQUEST_ID_REUSED; NAME_TAKEN by an agent that `by_name` finds.
@@ -44,7 +44,7 @@ class AgentStore(Protocol):
         ...
 
     async def activate(self, agent_id: str, memory_agent_id: str = "") -> Agent:
-        """Ends the creation of an agent, and of its memory agent in the same transaction.
+        """Activates an agent in creation, and its memory agent in the same transaction.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -72,21 +72,21 @@ class AgentStore(Protocol):
         ...
 
     async def renew_creation(self, agent: Agent) -> Agent | None:
-        """Gives an agent in creation the settings of another call that goes on with it.
+        """Gives an agent in creation the settings of a call that continues its creation.
 
-        Its revision rises: the call that renewed it last is the one that may abandon it.
+        Its revision rises: only the call that renewed it last may abandon it.
 
         Returns:
-            The agent; None if it is not in creation any more.
+            The agent; None if it is no longer in creation.
         """
         ...
 
     async def abandon_creation(self, agent_id: str, revision: int) -> bool:
-        """Hides an agent in creation for good, unless another call goes on with it.
+        """Hides an agent in creation permanently, unless another call continues its creation.
 
         Args:
             agent_id: The agent.
-            revision: Its revision as the calling one knows it.
+            revision: The revision that the caller knows.
 
         Returns:
             Whether it was hidden.
@@ -94,7 +94,7 @@ class AgentStore(Protocol):
         ...
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
-        """Returns the active agent of a conversation and its model keys, with one statement.
+        """Returns the active agent of a conversation and its model keys, in one statement.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
@@ -104,11 +104,11 @@ class AgentStore(Protocol):
     async def page(
         self, tags: Sequence[str], name_contains: str, limit: int, after: str
     ) -> Sequence[Agent]:
-        """Lists active agents that have all the tags and the text in their names."""
+        """Lists active agents that have all the tags and whose name contains the text."""
         ...
 
     async def known_agent(self, request: RequestKey) -> Agent | None:
-        """Returns the agent as an earlier request with this id changed it.
+        """Returns the agent after the change of an earlier request with this id; None if none.
 
         Raises:
             AlreadyExistsError: REQUEST_ID_REUSED.
@@ -116,10 +116,10 @@ class AgentStore(Protocol):
         ...
 
     async def update(self, patch: AgentPatch, request: RequestKey) -> Agent:
-        """Changes an active agent; a repeated request gets the first one's answer.
+        """Changes an active agent; a repetition gets the answer to the first request.
 
-        In the same transaction the creation of a new memory agent ends, and a memory agent that
-        is taken away is hidden for good.
+        In the same transaction a new memory agent is activated, and a removed memory agent is
+        hidden permanently.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -129,12 +129,12 @@ class AgentStore(Protocol):
         ...
 
     async def begin_deletion(self, agent_id: str) -> Sequence[str]:
-        """Hides an agent and its memory agent for good. Repeating it is harmless.
+        """Hides an agent and its memory agent permanently. Repeating it is harmless.
 
-        An agent whose memory agent is hidden has none any more.
+        If a memory agent is hidden, its agent has no memory agent any more.
 
         Returns:
-            The ids of what was hidden.
+            The ids of the hidden agents.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -142,11 +142,11 @@ class AgentStore(Protocol):
         ...
 
     async def remove(self, agent_ids: Sequence[str]) -> None:
-        """Deletes the rows of agents. Nothing to delete is success."""
+        """Deletes the rows of agents; missing rows are ignored."""
         ...
 
     async def known_conversation(self, request: RequestKey) -> Conversation | None:
-        """Returns the conversation that an earlier request with this id made.
+        """Returns the conversation of an earlier request with this id; None if none.
 
         Raises:
             AlreadyExistsError: REQUEST_ID_REUSED.
@@ -156,7 +156,7 @@ class AgentStore(Protocol):
     async def insert_conversation(
         self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
-        """Stores a conversation; a repeated request gets the first one's answer.
+        """Stores a conversation; a repetition gets the answer to the first request.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.

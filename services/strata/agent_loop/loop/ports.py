@@ -326,7 +326,7 @@ class Archival(Protocol):
 
 
 class Journal(Protocol):
-    """The step journal and the tool ledger."""
+    """The step journal, with the results of tool calls."""
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
         """Takes the fence for a repeated dispatch; returns the step if it is journalled.

@@ -23,7 +23,7 @@ class ModelAction:
     arguments: str
 
     def message(self) -> str | None:
-        """Returns the text of a message to the user, as JSON if it is an object; None if missing."""
+        """Returns the message to the user, as JSON text if it is an object; None if missing."""
         try:
             value = parse_json(self.arguments)
         except JsonTextError:

@@ -71,7 +71,7 @@ def open_client(base_url: str, api_key: str) -> AsyncAnthropic:
 
 
 async def list_models(client: AsyncAnthropic) -> list[tuple[str, int | None]]:
-    """Returns the endpoint's models with their context window; None if the server does not report it.
+    """Returns the endpoint's models with their context window, None if it is not reported.
 
     Raises:
         ModelError: The endpoint did not answer.

@@ -257,7 +257,7 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Returns alternating messages, user first and last, with a cache mark on the last user block."""
+    """Returns alternating messages, user first and last, the last one with a cache mark."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         role = "assistant" if message.role is ChatRole.ASSISTANT else "user"

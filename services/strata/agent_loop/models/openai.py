@@ -88,7 +88,7 @@ def is_official(address: str) -> bool:
 
 
 async def list_models(client: AsyncOpenAI) -> list[tuple[str, int | None]]:
-    """Returns the endpoint's models with their context window; None if the server does not report it.
+    """Returns the endpoint's models with their context window, None if it is not reported.
 
     Raises:
         ModelError: The endpoint did not answer.

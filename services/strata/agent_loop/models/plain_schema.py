@@ -133,7 +133,7 @@ def _set_bounds(plain: dict[str, Any], schema: JsonSchema) -> None:
 
 
 def _set_values(plain: dict[str, Any], schema: JsonSchema) -> None:
-    """Adds the list of values if all are texts; other lists go into the description."""
+    """Adds the allowed values if all are texts; other values go into the description."""
     values = [schema["const"]] if "const" in schema else plain.pop("enum", None)
     plain.pop("enum", None)
     if not isinstance(values, list):
@@ -159,7 +159,7 @@ def _set_options(plain: dict[str, Any], schema: JsonSchema, source: _Source, dep
     named = [option for option in described if set(option) - {"nullable"}]
     if len(named) < len(described) or any(option.get("nullable") for option in named):
         plain["nullable"] = True
-    # A single option is merged, unless both define the same keyword.
+    # A single option is merged, unless both restrict the same keyword.
     if len(named) == 1 and not _WORDS.issuperset(set(plain) & set(named[0])):
         plain["anyOf"] = named
     elif len(named) == 1:

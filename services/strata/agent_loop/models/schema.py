@@ -186,16 +186,16 @@ def _may_be(value: Any, schema: Mapping[str, Any]) -> bool:
         return (
             properties.keys() >= value.keys()
             and all(name in value for name in schema.get("required", ()))
-            and all(_is_told(item, properties[name]) for name, item in value.items())
+            and all(_is_allowed(item, properties[name]) for name, item in value.items())
         )
     if isinstance(value, list) and "items" in schema:
         return not value or _may_be(value[0], schema["items"])
     if "anyOf" in schema:
         return any(_may_be(value, option) for option in schema["anyOf"])
-    return _is_told(value, schema) and not {"properties", "items"}.intersection(schema)
+    return _is_allowed(value, schema) and not {"properties", "items"}.intersection(schema)
 
 
-def _is_told(value: Any, schema: Mapping[str, Any]) -> bool:
+def _is_allowed(value: Any, schema: Mapping[str, Any]) -> bool:
     """Says whether the constant or the plain type of a schema allows a value."""
     if "const" in schema:
         return bool(value == schema["const"])

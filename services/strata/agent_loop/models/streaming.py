@@ -1,4 +1,4 @@
-"""Time limits and repetition of a streamed call, the same for every provider."""
+"""Time limits and retries of streamed calls, for all providers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strata.shared.settings import MIB
 T = TypeVar("T")
 
 MAX_REPLY_BYTES = MIB
-"""UTF-8 bytes of the largest reply; a quarter of what gRPC clients accept by default."""
+"""Most UTF-8 bytes of a reply: a quarter of the default message limit of gRPC clients."""
 _CALL_BYTES = 64
 _HURRIED_ATTEMPTS = 2
 _HURRIED_DELAY_S = 2.0
@@ -25,14 +25,14 @@ _HURRIED_DELAY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how fast a call is repeated that failed before its first event.
+    """How often and how fast calls that failed before their first event are retried.
 
     Attributes:
-        attempts: Requests in all.
-        first_delay: Seconds before the second request; doubles each time, less up to a quarter.
-        max_delay: Upper bound of a delay in seconds. A provider that asks for a longer wait is
-            not waited for: the error goes up with its `retry_after`.
-        repeat_timeouts: Whether a request that timed out is repeated.
+        attempts: Most requests, including the first.
+        first_delay: Seconds before the second request; doubles each time, with jitter down to 75%.
+        max_delay: Most seconds of a delay. If the provider asks for a longer wait, the error is
+            raised with its `retry_after`.
+        repeat_timeouts: Whether requests that timed out are retried.
     """
 
     attempts: int = 3
@@ -41,7 +41,7 @@ class RetryPolicy:
     repeat_timeouts: bool = True
 
     def hurried(self) -> RetryPolicy:
-        """Returns the policy of a model behind which another one waits to answer."""
+        """Returns the policy for a model with a fallback model: fewer and faster retries."""
         return RetryPolicy(
             min(self.attempts, _HURRIED_ATTEMPTS),
             self.first_delay,
@@ -50,7 +50,7 @@ class RetryPolicy:
         )
 
     def delay(self, attempt: int, error: ModelError) -> float | None:
-        """Seconds to wait after the failed request number `attempt` (from 1); None to give up."""
+        """Returns the seconds to wait after failed request `attempt` (from 1); None to stop."""
         timed_out = error.kind is ModelErrorKind.TIMEOUT and self.repeat_timeouts
         passing = error.retryable or timed_out
         if attempt >= self.attempts or not passing:
@@ -66,10 +66,10 @@ async def retrying(
     policy: RetryPolicy,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncGenerator[ModelEvent, None]:
-    """Streams `attempt()`, repeating it while it fails before its first event.
+    """Streams `attempt()`, and retries it while it fails before its first event.
 
-    After the first event the error goes up: the caller has shown something already and alone
-    knows whether to start over.
+    After the first event errors are raised: the caller has shown something already and must
+    decide whether to start over.
     """
     number = 0
     while True:
@@ -92,10 +92,10 @@ async def retrying(
 async def redacting(
     events: AsyncGenerator[ModelEvent, None], redactor: Redactor
 ) -> AsyncGenerator[ModelEvent, None]:
-    """Streams events; an error goes up without the keys that the provider repeated in it.
+    """Streams events, and redacts keys in errors.
 
     Raises:
-        ModelError: As `events` does. It has no cause: that would hold the provider's own text.
+        ModelError: As `events` does, but without a cause, whose text could contain the key.
     """
     try:
         async with aclosing(events):
@@ -109,8 +109,8 @@ class ReplySize:
     """Bounds the size of one reply: text, reasoning and tool calls together.
 
     Attributes:
-        full: The limit is reached. What a provider sends from then on is not read, and the
-            reply ends as one that reached the limit of output tokens.
+        full: The limit is reached: the rest of the stream is not read, and the
+            reply ends as if it had reached the limit of output tokens.
     """
 
     def __init__(self, max_bytes: int = MAX_REPLY_BYTES) -> None:
@@ -118,7 +118,7 @@ class ReplySize:
         self._left = max_bytes
 
     def take(self, text: str) -> str:
-        """Returns as much of a piece of the reply as fits."""
+        """Returns the part of a piece that fits into the limit."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         if size <= self._left:
             self._left -= size
@@ -128,14 +128,14 @@ class ReplySize:
         return kept
 
     def take_call(self) -> None:
-        """Counts the beginning of a tool call, which takes memory even if it is empty."""
+        """Counts a new tool call, which takes memory even if it is empty."""
         self.take(" " * _CALL_BYTES)
 
 
 class StreamLimits:
-    """Watches the time of one request.
+    """Enforces the time limits of one request.
 
-    The limit is put around each wait, never around a `yield`: a scope that spans a `yield` of an
+    The limit is applied to each wait, never around a `yield`: a timeout that spans a `yield` of an
     asynchronous generator would cancel the wrong task.
     """
 
@@ -147,14 +147,14 @@ class StreamLimits:
         self._started = False
 
     def mark_started(self) -> None:
-        """Notes that the first event has come."""
+        """Switches to the total limit, since the first event has arrived."""
         self._started = True
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
-        """Awaits within the limit that is in force.
+        """Awaits within the current limit.
 
         Raises:
-            ModelError: TIMEOUT, when the limit passes.
+            ModelError: TIMEOUT, if the limit passes.
         """
         try:
             async with asyncio.timeout_at(self._end if self._started else self._first):

@@ -1,9 +1,9 @@
-"""Tool calling for models that cannot: one schema-bound JSON action per reply.
+"""Adds tool calling to models without it: one JSON action per reply, enforced by a schema.
 
-A small local model that is offered tools through the API calls them badly or not at all. Bound
-to a schema it wrote 105 of 105 calls well-formed (decision 0030). This wrapper offers the tools in
-the prompt, has the server enforce the schema, and turns the action back into what the loop
-expects: a tool call, or text that streams as it is written.
+Small local models call tools badly or not at all through the API. With an enforced schema, one
+wrote 105 of 105 calls well-formed (decision 0030). This wrapper offers the tools in the prompt,
+lets the server enforce the schema, and converts the action back to a tool call, or to text that
+is streamed as it is written.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ ATTEMPTS = 2
 class StructuredToolModel:
     """Wraps a plain model so that it can call tools.
 
-    Requests without tools go through unchanged.
+    Requests without tools are passed on unchanged.
     """
 
     def __init__(self, inner: ChatModel) -> None:
         self._inner = inner
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """See `ChatModel.stream`. A reply that holds no action is asked for once more."""
+        """See `ChatModel.stream`. After a reply without an action the model is asked once more."""
         if not request.tools:
             async with aclosing(self._inner.stream(request)) as events:
                 async for event in events:
@@ -92,13 +92,13 @@ def _plain(request: ModelRequest, actions: list[ToolSchema]) -> ModelRequest:
         messages=structured_prompt.render(request.messages, request.tools, request.response_format),
         tools=(),
         tool_choice=ToolChoice(),
-        # Strict schemas of OpenAI do not begin with a choice.
+        # OpenAI's strict schemas must not have `anyOf` at the top.
         response_format=JsonReply(structured_prompt.reply_schema(actions), strict=False),
     )
 
 
 class _Turn:
-    """One reply in the making."""
+    """A reply that is being received."""
 
     def __init__(self, say: str) -> None:
         self._say = say
@@ -118,11 +118,11 @@ class _Turn:
         return "".join(self._pieces)
 
     def reasoning(self) -> list[ReasoningPart]:
-        """What the model thought aloud."""
+        """The reasoning of the reply."""
         return [part for part in self.reply.content if isinstance(part, ReasoningPart)]
 
     def take(self, event: ModelEvent) -> ModelEvent | None:
-        """Translates an event of the inner model; None for what the caller need not see."""
+        """Translates an event of the inner model; returns None if the caller does not need it."""
         if isinstance(event, ModelReply):
             self._reply = event
         elif isinstance(event, ReasoningDelta):
@@ -134,10 +134,10 @@ class _Turn:
         return None
 
     def finish(self, thoughts: list[ReasoningPart], usage: Usage) -> ModelReply | None:
-        """The reply in the loop's terms; None if there is no action in it."""
+        """Returns the reply with its action as call or text; None if it has no action."""
         text, calls = self._shown, tuple[ToolCall, ...]()
         if not text:
-            # What has been shown stands, even if the rest of the JSON is missing.
+            # Text that was streamed already is kept, even if the rest of the JSON is missing.
             action = parse(self.reply.text)
             if action is None:
                 text = self._spoken_plainly()
@@ -151,7 +151,7 @@ class _Turn:
         return ModelReply(content, calls, self._reason(calls), usage, self.reply.model)
 
     def rest(self, final: ModelReply) -> list[ModelEvent]:
-        """The deltas that have not been shown yet."""
+        """Returns the deltas that were not streamed yet."""
         events: list[ModelEvent] = []
         if final.text and not any(self._pieces):
             events.append(TextDelta(final.text))
@@ -162,7 +162,7 @@ class _Turn:
         return events
 
     def _spoken_plainly(self) -> str:
-        """Words without any JSON, from a server that ignores the schema, are an answer."""
+        """Returns text without JSON, from a server that ignores the schema, as the message."""
         text = self.reply.text.strip()
         return "" if "{" in text else text
 

@@ -1,7 +1,7 @@
 """The prompt of the structured tool mode: tools as text, one JSON action per reply. Pure.
 
-What does not change comes first (base prompt, tools, examples) and memory after it, so that a
-local server's KV cache survives a memory edit.
+The stable parts (base prompt, tools, examples) come before memory, so that a local server's KV
+cache survives a memory edit.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ _SAY_TOOL = ToolSchema(
     },
 )
 _MEMORY_END = "</memory_blocks>"
-# The head of a block as it is rendered. Text in a block cannot look so, because it is escaped.
+# The rendered head of a memory block. Text in a block cannot match it, since it is escaped.
 _BLOCK = re.compile(
     r"^<([^<>/\s]+)>\n<description>\n.*?\n</description>\n<metadata>\n(.*?)</metadata>$",
     re.MULTILINE | re.DOTALL,
 )
 _READ_ONLY = "- read_only=true"
-# Their label means a block that is there. memory_rethink makes one if there is none.
+# Tools whose label must be that of an existing block; memory_rethink creates missing blocks.
 _EDITS = frozenset({"core_memory_append", "core_memory_replace", "memory_insert", "memory_replace"})
-# A grammar counts by repeating a rule, and llama.cpp refuses one that repeats too often. Longer
-# bounds are left out: arguments are checked against the schema of the tool when a call is run.
+# Grammars express bounds by repeating a rule, and llama.cpp refuses too many repetitions. Larger
+# bounds are left out: arguments are validated against the tool's schema when a call is run.
 _REPETITIONS = frozenset({"minItems", "maxItems", "minLength", "maxLength"})
 _MAX_REPETITIONS = 20
-# Grammars grow with annotations and learn nothing from them.
+# Annotations make a grammar larger without any use.
 _ANNOTATIONS = frozenset({"description", "title", "default", "examples"})
 _DESCRIPTION_LIMIT = 160
 
 
 def say_name(tools: Sequence[ToolSchema]) -> str:
-    """Name of the action that talks to the user, clear of every tool's name."""
+    """Returns the name of the message action, which differs from all tool names."""
     name = SAY
     taken = {tool.name for tool in tools}
     while name in taken:
@@ -71,10 +71,10 @@ def say_name(tools: Sequence[ToolSchema]) -> str:
 
 
 def essential(tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
-    """Returns the tools with the arguments only that they cannot do without.
+    """Returns the tools with their required arguments only.
 
-    A small model fills in whatever it is offered: searches that would have found something
-    found nothing, because it made up tags and dates to go with them.
+    Small models fill in every argument: searches found nothing, because the model invented tags and
+    dates as filters.
     """
     return tuple(replace(tool, parameters=_required_only(tool.parameters)) for tool in tools)
 
@@ -87,17 +87,17 @@ def _required_only(parameters: JsonSchema) -> JsonSchema:
 
 
 def labels(messages: Sequence[ChatMessage]) -> list[str]:
-    """The labels of the memory blocks in the prompt that may be edited, in their order."""
+    """Returns the labels of the editable memory blocks in the prompt, in order."""
     memory = _split(leading_system(messages)[0])[1].partition(_MEMORY_END)[0]
     heads: list[tuple[str, str]] = _BLOCK.findall(memory)
     return [label for label, metadata in heads if _READ_ONLY not in metadata.splitlines()]
 
 
 def bound_to(blocks: Sequence[str], tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
-    """Returns the tools, those that edit memory with the labels that there are to choose from.
+    """Returns the tools, with the existing labels as enum in tools that edit memory.
 
-    A small model makes up the label that would suit what it wants to keep, is told that there is
-    no such block, and gives up.
+    Otherwise small models invent a suitable label, get the error that there is no such block, and
+    stop.
     """
     if not blocks:
         return tuple(tools)
@@ -115,12 +115,12 @@ def _with_labels(tool: ToolSchema, blocks: Sequence[str]) -> ToolSchema:
 def allowed(
     tools: Sequence[ToolSchema], choice: ToolChoice, reply: JsonReply | None = None
 ) -> list[ToolSchema]:
-    """The actions open to the model in this reply.
+    """Returns the actions that the model may take in this reply.
 
     Args:
-        tools: What it is offered.
-        choice: Which of them it may or must call.
-        reply: What its message to the user must be; None for any text.
+        tools: The offered tools.
+        choice: Which tools it may or must call.
+        reply: The JSON form of its message to the user; None for any text.
     """
     say = _say_tool(tools, reply)
     if choice.mode is ToolChoiceMode.NONE:
@@ -133,7 +133,7 @@ def allowed(
 
 
 def reply_schema(tools: Sequence[ToolSchema]) -> JsonSchema:
-    """JSON schema of a reply: exactly one of these actions."""
+    """Returns the JSON schema of a reply: exactly one of these actions."""
     return {
         "anyOf": [
             {
@@ -157,7 +157,7 @@ def reply_schema(tools: Sequence[ToolSchema]) -> JsonSchema:
 def render(
     messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], reply: JsonReply | None = None
 ) -> list[ChatMessage]:
-    """The conversation as such a model reads and writes it: system, then user and assistant."""
+    """Returns the conversation for such a model: a system message, then user and assistant."""
     say = say_name(tools)
     system, rest = leading_system(repair(messages))
     static, memory = _split(system)
@@ -200,7 +200,7 @@ def _conversation(
             if message.text.strip():
                 text = _as_written(message.text, reply)
                 yield ChatRole.ASSISTANT, _dump(say, json.dumps({"message": text})), ()
-            # One action per reply: calls made together are shown one after the other.
+            # One action per reply: parallel calls are shown one after the other.
             for call in message.tool_calls:
                 names[call.id] = call.name
                 if message.text.strip() or call is not message.tool_calls[0]:
@@ -217,7 +217,7 @@ def _dump(tool: str, arguments: str) -> str:
 
 
 def _as_written(text: str, reply: JsonReply | None) -> Any:
-    """Returns an earlier message in the form in which the model has to write the next one."""
+    """Returns an earlier message in the form in which the model must write the next one."""
     value = argument_object(text) if reply is not None else None
     return text if value is None else value
 
@@ -238,7 +238,7 @@ def _instructions(
         'Reply with ONE JSON object {"tool": name, "arguments": {...}} and nothing else.',
         "A line that starts with [result of ...] tells what your last action did.",
         f"The user did not say it. When the work is done, use {say.name}.",
-        # Tools of MCP servers are described by others, and this stands in the system message.
+        # Escaped: descriptions of MCP tools are untrusted, and this is part of the system message.
         *(one_line(escape(_describe(tool), shown)) for tool in [say, *tools]),
         *_message_rule(say.name, shown, reply),
         *_examples(tools, say.name, greets=reply is None),
@@ -247,7 +247,7 @@ def _instructions(
 
 
 def _message_rule(say: str, shown: Sequence[str], reply: JsonReply | None) -> Iterator[str]:
-    """Says what the message to the user must be, if it is no text."""
+    """Yields the rule for the message to the user, if it must be JSON."""
     if reply is None:
         return
     about = f" {reply.description}" if reply.description else ""
@@ -265,7 +265,7 @@ def _describe(tool: ToolSchema) -> str:
 
 
 def _brief(description: str) -> str:
-    """The first sentence or so: a small model pays for every word twice."""
+    """Returns about the first sentence of a description: prompts for small models are short."""
     line = description.strip().split("\n\n", 1)[0].replace("\n", " ")
     if len(line) <= _DESCRIPTION_LIMIT:
         return line
@@ -273,7 +273,7 @@ def _brief(description: str) -> str:
     return line[: end + 1] if end > 0 else line[:_DESCRIPTION_LIMIT].rsplit(" ", 1)[0] + " ..."
 
 
-# Shown only for tools that are offered; a small model copies what it sees done.
+# Examples are shown only for offered tools, since small models copy them.
 _EXAMPLES: Sequence[tuple[str, str, Mapping[str, Any]]] = (
     (
         "My sister Ana is a nurse.",

@@ -1,8 +1,8 @@
-"""How many tokens a prompt will take, before the provider tells.
+"""Estimates the tokens of a prompt before the provider counts them.
 
-The provider's own count is exact, so the estimate starts from the last one and adds only what
-was appended since. The ratio of bytes to tokens is learnt per provider, model and agent; figures
-for the first call are measured ones (decision 0030).
+The estimate starts from the provider's last exact count and adds what was appended since. The
+ratio of bytes to tokens is learnt per provider, model and agent; the ratios before the first
+count were measured (decision 0030).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strata.agent_loop.models.text_bytes import text_bytes
 
 DEFAULT_HEADROOM = 0.10
 
-# Prompts below this many bytes say more about a template's overhead than about the text.
+# The counts of smaller prompts reflect the overhead of the template more than the text.
 _MIN_SAMPLE_BYTES = 400
 _WEIGHT = 0.3
 _LOWEST_RATIO, _HIGHEST_RATIO = 0.5, 12.0
@@ -35,7 +35,7 @@ _MAX_KEYS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """What a learnt ratio belongs to. `agent` may be empty for a ratio shared by all agents."""
+    """The key of a learnt ratio. An empty `agent` is for a ratio shared by all agents."""
 
     endpoint_type: EndpointType
     model: str
@@ -43,14 +43,14 @@ class TokenKey:
 
 
 class TokenEstimator:
-    """Learns bytes per token from exact usage. Holds the most recently used keys only."""
+    """Learns bytes per token from exact counts. Keeps only the most recently used keys."""
 
     def __init__(self, max_keys: int = _MAX_KEYS) -> None:
         self._ratios: OrderedDict[TokenKey, float] = OrderedDict()
         self._max_keys = max_keys
 
     def ratio(self, key: TokenKey) -> float:
-        """Bytes per token: learnt for the key, else for its model, else the first-call figure."""
+        """Returns bytes per token: learnt for the key, else for its model, else the default."""
         for known in (key, TokenKey(key.endpoint_type, key.model)):
             if known in self._ratios:
                 self._ratios.move_to_end(known)
@@ -58,15 +58,15 @@ class TokenEstimator:
         return dialect_of(key.endpoint_type).bytes_per_token
 
     def learnt(self, key: TokenKey) -> float | None:
-        """Bytes per token as exact counts of this very key have told; None before there is one."""
+        """Returns bytes per token learnt for exactly this key; None before the first count."""
         return self._ratios.get(key)
 
     def estimate(self, key: TokenKey, size: int) -> int:
-        """Tokens of `size` bytes, rounded up."""
+        """Returns the tokens of `size` bytes, rounded up."""
         return -int(-size // self.ratio(key))
 
     def estimate_next(self, key: TokenKey, last_total: int, added: int) -> int:
-        """Tokens of a prompt that was `last_total` tokens long and has grown by `added` bytes."""
+        """Returns the tokens of a prompt that had `last_total` tokens and grew by `added` bytes."""
         return last_total + self.estimate(key, added)
 
     def observe(self, key: TokenKey, size: int, usage: Usage) -> None:
@@ -83,7 +83,7 @@ class TokenEstimator:
 
 
 def sample_ratio(size: int, usage: Usage) -> float | None:
-    """Bytes per token of a prompt of `size` bytes; None if the count is not exact or not sane."""
+    """Returns bytes per token of a prompt; None if the count is estimated or implausible."""
     if usage.estimated or usage.prompt_tokens <= 0 or size < _MIN_SAMPLE_BYTES:
         return None
     sample = size / usage.prompt_tokens
@@ -91,27 +91,32 @@ def sample_ratio(size: int, usage: Usage) -> float | None:
 
 
 def fits(tokens: int, context_window: int, *, headroom: float = DEFAULT_HEADROOM) -> bool:
-    """Whether an estimated prompt leaves `headroom` (a fraction) of the window free."""
+    """Says whether a prompt leaves `headroom` (a fraction) of the window free."""
     return tokens <= context_window * (1.0 - headroom)
 
 
 def request_bytes(request: ModelRequest) -> int:
-    """Bytes that the model reads: messages and tool schemas."""
+    """Returns the bytes of a request: of its messages and tool schemas."""
     return messages_bytes(request.messages) + tools_bytes(request.tools)
 
 
 def messages_bytes(messages: Iterable[ChatMessage]) -> int:
-    """UTF-8 bytes of texts, replayed reasoning and calls, and the weights of images."""
-    return sum(map(_message_bytes, messages))
+    """Returns the UTF-8 bytes of texts, reasoning and calls, plus the weights of images."""
+    return sum(_message_bytes(message) for message in messages)
 
 
 def tools_bytes(tools: Sequence[ToolSchema]) -> int:
-    """UTF-8 bytes of the tools as they are sent."""
-    return sum([tool.size_bytes for tool in tools])
+    """Returns the UTF-8 bytes of tool schemas in the form in which they are sent."""
+    return sum(
+        text_bytes(tool.name)
+        + text_bytes(tool.description)
+        + text_bytes(_compact(dict(tool.parameters)))
+        for tool in tools
+    )
 
 
 def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: EndpointType) -> Usage:
-    """Stands in for the usage that a server did not report."""
+    """Returns estimated usage, for servers that report none."""
     ratio = dialect_of(endpoint_type).bytes_per_token
     return Usage(
         prompt_tokens=round(request_bytes(request) / ratio),
@@ -135,3 +140,12 @@ def _part_bytes(part: PromptPart) -> int:
     if isinstance(part, ReasoningPart):
         return text_bytes(part.text) + text_bytes(part.redacted)
     return text_bytes(part.text)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def text_bytes(text: str) -> int:
+    """Returns the UTF-8 bytes of a text; a lone surrogate counts as three."""
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -1,7 +1,7 @@
 """Claude at Google Cloud's Vertex AI.
 
-A key is an access token, or the JSON of a service account, whose tokens are fetched and refreshed.
-Without a key the credentials of the machine are used, as Google's tools find them.
+A key is an access token, or the JSON of a service account; its tokens are fetched and refreshed.
+Without a key, Google's default credentials of the machine are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else:
     _INSTALLED = True
 
 TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105  an address
-"""Where tokens of service accounts come from. What a stored key names instead is not asked."""
+"""The URL for tokens of service accounts. The URL in a stored key is ignored."""
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _MAX_ACCOUNTS = 1000
@@ -87,12 +87,12 @@ def _credentials(key: str) -> Any:
         account = json.loads(key)
         if account["type"] != "service_account":
             raise ValueError("its type is not service_account")  # noqa: TRY301
-        # Another address would let a stored key send requests into the server's own network.
+        # Otherwise a stored key could send requests into the server's own network.
         account["token_uri"] = TOKEN_URI
         read: Any = service_account.Credentials.from_service_account_info
         return read(account, scopes=[_SCOPE])
     except (ValueError, TypeError, KeyError, GoogleAuthError) as error:
-        # The error of the parser may show a part of the key.
+        # The parser's error could show a part of the key.
         raise ModelError(
             ModelErrorKind.AUTHENTICATION,
             "The key for Vertex AI is no access token and no JSON of a service account with its"

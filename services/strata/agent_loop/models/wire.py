@@ -1,8 +1,8 @@
-"""Makes any stored conversation legal to send, whatever the provider.
+"""Repairs stored conversations so that every provider accepts them.
 
-Providers refuse a whole request for one unanswered call, one orphan return, one repeated call id
-or one unpaired surrogate. The store keeps pairs together (docs/architecture.md, invariant 4);
-this is the last line of defence, and the place where ids take their form on the wire.
+Providers refuse a request for a single call without a return, return without a call, repeated call
+id or unpaired surrogate. The store keeps calls and returns together; this is the last line of
+defence, and the place where ids get their form on the wire.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from strata.agent_loop.models.domain import ChatMessage, ChatRole, PromptPart, T
 from strata.shared.blank_text import is_blank
 from strata.shared.json_text import JsonTextError, encodable, encodable_text, parse_json
 
-# Ids are stored whole and cut on the wire (docs/wire-format.md#times-and-ids).
+# Ids are stored completely and truncated on the wire.
 CALL_ID_LIMIT = 29
 MISSING_RETURN = "No result of this call was recorded."
 BLANK_MESSAGE = "[This message is blank.]"
-"""Takes the place of a user message that shows nothing; providers refuse blank text."""
+"""Replaces a blank user message, since providers refuse blank text."""
 
 OPENING = "[Earlier messages are not shown.]"
-"""Message of the user that opens a request where the model's own words must not."""
+"""First user message of a request that must not begin with an assistant message."""
 
 CONTINUE = "[Continue.]"
-"""Message of the user that ends a request where the model's own words must not."""
+"""Last user message of a request that must not end with an assistant message."""
 
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ALPHANUMERIC = string.digits + string.ascii_letters
@@ -39,16 +39,16 @@ _ALPHANUMERIC = string.digits + string.ascii_letters
 def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[ChatMessage]:
     """Returns the messages as a sequence that every provider accepts.
 
-    Each assistant message with calls is followed at once by exactly one return per call, in call
+    Each assistant message with calls is directly followed by exactly one return per call, in call
     order. A call without a return gets `MISSING_RETURN`; a return without a call is left out, and
-    so are blank messages. A blank message of the user becomes `BLANK_MESSAGE`: without it the
-    request could end with the model's own words, which some providers refuse and others continue.
+    so are blank messages. A blank user message becomes `BLANK_MESSAGE`: without it the
+    request could end with an assistant message, which some providers refuse and others continue.
     Call ids are unique, at most `CALL_ID_LIMIT` characters of [a-zA-Z0-9_-], and stay the same
     while the conversation only grows at its end.
 
     Args:
         messages: The conversation.
-        call_id_length: Characters of each call id, letters and digits only; 0 for the form above.
+        call_id_length: Length of each call id, letters and digits only; 0 for the form above.
     """
     returns = _match_returns(messages)
     ids = _WireIds(call_id_length)
@@ -83,9 +83,9 @@ def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[Cha
 
 
 def argument_object(arguments: str) -> dict[str, Any] | None:
-    """The arguments as an object that can be sent; None if they are anything else.
+    """Returns the arguments as an object that can be sent; None if they are not an object.
 
-    Never raises: a stored call whose arguments no parser takes must not make the conversation
+    Never raises: a stored call with unparsable arguments must not make the conversation
     unusable. Escapes of half a surrogate pair are replaced.
     """
     try:
@@ -96,14 +96,14 @@ def argument_object(arguments: str) -> dict[str, Any] | None:
 
 
 def legal_arguments(arguments: str) -> str:
-    """Arguments that a server may parse: as they are, or wrapped when they are no JSON object.
+    """Returns arguments that servers can parse: unchanged, or wrapped if they are not an object.
 
-    Local servers render earlier calls through a template that parses them and answer 500 to the
-    whole conversation when one does not parse.
+    Local servers render earlier calls through a template that parses them, and respond with 500 to
+    the whole conversation if one cannot be parsed.
     """
     value = argument_object(arguments)
     if value is not None:
-        # Parsers differ about escapes of surrogates; everything else is sent as it was written.
+        # Parsers differ in escapes of surrogates; everything else is sent unchanged.
         halves = "\\ud" in arguments.lower()
         return json.dumps(value, ensure_ascii=False) if halves else arguments
     if not arguments.strip():
@@ -112,7 +112,7 @@ def legal_arguments(arguments: str) -> str:
 
 
 def system_as_user(message: ChatMessage) -> ChatMessage:
-    """Returns a system message as a marked one of the user, for models that take none here."""
+    """Returns a system message as a marked user message, for models that accept none here."""
     return ChatMessage.user(f"<system>\n{message.text}\n</system>")
 
 
@@ -127,16 +127,16 @@ def leading_system(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatM
 def _match_returns(
     messages: Sequence[ChatMessage],
 ) -> dict[tuple[int, int], ChatMessage]:
-    """Finds the return of each call: the first unclaimed one after it that bears its id.
+    """Finds the return of each call: the first unclaimed return after it with its id.
 
-    Some servers number the calls of every reply anew ("call_0"), so that ids repeat: the latest
-    unanswered call wins.
+    Some servers number the calls of each reply from the start ("call_0"), so that ids repeat: the
+    latest call without a return wins.
     """
     unanswered: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     matched: dict[tuple[int, int], ChatMessage] = {}
     for position, message in enumerate(messages):
         if message.role is not ChatRole.TOOL:
-            # Reversed, so that of two calls with one id in one message the first is popped first.
+            # Reversed, so that of two calls with one id in a message the first is popped first.
             for index in reversed(range(len(message.tool_calls))):
                 unanswered[message.tool_calls[index].id].append((position, index))
         elif unanswered[message.tool_call_id or ""]:
@@ -150,12 +150,12 @@ def _clean(message: ChatMessage) -> ChatMessage:
 
 
 def _clean_parts(parts: tuple[PromptPart, ...]) -> tuple[PromptPart, ...]:
-    # Reasoning is signed: it goes back byte for byte or not at all.
+    # Reasoning is signed: it is sent back unchanged or not at all.
     return tuple(TextPart(encodable_text(p.text)) if isinstance(p, TextPart) else p for p in parts)
 
 
 class _WireIds:
-    """Gives every call of a request an id of its own."""
+    """Assigns a unique id to every call of a request."""
 
     def __init__(self, length: int = 0) -> None:
         self._used: set[str] = set()
@@ -184,7 +184,7 @@ class _WireIds:
 
 
 def _digest(text: str, length: int) -> str:
-    """Returns letters and digits that depend on the text alone."""
+    """Returns letters and digits that depend only on the text."""
     number = int.from_bytes(hashlib.sha256(encodable_text(text).encode()).digest())
     letters = []
     for _ in range(length):

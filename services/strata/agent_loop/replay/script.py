@@ -1,4 +1,4 @@
-"""How far a replay has come in its recording, and what ends it."""
+"""The state of a replay, and the exceptions that end it."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ DECIDED = frozenset(
         StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT,
     }
 )
-"""Ends that follow from what a run received; all others came from outside."""
+"""Stop reasons that the recorded data determines; all others have external causes."""
 
 
 class EndOfRecordingError(Exception):
-    """Ends a replay where the recorded run was ended from outside."""
+    """Ends a replay at the point where an external cause ended the recorded run."""
 
 
 @dataclass
 class Script:
-    """How far a replay has come.
+    """The state of a replay.
 
     Attributes:
-        recording: What is replayed.
-        done: Steps that were stored.
-        captured: The requests of this build, in canonical form, one for each request of the
+        recording: The recording.
+        done: Number of steps that were stored.
+        captured: The requests of this build, in canonical form, one per request of the
             recording.
-        compares: Whether requests are compared with what the recording has of them.
+        compares: Whether requests are compared with the recorded ones.
         outcome: How the run ended.
-        summarised: Summaries of the step under way that were used.
-        refused: Requests of it that were refused.
-        known: Every text of the captured requests, once.
+        summarised: Number of summaries of the current step that were used.
+        refused: Number of requests of the current step that were refused.
+        known: Every text of the captured requests, stored once.
     """
 
     recording: Recording
@@ -62,13 +62,13 @@ class Script:
 
     @property
     def step(self) -> RecordedStep | None:
-        """The step under way; None after the last one."""
+        """The current step; None after the last one."""
         steps = self.recording.steps
         return steps[self.done] if self.done < len(steps) else None
 
     @property
     def request(self) -> SentRequest | None:
-        """The request that comes next, or came last."""
+        """The next request, or else the last one."""
         steps = self.recording.steps
         coming = [step.request for step in steps[self.done :] if step.request is not None]
         before = [step.request for step in steps[: self.done] if step.request is not None]
@@ -76,7 +76,7 @@ class Script:
 
     @property
     def section(self) -> MemorySection:
-        """Core memory as the next request showed it, or else the last one."""
+        """The memory section of the next request, or else of the last one."""
         steps = self.recording.steps
         coming = [step for step in steps[self.done :] if step.request is not None]
         before = [step for step in steps[: self.done] if step.request is not None]
@@ -92,16 +92,16 @@ class Script:
 
     @property
     def now(self) -> datetime:
-        """The time of the request that comes next."""
+        """The time of the next request, or else of the last one."""
         request = self.request
         start_ms = 0 if request is None else request.start_ms
         return self.recording.turn.accept_time + timedelta(milliseconds=start_ms)
 
     def shared(self, text: RequestText) -> RequestText:
-        """Returns a request whose texts are those of earlier requests where they are equal.
+        """Returns a request that shares equal texts with earlier requests.
 
-        The requests of a run have most of their messages in common: kept apart, a long run with a
-        large window would take hundreds of megabytes.
+        Without sharing, the requests of a long run with a large window would take hundreds of
+        megabytes.
         """
 
         def one(part: str | None) -> str | None:
@@ -113,7 +113,7 @@ class Script:
         return RequestText(one(text.system), one(text.options), messages)
 
     def path(self, what: str) -> str:
-        """Returns the path of a part of the step under way."""
+        """Returns the path of a part of the current step."""
         return f"steps[{self.done}].{what}"
 
     def differs(self, what: str, summary: str, recorded: str = "", replayed: str = "") -> None:
@@ -134,10 +134,10 @@ class Script:
             raise DifferenceFoundError(difference)
 
     def ended(self, what: str) -> EndOfRecordingError:
-        """Returns what ends the replay behind the last step.
+        """Returns the exception that ends the replay after the last step.
 
         Raises:
-            DifferenceFoundError: The recorded run had ended by itself.
+            DifferenceFoundError: The recorded run ended at this point without an external cause.
         """
         stop = self.recording.end.stop_reason
         if stop in DECIDED:

@@ -1,8 +1,8 @@
-"""The step journal and the tool ledger in PostgreSQL.
+"""The step journal in PostgreSQL, with the results of tool calls.
 
-The journal's row of a run is its fence here: each write names its attempt and passes only while
-no later dispatch has taken the row. PostgreSQL checks that again after waiting for the row's
-lock, so of a dispatch that was given up and its successor exactly one goes on.
+The journal row of a run is its fence: each write carries its attempt, and succeeds only while no
+later dispatch has taken the row. PostgreSQL repeats the check after waiting for the row lock, so
+that exactly one of an abandoned dispatch and its successor can write.
 """
 
 from __future__ import annotations

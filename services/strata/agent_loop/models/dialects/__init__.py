@@ -1,1 +1,1 @@
-"""The wire protocols that models are called by: one file each, and one entry in `table.py`."""
+"""The wire protocols of model servers: one file and one entry in `table.py` each."""

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions at a resource of Azure. Pure.
+"""OpenAI's chat completions at an Azure resource. Pure.
 
-The address has all that a request needs: the resource as its host, and the version of the API as
-its query, `https://RESOURCE.openai.azure.com?api-version=2024-10-21`. An address that ends in
+The address has the resource as its host, and the API version as its query, for example
+`https://RESOURCE.openai.azure.com?api-version=2024-10-21`. An address that ends in
 `/openai/v1` has no version.
 """
 
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from strata.agent_loop.models.dialects import openai
 
 DEFAULT_API_VERSION = "2024-10-21"
-"""The newest version of the API that Azure calls stable, apart from `/openai/v1`."""
+"""The newest stable version of Azure's API, apart from `/openai/v1`."""
 
 _VERSION_FIELD = "api-version"
 _VERSIONLESS = "/openai/v1"
@@ -21,11 +21,11 @@ _VERSIONLESS = "/openai/v1"
 
 @dataclass(frozen=True, slots=True)
 class AzureAddress:
-    """A resource of Azure.
+    """An Azure resource.
 
     Attributes:
         endpoint: Root of the resource, without `/openai`.
-        api_version: The version of the API; empty where the address has none.
+        api_version: The version of the API; empty if the address has none.
     """
 
     endpoint: str
@@ -33,12 +33,12 @@ class AzureAddress:
 
     @property
     def v1_url(self) -> str:
-        """Root of the API that has no version."""
+        """Root of the API without versions."""
         return f"{self.endpoint}{_VERSIONLESS}"
 
 
 def with_api_version(base_url: str, api_version: str) -> str:
-    """Returns an address with a version of the API, unless it has one or needs none."""
+    """Returns an address with an API version, unless it has one or needs none."""
     if not base_url or not api_version:
         return base_url
     parts = urlsplit(base_url)
@@ -49,10 +49,10 @@ def with_api_version(base_url: str, api_version: str) -> str:
 
 
 def read_address(base_url: str) -> AzureAddress:
-    """Reads a base URL; what Azure's portal shows, down to the deployment, is understood too.
+    """Parses a base URL; URLs from Azure's portal with a deployment path are accepted too.
 
     Raises:
-        ValueError: It is no address of a server.
+        ValueError: It is not the address of a server.
     """
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -60,7 +60,7 @@ def read_address(base_url: str) -> AzureAddress:
             f"{base_url!r} is no address of Azure OpenAI; expected a base_url such as"
             " https://RESOURCE.openai.azure.com?api-version=2024-10-21"
         )
-    # A proxy may put a path before that of Azure.
+    # A proxy may add a path before Azure's.
     before = parts.path.partition("/openai")[0].rstrip("/")
     root = f"{parts.scheme}://{parts.netloc}{before}"
     if _is_versionless(parts.path):

@@ -1,4 +1,4 @@
-"""What a wire protocol provides."""
+"""The interface of a wire protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EndpointConnection(Protocol):
     """
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
-        """Returns a model at this address; it does not speak to the server yet."""
+        """Returns a model at this address, without a request to the server."""
         ...
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
@@ -33,7 +33,7 @@ class EndpointConnection(Protocol):
         ...
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """Says whether the endpoint answers for a model, which need not be in its list.
+        """Says whether the endpoint has a model, which need not be in its list.
 
         Raises:
             ModelError: The endpoint did not answer.
@@ -46,30 +46,30 @@ class EndpointConnection(Protocol):
 
 
 class Adapter(Protocol):
-    """The module that speaks a wire protocol. It may import an SDK, which takes a second."""
+    """The module that implements a wire protocol. It may import an SDK, which takes a second."""
 
     def connect(self, base_url: str) -> EndpointConnection:
-        """Returns connections to an address; an empty one stands for the provider's own."""
+        """Returns connections to an address; an empty one means the provider's own."""
         ...
 
 
 def _any_address(base_url: str) -> None:
-    """Takes every address, also none."""
+    """Accepts every address, also an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A wire protocol. It is known without the SDK that speaks it.
+    """Describes a wire protocol, without importing its SDK.
 
     Attributes:
         name: The name in settings: the `type` of an endpoint.
-        adapter: Full name of the module that speaks it, an `Adapter`.
+        adapter: Full name of the module that implements it, an `Adapter`.
         bytes_per_token: Bytes of text per token, before an exact count of a model is known.
-        image_tokens: How many tokens an image takes in a prompt.
-        line_numbers: Whether its models are shown memory with line numbers, where the type of the
-            agent has them.
-        check_address: Raises a ValueError with what is wrong about a base URL.
-        read_key: Returns a key as it is stored; raises a ValueError that says what its keys are.
+        image_tokens: Returns the tokens of an image in a prompt.
+        line_numbers: Whether its models are shown memory with line numbers, if the type of the
+            agent uses them.
+        check_address: Raises a ValueError with the problem of a base URL.
+        read_key: Returns a key in its stored form; raises a ValueError that describes valid keys.
     """
 
     name: EndpointType

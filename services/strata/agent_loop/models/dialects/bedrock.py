@@ -18,22 +18,22 @@ _REGION = re.compile(r"[a-z]{2}[a-z0-9-]*-\d+")
 
 @dataclass(frozen=True, slots=True)
 class BedrockAddress:
-    """Where Bedrock is called, and the region that requests are signed for."""
+    """The address of Bedrock, and the region that requests are signed for."""
 
     base_url: str
     region: str
 
 
 def address_of(region: str) -> str:
-    """Returns the address of a region; empty for none."""
+    """Returns the address of a region; empty without a region."""
     return f"https://bedrock-runtime.{region}.amazonaws.com" if region else ""
 
 
 def read_address(base_url: str) -> BedrockAddress:
-    """Reads a base URL.
+    """Parses a base URL.
 
     Raises:
-        ValueError: It is no address of a server, or does not name the region.
+        ValueError: It is not the address of a server, or does not contain the region.
     """
     parts = urlsplit(base_url)
     host = parts.hostname or ""

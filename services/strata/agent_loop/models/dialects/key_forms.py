@@ -1,4 +1,4 @@
-"""What a key looks like that is stored for an endpoint. Pure; no error shows any of a key."""
+"""Validates keys that are stored for endpoints. Pure; errors never show parts of a key."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from strata.shared.json_text import JsonTextError, parse_json
 
 MAX_KEY_CHARS = 4096
 MAX_JSON_KEY_CHARS = 16_384
-"""Characters of a key that is JSON, with its blanks. Google's have about 2,400."""
+"""Most characters of a JSON key, including white space. Google's have about 2,400."""
 
 _PLAIN = re.compile(rf"[!-~]{{1,{MAX_KEY_CHARS}}}")
 _PEM = re.compile(
     r"-----BEGIN (?:RSA )?PRIVATE KEY-----\s[A-Za-z0-9+/=\s]+-----END (?:RSA )?PRIVATE KEY-----\s*"
 )
 _EMAIL = re.compile(r"[!-?A-~]{1,200}@[!-?A-~]{1,200}")
-# All else that such a file holds is not used, and its addresses are not believed.
+# Other fields of such a file are not used, and its addresses are not trusted.
 _KEPT = ("type", "project_id", "private_key_id", "private_key", "client_email", "client_id")
 
 
 def plain_key(key: str) -> str:
-    """Returns a key that is sent in a header as it is: a line break would begin another header.
+    """Returns a key that is sent in a header, and therefore must not have line breaks.
 
     Raises:
-        ValueError: It is none; the text says what a key is.
+        ValueError: The key is malformed; the message describes valid keys.
     """
     if not _PLAIN.fullmatch(key):
         raise ValueError(
@@ -34,10 +34,10 @@ def plain_key(key: str) -> str:
 
 
 def plain_or_service_account(key: str) -> str:
-    """Returns an access token as it is, or the JSON of a service account of Google without blanks.
+    """Returns an access token, or the compact JSON of a Google service account.
 
     Raises:
-        ValueError: It is neither; the text says what is missing.
+        ValueError: It is neither; the message says what is missing.
     """
     if not key.lstrip().startswith("{"):
         return plain_key(key)
@@ -48,7 +48,7 @@ def plain_or_service_account(key: str) -> str:
     except JsonTextError:
         account = None
     if not isinstance(account, dict):
-        # The message of a parser would show a part of it.
+        # The parser's error would show a part of the key.
         raise ValueError("must be an access token, or the whole JSON file of a service account")  # noqa: TRY004
     if account.get("type") != "service_account":
         raise ValueError('must have "type": "service_account"; no other type is taken')

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as OpenAI and every compatible server speak them. Pure."""
+"""OpenAI's chat completions, at OpenAI and all compatible servers. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses. Pure."""
+"""OpenAI's Responses API. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All wire protocols by name. A new one is a file of its own and an entry here."""
+"""All wire protocols by name. A new one needs a file and an entry here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dialect_of(name: EndpointType) -> Dialect:
     """Returns a wire protocol.
 
     Raises:
-        ValueError: There is none of the name; the message lists those that there are.
+        ValueError: There is no protocol of that name; the message lists the known ones.
     """
     dialect = DIALECTS.get(name)
     if dialect is None:

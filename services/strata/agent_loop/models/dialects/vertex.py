@@ -25,7 +25,7 @@ _ROOTS = {
 
 @dataclass(frozen=True, slots=True)
 class VertexAddress:
-    """Where Vertex is called, for which project and in which region."""
+    """The address of Vertex, with project and region."""
 
     base_url: str
     project: str
@@ -33,7 +33,7 @@ class VertexAddress:
 
 
 def address_of(project: str, region: str) -> str:
-    """Returns the address of a project in a region; empty if one of them is."""
+    """Returns the address of a project in a region; empty if one of them is empty."""
     if not project or not region:
         return ""
     root = _ROOTS.get(region, f"https://{region}-aiplatform.googleapis.com/v1")
@@ -41,10 +41,10 @@ def address_of(project: str, region: str) -> str:
 
 
 def read_address(base_url: str) -> VertexAddress:
-    """Reads a base URL.
+    """Parses a base URL.
 
     Raises:
-        ValueError: It does not name a project and a region.
+        ValueError: It does not contain a project and a region.
     """
     match = _ADDRESS.fullmatch(base_url)
     if match is None:

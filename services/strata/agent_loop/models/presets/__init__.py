@@ -1,1 +1,1 @@
-"""Services that are known by name: one file each, and one entry in `table.py`."""
+"""Known services: one file and one entry in `table.py` each."""

@@ -1,4 +1,4 @@
-"""Azure OpenAI. Every customer has a resource of its own, and names its deployments."""
+"""Azure OpenAI. Every customer has its own resource, and chooses the names of deployments."""
 
 from __future__ import annotations
 

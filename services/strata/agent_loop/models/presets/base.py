@@ -1,4 +1,4 @@
-"""What is known of a service that serves models."""
+"""The description of a known service that serves models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class AddressOption:
 
     Attributes:
         name: End of the setting's name, `api_version` for `azure_api_version`.
-        variables: Variables of the service's own tools that are read as well.
-        description: What it means to an operator.
-        configures: Whether it configures the service by itself.
+        variables: Variables of the service's own tools, which are read too.
+        description: Description for operators.
+        configures: Whether setting it is enough to configure the service.
     """
 
     name: str
@@ -36,27 +36,27 @@ class Preset:
 
     Attributes:
         name: The name in settings, and the first part of the handles of its models.
-        title: The name that people know.
-        variables: Beginning of the variables that its users set: `GROQ` for `GROQ_API_KEY` and
+        title: Its product name.
+        variables: Prefix of its variables: `GROQ` for `GROQ_API_KEY` and
             `GROQ_BASE_URL`.
-        base_url: Root of the API; empty for that of the SDK.
+        base_url: Root of the API; empty for the SDK's default.
         dialect: The wire protocol.
-        local: Whether it is a program that people run themselves. Such a service is configured by
+        local: Whether it is self-hosted software. Such a service is configured by
             its address; a hosted one by its key.
-        keyless: Whether a hosted service is configured by an address without a key as well,
-            because other servers stand in for it or because keys come from elsewhere.
-        addressed: Whether every customer of a hosted service has an address of its own. Such a
+        keyless: Whether a hosted service can also be configured by an address without a key,
+            because other servers replace it or because keys come from elsewhere.
+        addressed: Whether every customer of a hosted service has its own address. Such a
             service is configured by its address.
         key_variables: Further variables with its key.
         address_variables: Further variables with its address.
         address_options: Settings that complete its address.
         address: Returns the address that follows from a base URL, which may be empty, and from
             the values of `address_options` by name.
-        environment: Beginnings of further variables that the SDK of the service reads. They hold
-            credentials of the machine, so they are passed on only where the service is set.
-        default_model: The model for agents that name none; empty for the first that it lists.
-        quirks: How it differs from others of its dialect.
-        quirks_of_models: The same for models whose names begin with a text.
+        environment: Prefixes of further variables that the SDK of the service reads. They hold
+            credentials of the machine, so they are passed on only if the service is configured.
+        default_model: The model for agents without a model; empty for the first listed one.
+        quirks: How it deviates from its dialect.
+        quirks_of_models: Quirks of models, by prefix of their names.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Preset:
         return f"{self.name}_{option.name}"
 
     def variables_in(self, environment: Mapping[str, str]) -> list[str]:
-        """Returns beginnings of the variables that are meant for the service.
+        """Returns the prefixes of the variables for the service.
 
         Args:
             environment: All variables.
@@ -106,18 +106,18 @@ class Preset:
         return [*own, *options, *(self.environment if is_set else ())]
 
     def is_configured(self, api_key: str, base_url: str) -> bool:
-        """Says whether the settings name the service.
+        """Says whether the settings configure the service.
 
         Args:
             api_key: Its key; empty for none.
-            base_url: The address that was set for it; empty for none.
+            base_url: Its configured address; empty for none.
         """
         if self.local or self.addressed:
             return bool(base_url)
         return bool(api_key or (self.keyless and base_url))
 
     def quirks_of(self, model: str) -> Quirks:
-        """Returns how one of its models is called."""
+        """Returns the quirks of one of its models."""
         for beginning, quirks in self.quirks_of_models.items():
             if model.startswith(beginning):
                 return quirks

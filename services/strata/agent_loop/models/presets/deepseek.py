@@ -1,6 +1,6 @@
-"""DeepSeek. Its models think unless told not to, and refuse forced calls while they think.
+"""DeepSeek. Its models think by default, and refuse forced calls while thinking is on.
 
-While they think and tools are offered, every earlier reply must have its reasoning.
+If thinking is on and tools are offered, every earlier reply must have its reasoning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PRESET = Preset(
         thinking_toggle=True,
         reasoning_field="reasoning_content",
         json_replies=ReplyForm.OBJECT,
-        # Nothing is documented about both in one request.
+        # Not documented for one request together.
         json_with_tools=False,
     ),
 )

@@ -1,4 +1,4 @@
-"""The settings that each known service has: its key and its address."""
+"""The settings of each known service: its key and its address."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def _read_too(variables: tuple[str, ...]) -> str:
 
 
 def _either(field: str, *variables: str) -> AliasChoices:
-    """The service's own variable, or those that the provider's tools use."""
+    """Returns the service's own variable, or those of the provider's tools."""
     return AliasChoices(f"STRATA_AGENT_LOOP_{field.upper()}", *variables, field)

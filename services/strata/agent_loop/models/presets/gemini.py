@@ -1,7 +1,7 @@
-"""Google Gemini, through its endpoint that is compatible with OpenAI's chat completions.
+"""Google Gemini, with its endpoint for OpenAI's chat completions.
 
-Calls come signed, and from version 3 on a call without a signature is refused. Tools are described
-in a subset of OpenAPI's schemas.
+Calls are signed; from version 3 on, a call without a signature is refused. Tool schemas are limited
+to a subset of OpenAPI's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from strata.agent_loop.models.presets.base import Preset
 from strata.agent_loop.models.quirks import Quirks
 
-# Taken in place of a signature for calls that Gemini did not make.
+# Accepted instead of a signature for calls of other models.
 _UNSIGNED = "skip_thought_signature_validator"
 
 _GEMINI = Quirks(
@@ -28,7 +28,7 @@ _GEMINI = Quirks(
     thinking_config=True,
     efforts=(("xhigh", "high"), ("max", "high")),
 )
-# Their signatures are optional, and the word that stands for one is not theirs.
+# Signatures are optional for these models, and the replacement is not accepted.
 _OPTIONAL = replace(_GEMINI, unsigned_call="")
 
 PRESET = Preset(

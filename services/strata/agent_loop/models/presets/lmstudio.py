@@ -1,4 +1,4 @@
-"""LM Studio. It takes no name of a tool for `tool_choice`, and some models no call at first."""
+"""LM Studio. `tool_choice` accepts no tool name, and some models accept no call at first."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ORDER = Quirks(
     reply_after_tool=True,
     user_last=True,
 )
-"""What Mistral's models need wherever they are served."""
+"""Quirks of Mistral's models at any service."""
 
 PRESET = Preset(
     name="mistral",
@@ -22,6 +22,6 @@ PRESET = Preset(
     variables="MISTRAL",
     base_url="https://api.mistral.ai/v1",
     default_model="mistral-large-latest",
-    # The last event of a stream has the usage without being asked for it.
+    # The last event of a stream always has the usage.
     quirks=replace(ORDER, without=frozenset({"stream_options"})),
 )

@@ -14,7 +14,7 @@ PRESET = Preset(
     quirks=Quirks(
         limit_name="max_tokens",
         without=frozenset({"parallel_tool_calls"}),
-        # The grammar of a reply would keep the model from calling any tool.
+        # The grammar of a JSON reply would prevent tool calls.
         json_with_tools=False,
     ),
 )

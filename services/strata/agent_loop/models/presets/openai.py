@@ -1,4 +1,4 @@
-"""OpenAI, and any server that is set in its place."""
+"""OpenAI, and compatible servers that are configured instead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ PRESET = Preset(
     title="OpenAI",
     variables="OPENAI",
     keyless=True,
-    # Used where a key is set and nothing else. Anything newer is one setting away.
+    # The default if only a key is set.
     default_model="gpt-4.1-mini",
 )

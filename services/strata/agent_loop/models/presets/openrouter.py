@@ -1,4 +1,4 @@
-"""OpenRouter. It passes requests on to others, whose rules for messages hold."""
+"""OpenRouter. It forwards requests to other providers, whose rules for messages apply."""
 
 from __future__ import annotations
 

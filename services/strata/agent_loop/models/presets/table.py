@@ -1,4 +1,4 @@
-"""All known services by name, best first. A new one is a file of its own and an entry here."""
+"""All known services by name, best first. A new one needs a file and an entry here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def preset_of(name: str) -> Preset:
     """Returns a known service.
 
     Raises:
-        ValueError: There is none of the name; the message lists those that there are.
+        ValueError: There is no service of that name; the message lists the known ones.
     """
     preset = PRESETS.get(name)
     if preset is None:
@@ -61,11 +61,11 @@ def preset_of(name: str) -> Preset:
 
 
 def preset_of_product(title: str) -> str:
-    """Returns the name of the local service that a product is; empty if it is not known."""
+    """Returns the name of a local service by its product name; empty if unknown."""
     local = (preset for preset in PRESETS.values() if preset.local)
     return next((preset.name for preset in local if preset.title == title), "")
 
 
 def quirks_of(preset: str, model: str) -> Quirks:
-    """Returns how a model of a service is called; without a service as at OpenAI."""
+    """Returns the quirks of a model at a service; without a service those of OpenAI."""
     return preset_of(preset).quirks_of(model) if preset else NO_QUIRKS

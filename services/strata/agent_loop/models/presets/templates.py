@@ -1,7 +1,7 @@
-"""What chat templates refuse that servers run over the messages. Local servers share it.
+"""Quirks of chat templates, which local servers share.
 
-The templates of Qwen refuse a message of the system after the first one, those of Mistral and
-Gemma refuse two messages of the user in a row.
+The templates of Qwen refuse system messages after the first message, those of Mistral and Gemma
+refuse two user messages in a row.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ TEMPLATES = Quirks(
     limit_name="max_tokens",
     system_first=True,
     joined_users=True,
-    # The grammar of a reply would keep the model from calling any tool.
+    # The grammar of a JSON reply would prevent tool calls.
     json_with_tools=False,
 )

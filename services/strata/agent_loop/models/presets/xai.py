@@ -1,4 +1,4 @@
-"""xAI. Most of its models refuse `reasoning_effort`, which is left out once they have said so."""
+"""xAI. Most of its models refuse `reasoning_effort`, which is left out after a refusal."""
 
 from __future__ import annotations
 
