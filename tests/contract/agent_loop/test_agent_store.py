@@ -175,7 +175,7 @@ async def test_conversations_belong_to_their_agent_and_project(store: PostgresAg
         await store.conversations(made.id, 10, "")
 
 
-async def test_housekeeping_forgets_what_is_old_in_every_project(
+async def test_housekeeping_deletes_old_rows_of_every_project(
     store: PostgresAgentStore, database: Database, urls: Any
 ) -> None:
     made = await active(store)

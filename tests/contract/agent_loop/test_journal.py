@@ -173,7 +173,7 @@ async def test_results_after_a_take_over_belong_to_the_reply_that_was_found(
     assert resumed.results == {"a": result("a", ToolStatus.UNKNOWN)}
 
 
-async def test_of_a_writer_and_its_successor_exactly_one_goes_on(
+async def test_exactly_one_of_a_writer_and_its_successor_succeeds(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     for _ in range(20):
@@ -201,7 +201,7 @@ async def test_each_write_is_one_statement(
     assert database.statistics.statements - before == 2
 
 
-async def test_ledger_tells_how_each_call_ended(
+async def test_journal_has_the_state_of_each_call(
     journal: PostgresJournal, key: JournalKey, database: Database
 ) -> None:
     await journal.open_step(key, record("a", "b", "c", "d"))
@@ -221,9 +221,7 @@ async def test_other_project_sees_no_journal(journal: PostgresJournal, key: Jour
         await journal.record(key, 1, [result("a")])
 
 
-async def test_a_run_that_is_over_writes_nothing_more(
-    journal: PostgresJournal, key: JournalKey
-) -> None:
+async def test_closed_run_writes_nothing(journal: PostgresJournal, key: JournalKey) -> None:
     assert await journal.close(key) is None
     with pytest.raises(AbortedError) as raised:
         await journal.open_step(replace(key, attempt=9), record("a"))

@@ -91,7 +91,7 @@ async def test_a_key_never_outlives_its_agent(
         assert left.scalar_one() == 0
 
 
-async def test_another_project_has_no_part_in_it(
+async def test_other_project_cannot_use_the_key(
     keys: PostgresModelKeys, agents: PostgresAgentStore, database: Database
 ) -> None:
     agent = await active(agents, "Ann")

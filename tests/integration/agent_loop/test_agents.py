@@ -263,7 +263,7 @@ async def test_autoclear_is_stored_and_changed(world: World) -> None:
     assert not (await create(world)).agent.message_buffer_autoclear
 
 
-async def test_a_type_that_always_clears_its_window_cannot_be_told_otherwise(
+async def test_autoclear_of_a_type_cannot_be_turned_off(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traits = replace(AGENT_TYPES[AgentType.LETTA_V1], autoclears=True)
@@ -448,7 +448,7 @@ async def test_conversations_are_listed_and_made_once(world: World) -> None:
         await world.agents.ListConversations(missing)
 
 
-async def test_context_window_is_told_part_by_part(world: World) -> None:
+async def test_context_window_is_returned_by_parts(world: World) -> None:
     made = await create(world, blocks=[{"label": "human", "value": "Ada"}])
     world.model.script(say("Hi."))
     await world.run(made.agent, "Hello.")
@@ -505,7 +505,7 @@ async def test_models_are_listed_with_endpoints_and_default(world: World) -> Non
     assert listed.known_models_date
 
 
-async def test_declared_and_not_built_says_so(world: World) -> None:
+async def test_unimplemented_methods_say_so(world: World) -> None:
     with pytest.raises(UnimplementedError) as raised:
         await world.agents.ImportAgent(iter([pb.ImportAgentRequest()]))
     assert raised.value.reason is Reason.NOT_BUILT

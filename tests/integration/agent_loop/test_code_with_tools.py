@@ -149,7 +149,7 @@ total
     assert window[3].parts[0].tool_return == tool_return
 
 
-async def test_what_code_may_not_call_is_refused_with_a_reason(world: World) -> None:
+async def test_forbidden_nested_call_is_refused_with_a_reason(world: World) -> None:
     def rule(kind: int, name: str, **fields: Any) -> tool_pb2.ToolRule:
         return tool_pb2.ToolRule(type=kind, tool_name=name, **fields)  # type: ignore[arg-type]
 
@@ -334,7 +334,7 @@ async def test_a_stream_that_does_not_begin_with_a_request_is_refused(world: Wor
     assert refused.value.violations[0].field == "request"
 
 
-async def test_outside_of_a_turn_nobody_runs_the_calls_of_code(world: World) -> None:
+async def test_nested_calls_fail_outside_of_a_turn(world: World) -> None:
     agent = await make_agent(world)
     stub = execution_grpc.ExecutionServiceStub(world.channel("tool_execution"))
     request = execution_pb.ExecuteToolsRequest(

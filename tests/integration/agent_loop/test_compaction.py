@@ -77,7 +77,7 @@ async def test_manual_compaction_needs_a_conversation(world: World) -> None:
     assert missing.value.reason is Reason.CONVERSATION_NOT_FOUND
 
 
-async def test_turns_go_on_while_somebody_compacts(world: World) -> None:
+async def test_turns_continue_during_a_manual_compaction(world: World) -> None:
     agent = await talked(world)
     thinking, released = asyncio.Event(), asyncio.Event()
 

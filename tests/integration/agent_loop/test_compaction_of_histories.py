@@ -146,7 +146,7 @@ async def assert_sound(services: World, first: Window, now: Window, space: float
     space=SPACES,
     tighter=st.floats(0.1, 0.9),
 )
-async def test_whatever_the_history_the_stored_window_is_sound(
+async def test_stored_window_is_valid_for_any_history(
     services: World,
     history: list[Message],
     chosen: CompactionSettings,

@@ -128,7 +128,7 @@ async def test_run_in_which_no_model_answers_says_why_each_could_not(world: Worl
     assert roles((await world.window(agent)).messages) == ["system", "user"]
 
 
-async def test_run_keeps_to_the_fallback_model_and_the_next_run_begins_with_the_own(
+async def test_run_stays_with_the_fallback_and_the_next_run_starts_with_the_own_model(
     world: World,
 ) -> None:
     agent = await agent_of(world, OPENAI, ANTHROPIC)
@@ -143,7 +143,7 @@ async def test_run_keeps_to_the_fallback_model_and_the_next_run_begins_with_the_
     assert started == [OPENAI, ANTHROPIC]
 
 
-async def test_fallback_model_that_fails_later_in_the_run_is_passed_over_for_any_reason(
+async def test_fallback_model_that_fails_later_is_skipped_for_any_error(
     world: World,
 ) -> None:
     agent = await agent_of(world, OPENAI, ANTHROPIC, "blind/test-model")
@@ -243,7 +243,7 @@ async def test_fallback_models_are_stored_in_order_and_replaced_with_the_configu
         ([f"claude/{number}" for number in range(6)], "model.fallback_models"),
     ],
 )
-async def test_fallback_model_that_cannot_be_one_is_refused_by_its_place(
+async def test_invalid_fallback_model_is_refused_with_its_index(
     world: World, fallbacks: list[str], field: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as refused:

@@ -86,7 +86,7 @@ async def test_a_fork_goes_another_way_from_a_message(world: World) -> None:
     assert [c.id for c in conversations.conversations] == [agent.default_conversation_id, made.id]
 
 
-async def test_what_cannot_be_forked(world: World) -> None:
+async def test_invalid_forks_are_refused(world: World) -> None:
     agent = await talked(world, ("one", "two"))
     other = await talked(world, ("three", "four"))
     foreign = (await world.window(other)).messages[1].id
@@ -150,7 +150,7 @@ async def test_without_a_summary_there_is_nothing_to_expand(world: World) -> Non
     }
 
 
-async def test_the_agent_reads_what_its_summary_stands_for(world: World) -> None:
+async def test_agent_reads_the_messages_that_its_summary_replaced(world: World) -> None:
     agent = await talked(
         world,
         ("The code of the vault is 7-Alpha-93.", "Noted."),

@@ -269,7 +269,7 @@ async def test_a_group_can_be_changed_after_a_shared_block_was_deleted(world: Wo
     assert changed.description == "Other trips."
 
 
-async def test_who_holds_the_conversation_of_a_swarm_is_kept_from_run_to_run(world: World) -> None:
+async def test_holder_of_a_swarm_is_kept_between_runs(world: World) -> None:
     first, second, third = await agents(world, 3)
     made = await create(
         world,

@@ -78,7 +78,7 @@ async def test_the_member_is_the_memory_agent_and_the_settings_are_those_of_the_
     assert settings(await get(world, made.id)) == ((0, 12, 4) if kind == VOICE else (12, 0, 0))
 
 
-async def test_a_group_that_is_no_pair_is_refused_with_what_to_do(world: World) -> None:
+async def test_group_that_is_not_a_pair_is_refused_with_advice(world: World) -> None:
     agent, voice = await make_pair(world), await make_pair(world, VOICE)
     [alone] = await agents(world, 1)
     other = (await make_pair(world)).memory_agent_id

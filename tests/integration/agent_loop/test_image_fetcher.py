@@ -58,7 +58,7 @@ async def test_image_is_fetched_as_it_is_also_after_a_redirect(
     assert "Accept: image/png, image/jpeg, image/gif, image/webp\r\n" in server.heads[0]
 
 
-async def test_what_cannot_be_used_is_an_error_in_words(server: RawServer, tmp_path: Path) -> None:
+async def test_unusable_images_have_clear_errors(server: RawServer, tmp_path: Path) -> None:
     server.answers["/large"] = ok(padded(png(), MAX_IMAGE_BYTES + 1), "image/png")
     async with AsyncExitStack() as stack:
         fetcher = await opened(server, tmp_path, stack)

@@ -36,7 +36,7 @@ async def listed(world: World, agent: agent_pb.Agent) -> list[message_pb2.Messag
             return messages
 
 
-async def test_huge_reply_is_cut_told_and_readable(world: World) -> None:
+async def test_huge_reply_is_truncated_reported_and_readable(world: World) -> None:
     # A window that takes them all: none is compacted meanwhile.
     model = agent_pb.ModelConfig(handle="test/test-model", context_window=2_000_000)
     agent = await world.make_agent(model=model)

@@ -135,7 +135,7 @@ async def test_deleting_an_agent_deletes_its_memory_agent(world: World) -> None:
     await world.make_agent(name="chat", enable_sleeptime=True)
 
 
-async def test_an_agent_whose_memory_agent_is_deleted_goes_on_without(world: World) -> None:
+async def test_agent_works_after_its_memory_agent_is_deleted(world: World) -> None:
     agent = await world.make_agent(enable_sleeptime=True)
 
     await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=agent.memory_agent_id))
@@ -199,7 +199,7 @@ async def test_a_memory_agent_that_could_not_be_made_leaves_nothing_and_can_be_m
     assert await labels(world, memory.id) == ["human", "memory_persona", "notes", "persona"]
 
 
-async def test_a_creation_that_broke_off_goes_on_with_the_new_settings(
+async def test_interrupted_creation_continues_with_the_new_settings(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await world.make_agent(name="chat")

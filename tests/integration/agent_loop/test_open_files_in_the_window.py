@@ -317,7 +317,7 @@ async def test_limits_that_no_file_could_use_are_refused(world: World) -> None:
     await world.agents.UpdateAgent(update)
 
 
-async def test_persons_are_refused_files_for_which_there_is_no_space(world: World) -> None:
+async def test_users_cannot_open_files_without_space(world: World) -> None:
     folder = await folder_of(world, [lines(CHINESE, 20_000)] * 3)
     agent = await reader(world, folder)
     request = file_pb.OpenFilesRequest(

@@ -31,7 +31,7 @@ def values(response: pb.ProbeModelResponse) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("handle", ["test/test-model", "claude/test-model"])
-async def test_model_that_answers_and_calls_a_tool_is_said_to(world: World, handle: str) -> None:
+async def test_probe_reports_answers_and_tool_calls(world: World, handle: str) -> None:
     world.model.script(
         say("OK", usage=(9, 2)), Reply(calls=(Call("report_ready", {"ready": True}),))
     )
@@ -45,7 +45,7 @@ async def test_model_that_answers_and_calls_a_tool_is_said_to(world: World, hand
     assert response.context_window == 0, "nobody names it"
 
 
-async def test_window_of_the_settings_is_found(world: World) -> None:
+async def test_probe_reports_the_configured_window(world: World) -> None:
     response = await probe(world, "blind/test-model", skip_requests=True)
     [window] = [finding for finding in response.findings if finding.name == "context window"]
     assert (window.tokens, window.source) == (8_000, "settings")
@@ -53,7 +53,7 @@ async def test_window_of_the_settings_is_found(world: World) -> None:
     assert world.model.requests == []
 
 
-async def test_model_that_refuses_tools_is_said_to_with_its_words(world: World) -> None:
+async def test_probe_reports_refused_tools_with_the_error(world: World) -> None:
     world.model.script(say("OK"), Fault(400, "tools are not supported", "invalid_request_error"))
     assert "tools are not supported" in values(await probe(world, "test/test-model"))["tool calls"]
 
@@ -66,7 +66,7 @@ async def test_model_that_does_not_answer_is_a_problem_with_the_reason(world: Wo
     assert "Incorrect API key" in problem
 
 
-async def test_model_that_is_not_listed_is_asked_all_the_same(world: World) -> None:
+async def test_probe_asks_models_that_are_not_listed(world: World) -> None:
     world.model.script(say("OK"), say("No."))
     response = await probe(world, "listing/other")
     assert list(response.problems) == ["listing does not list the model."]
@@ -138,7 +138,7 @@ async def test_local_servers_are_asked_in_their_own_way(
     assert hosted == []
 
 
-async def test_server_that_is_away_or_talks_nonsense_gives_no_findings() -> None:
+async def test_unavailable_or_broken_server_gives_no_findings() -> None:
     async def serve(_request: HttpRequest) -> HttpResponse:
         return HttpResponse(200, stream=_pieces())
 

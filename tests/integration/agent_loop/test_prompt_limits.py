@@ -214,7 +214,7 @@ async def test_a_repeated_change_gets_the_first_answer_and_keeps_the_newest_limi
     assert reused.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_an_agent_that_is_not_there_has_no_limit(world: World) -> None:
+async def test_unknown_agent_has_no_limit(world: World) -> None:
     with pytest.raises(NotFoundError) as caught:
         await update(world, pb.Agent(id=new_id("agent")), model=model(8_192))
     assert caught.value.reason is Reason.AGENT_NOT_FOUND

@@ -194,7 +194,7 @@ def remember(text: str, **more: Any) -> Call:
     return Call("memory_insert", {"label": "human", "new_str": text, **more})
 
 
-async def test_process_that_dies_before_the_tools_leaves_a_reply_to_go_on_with(
+async def test_crash_before_the_tools_leaves_a_reply_to_resume(
     world: World, mortal: Mortal
 ) -> None:
     agent = await world.make_agent()
@@ -220,7 +220,7 @@ async def test_process_that_dies_before_the_tools_leaves_a_reply_to_go_on_with(
 
 
 @pytest.mark.parametrize("when", ["before its tools", "after its tools"])
-async def test_reply_of_a_fallback_model_is_bought_once_whatever_dies(
+async def test_reply_of_a_fallback_model_is_requested_once_despite_crashes(
     world: World, mortal: Mortal, when: str
 ) -> None:
     agent = await world.make_agent(
@@ -279,7 +279,7 @@ async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
 
 
 @pytest.mark.parametrize("dies_in", [1, 2, 3])
-async def test_resumed_turn_comes_to_the_same_decisions_under_rules(
+async def test_resumed_turn_decides_the_same_under_rules(
     world: World, mortal: Mortal, dies_in: int
 ) -> None:
     """The history of calls is read from what is committed and journalled, on every dispatch."""
@@ -397,7 +397,7 @@ async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
 
 
 @pytest.mark.parametrize("when", ["before it is stored", "after it is stored"])
-async def test_passage_of_a_reply_gone_on_with_names_its_message(
+async def test_passage_of_a_resumed_reply_names_its_message(
     world: World, mortal: Mortal, when: str
 ) -> None:
     agent = await world.make_agent()
@@ -450,7 +450,7 @@ async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
     assert (await human(world, agent)).split("\n") == ["one", "two"]
 
 
-async def test_frozen_dispatch_that_wakes_up_finds_itself_replaced(
+async def test_frozen_dispatch_is_fenced_off_when_it_continues(
     world: World, mortal: Mortal
 ) -> None:
     agent = await world.make_agent()
@@ -474,7 +474,7 @@ async def test_frozen_dispatch_that_wakes_up_finds_itself_replaced(
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
 
 
-async def test_run_cancelled_while_the_model_talks_keeps_the_message_only(
+async def test_run_cancelled_during_the_reply_keeps_only_the_message(
     world: World,
 ) -> None:
     agent = await world.make_agent()
@@ -591,7 +591,7 @@ async def test_lost_caller_leaves_the_outcome_of_running_tools_to_the_next_attem
 
 
 @pytest.mark.parametrize("transport", ["socket", "inprocess"])
-async def test_lost_caller_does_not_make_a_reply_be_bought_twice(
+async def test_lost_caller_does_not_repeat_the_model_request(
     world: World, mortal: Mortal, transport: str
 ) -> None:
     agent = await world.make_agent()

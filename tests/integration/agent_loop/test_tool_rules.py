@@ -175,9 +175,7 @@ async def test_rules_count_in_the_prompt_budget(world: World) -> None:
 
 
 @pytest.mark.parametrize("provider", ["test", "claude"])
-async def test_both_providers_are_told_what_may_and_must_be_called(
-    world: World, provider: str
-) -> None:
+async def test_both_providers_get_allowed_and_forced_tools(world: World, provider: str) -> None:
     agent = await world.make_agent(
         model={"handle": f"{provider}/test-model", "parallel_tool_calls": True},
         tool_rules=[
@@ -246,7 +244,7 @@ async def test_calls_of_one_reply_build_on_each_other_in_turn(world: World) -> N
     assert blocks.index("<persona>") < blocks.index("Cy") < blocks.index("</persona>")
 
 
-async def test_turn_is_held_until_the_required_tool_was_called(world: World) -> None:
+async def test_turn_continues_until_the_required_tool_was_called(world: World) -> None:
     agent = await world.make_agent(tool_rules=[rule("required_before_exit", "memory_insert")])
     world.model.script(say("Bye."), Reply(calls=(insert("Ada"),)), say("Bye."), say("Hi."))
     ran = await world.run(agent, "I am Ada.")

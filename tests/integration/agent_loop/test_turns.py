@@ -116,7 +116,7 @@ async def test_refusal_before_any_text_withdraws_nothing(world: World) -> None:
         ("claude/test-model", {"thinking": {"type": "disabled"}}),
     ],
 )
-async def test_reasoner_that_is_turned_off_is_off_in_the_words_of_each_provider(
+async def test_reasoning_is_turned_off_with_each_providers_parameter(
     world: World, handle: str, sent: dict[str, Any]
 ) -> None:
     model = agent_pb.ModelConfig(handle=handle, enable_reasoner=False)
@@ -312,7 +312,7 @@ async def test_any_number_of_tags_leaves_the_prompt_small_and_stable(world: Worl
         ("null", "must be a JSON object"),
     ],
 )
-async def test_arguments_that_are_no_object_are_told_to_the_model_and_kept_as_written(
+async def test_arguments_that_are_not_an_object_are_refused_and_stored_unchanged(
     world: World, arguments: str, error: str
 ) -> None:
     agent = await world.make_agent()
@@ -376,7 +376,7 @@ async def test_model_error_ends_the_run_and_the_message_is_kept(
     assert (await world.run(agent, "Still there?")).text == "Here again."
 
 
-async def test_broken_stream_is_begun_anew(world: World) -> None:
+async def test_broken_stream_is_restarted(world: World) -> None:
     agent = await world.make_agent()
     world.model.script(cut(after=2), say("Whole."))
 
@@ -521,7 +521,7 @@ async def test_another_project_cannot_run_the_agent(world: World) -> None:
         await world.run(agent, "Hi.")
 
 
-async def test_repeated_dispatch_of_a_finished_run_tells_it_again(world: World) -> None:
+async def test_repeated_dispatch_of_a_finished_run_emits_its_events_again(world: World) -> None:
     agent = await world.make_agent()
     run_id = new_id("run")
     world.model.script(call("conversation_search", {"query": "x"}), say("Done."))

@@ -132,7 +132,7 @@ def deltas(ran: Ran, kind: Literal["reasoning_delta", "tool_call_delta"]) -> str
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 @pytest.mark.parametrize("kind", list(TYPES))
-async def test_three_chained_calls_go_on_by_heartbeat_and_send_message_ends_the_turn(
+async def test_heartbeats_continue_the_turn_and_send_message_ends_it(
     world: World, kind: str, dialect: str, stream: bool
 ) -> None:
     agent = await make(world, dialect, TYPES[kind])
@@ -176,7 +176,7 @@ async def test_three_chained_calls_go_on_by_heartbeat_and_send_message_ends_the_
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
-async def test_failed_call_goes_on_though_no_heartbeat_was_asked_for(
+async def test_failed_call_continues_without_a_heartbeat_request(
     world: World, dialect: str
 ) -> None:
     agent = await make(world, dialect)
@@ -201,7 +201,7 @@ async def test_failed_send_message_does_not_end_the_turn(world: World) -> None:
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
-async def test_call_without_heartbeat_ends_the_turn_where_no_rule_goes_on(world: World) -> None:
+async def test_call_without_heartbeat_ends_the_turn_without_a_continue_rule(world: World) -> None:
     agent = await make(world)
     world.model.script(Reply(calls=(search("a", request_heartbeat=False),)))
     ran = await world.run(agent, "Hello.")
@@ -225,7 +225,7 @@ async def test_call_without_heartbeat_ends_the_turn_where_no_rule_goes_on(world:
     ],
     ids=["continue", "child", "required"],
 )
-async def test_rules_go_on_with_a_heartbeat_that_says_so(
+async def test_rules_continue_with_a_heartbeat_that_names_them(
     world: World, rules: list[tool.ToolRule], reason: str
 ) -> None:
     agent = await make(world, tool_rules=rules)
@@ -235,7 +235,7 @@ async def test_rules_go_on_with_a_heartbeat_that_says_so(
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
-async def test_call_that_the_rules_forbid_goes_on_with_the_reason(world: World) -> None:
+async def test_forbidden_call_continues_with_the_reason(world: World) -> None:
     agent = await make(world)
     world.model.script(
         Reply(calls=(Call("memory_insert", {"request_heartbeat": False}),)), Reply(calls=(SEND,))

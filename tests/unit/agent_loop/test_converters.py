@@ -196,7 +196,7 @@ def test_rules_come_back_from_the_wire_and_from_their_row(
     assert tuple(rule_from_json(rule) for rule in stored) == given_rules
 
 
-def test_replies_and_results_of_the_release_before_come_back() -> None:
+def test_replies_and_results_of_the_previous_release_can_be_read() -> None:
     stored = reply_to_json(
         ModelReply((), (), FinishReason.STOP, Usage()), PromptSnapshot({"human": 3}, 5)
     )
@@ -216,7 +216,7 @@ def test_replies_and_results_of_the_release_before_come_back() -> None:
 
 @settings(deadline=None)
 @given(results)
-def test_results_come_back_from_the_ledger(result: ToolResult) -> None:
+def test_results_come_back_from_the_journal(result: ToolResult) -> None:
     assert result_from_json(json.loads(json.dumps(result_to_json(result)))) == result
 
 
@@ -259,7 +259,7 @@ def test_parts_of_later_releases_are_kept() -> None:
     assert message_to_proto(message_from_proto(wire)) == wire
 
 
-def test_tools_bring_their_version_and_whether_they_wait_for_a_person() -> None:
+def test_tools_have_version_and_approval_flag() -> None:
     wire = tool_service_pb2.Tool(name="pay", version="v1", default_requires_approval=True)
     [tool] = toolset_from_proto(execution_service_pb2.ResolveToolsResponse(tools=[wire])).tools
     assert (tool.version, tool.requires_approval) == ("v1", True)
@@ -324,7 +324,7 @@ def test_dispatch_has_its_defaults() -> None:
     assert list(run.inputs) == []
 
 
-def test_tools_are_told_apart_by_what_a_repetition_does() -> None:
+def test_tools_have_their_replay_effect() -> None:
     def tool(name: str, kind: int, effect: int = 0) -> tool_service_pb2.Tool:
         return tool_service_pb2.Tool(
             name=name,
@@ -360,7 +360,7 @@ def test_tools_are_told_apart_by_what_a_repetition_does() -> None:
     assert toolset.find("nobody") is None
 
 
-def test_model_calls_reach_the_gateway_beside_the_events() -> None:
+def test_model_calls_are_sent_to_the_gateway() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     sent = response_to_proto(ModelRequestSent("message-1", 70, 3.5), "run-1", now)
     assert sent == turn_pb.ExecuteRunResponse(
@@ -375,7 +375,7 @@ def test_model_calls_reach_the_gateway_beside_the_events() -> None:
     assert ended.usage.estimated
 
 
-def test_a_compaction_is_told_with_its_summary_and_its_tokens() -> None:
+def test_compaction_event_has_summary_and_tokens() -> None:
     summary = Message("message-1", MessageRole.SUMMARY, (SummaryPart("Before."),))
     wire = event_to_proto(
         WindowCompacted(summary, 900, 400), "run-1", datetime(2026, 1, 1, tzinfo=UTC)

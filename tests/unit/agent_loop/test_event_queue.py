@@ -27,7 +27,7 @@ async def test_turn_waits_for_a_slow_reader_and_every_event_arrives() -> None:
     assert read == 10
 
 
-async def test_turn_whose_reader_is_gone_waits_no_more() -> None:
+async def test_turn_without_a_reader_does_not_wait() -> None:
     queue = EventQueue(ahead=1)
 
     async def turn() -> None:
@@ -40,7 +40,7 @@ async def test_turn_whose_reader_is_gone_waits_no_more() -> None:
     await asyncio.wait_for(task, 30)
 
 
-async def test_reader_that_waits_is_told_of_the_end() -> None:
+async def test_waiting_reader_gets_the_end() -> None:
     queue = EventQueue()
     task = asyncio.create_task(asyncio.sleep(0.01))
     task.add_done_callback(lambda _: queue.end())

@@ -83,7 +83,7 @@ async def test_a_key_of_another_project_does_not_open() -> None:
         await key_of(ring, "openai/m", sealed)
 
 
-async def test_a_new_master_key_takes_over() -> None:
+async def test_new_master_key_encrypts_and_old_one_decrypts() -> None:
     sealed = keyring(OLD).seal("openai", "", "shared")
     both = keyring(NEW, OLD)
     assert (await key_of(both, "openai/m", sealed))[0] == "shared"

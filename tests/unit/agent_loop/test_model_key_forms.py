@@ -58,7 +58,7 @@ def test_access_token_is_kept_as_it_is() -> None:
         ('["SECRET"]\n', "without blanks"),
     ],
 )
-def test_what_is_no_key_of_vertex_is_refused_and_not_shown(key: str, words: str) -> None:
+def test_malformed_vertex_key_is_refused_and_not_shown(key: str, words: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         read("vertex", key)
     [violation] = caught.value.violations

@@ -97,7 +97,7 @@ def test_memory_that_fits_always_fits_into_the_model(
         assert computed.limit.bytes == 0
 
 
-def test_the_figures_of_one_agent() -> None:
+def test_budget_of_an_example_agent() -> None:
     computed = budget(agent_with("x" * 1_000), bound(10_000, max_tokens=2_000), [TOOL])
     # Nine tenths of 8,000 tokens of 3.2 bytes.
     assert computed.usable == 23_040
@@ -119,7 +119,7 @@ METADATA = len(
 )
 
 
-def test_more_of_anything_else_leaves_less_for_memory() -> None:
+def test_larger_fixed_parts_leave_less_space_for_memory() -> None:
     agent, model = agent_with(), bound(32_000)
     plain = budget(agent, model)
     assert budget(agent_with("Be kind. And short."), model).leaves_less_than(plain)
@@ -264,7 +264,7 @@ CONFIGS = st.one_of(
     dies_at=st.integers(0, 3),
     dies_after=st.booleans(),
 )
-def test_a_death_at_any_point_leaves_no_limit_that_is_too_small(
+def test_crash_at_any_point_never_leaves_a_limit_that_is_too_small(
     first: ModelConfig, then: ModelConfig, system: str | None, dies_at: int, dies_after: bool
 ) -> None:
     world = Services(replace(agent_with(), model=first), None)
@@ -311,7 +311,7 @@ def test_a_model_with_too_small_a_window_is_refused_before_anything_is_stored() 
     assert world.limit == world.right_limit
 
 
-def test_what_leaves_memory_no_less_space_is_done_above_the_limit_too() -> None:
+def test_change_that_does_not_reduce_space_is_allowed_above_the_limit() -> None:
     world = services(8_000, used=40_000)
     assert world.change(model=ModelConfig(context_window=8_000, temperature=0.1)).revision == 2
     assert world.change(model=ModelConfig(context_window=9_000)).revision == 3
@@ -337,7 +337,7 @@ def test_without_a_model_there_is_no_limit() -> None:
     assert world.limit is None
 
 
-def test_a_repeated_request_gets_its_answer_and_sets_what_is_right_now() -> None:
+def test_repeated_request_gets_its_answer_and_sets_the_current_limit() -> None:
     world = services(8_000)
     first = world.change("request-1", model=ModelConfig(context_window=9_000))
     world.change("request-2", model=ModelConfig(context_window=64_000))

@@ -115,7 +115,7 @@ def test_endpoints_are_read_as_a_list(bare: pytest.MonkeyPatch) -> None:
     assert AgentLoopSettings().registry().default_handle == "openai/gpt-x"
 
 
-async def test_without_a_model_the_person_is_told_what_to_do() -> None:
+async def test_without_a_model_the_error_says_what_to_configure() -> None:
     async with ModelFactory() as factory:
         provider = ModelProvider(ModelRegistry([]), factory)
         with pytest.raises(ModelError) as raised:

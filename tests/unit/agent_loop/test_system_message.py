@@ -142,7 +142,7 @@ def test_a_tag_cannot_end_the_metadata_or_begin_a_block() -> None:
     )
 
 
-def test_base_prompt_speaks_of_every_tier_and_of_strata() -> None:
+def test_base_prompt_mentions_every_memory_tier_and_strata() -> None:
     prompt = system_prompt("letta_v1")
     for word in ("Strata", "Memory blocks", "Recall memory", "Archival memory", "read-only"):
         assert word in prompt

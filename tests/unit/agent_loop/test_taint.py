@@ -65,12 +65,12 @@ def test_taint_is_every_untrusted_label_once(messages: list[Message]) -> None:
 
 
 @given(MESSAGES, MESSAGES)
-def test_taint_never_shrinks_with_more_to_read(one: list[Message], more: list[Message]) -> None:
+def test_more_messages_never_reduce_the_taint(one: list[Message], more: list[Message]) -> None:
     assert set(taint_of_messages(one)) <= set(taint_of_messages([*one, *more]))
 
 
 @given(MESSAGES, BLOCKS, st.integers(2, 6))
-def test_every_label_has_a_place(
+def test_every_label_has_a_source(
     messages: list[Message], blocks: dict[str, tuple[Provenance, ...]], most: int
 ) -> None:
     sources = sources_of(messages, blocks, most)
@@ -86,7 +86,7 @@ def test_every_label_has_a_place(
             assert source.message_id in by_id
 
 
-def test_the_newest_place_is_named_first_and_replies_only_if_nothing_else_is_left() -> None:
+def test_newest_source_is_first_and_replies_are_a_last_resort() -> None:
     def returned(number: str) -> Message:
         part = ToolReturn(f"c{number}", "fetch", ToolStatus.OK, "", provenance=Provenance.WEB)
         return Message(number, MessageRole.TOOL, (part,), provenance=(Provenance.WEB,))
@@ -102,7 +102,7 @@ def test_the_newest_place_is_named_first_and_replies_only_if_nothing_else_is_lef
     assert sources_of([reply], {}) == (TaintSource(web, "3"),)
 
 
-def test_a_message_that_was_sent_with_a_label_is_a_place_beside_others() -> None:
+def test_labelled_input_message_is_a_source_too() -> None:
     web = Provenance.WEB
     part = ToolReturn("c1", "fetch", ToolStatus.OK, "", provenance=web)
     fetched = Message("1", MessageRole.TOOL, (part,))

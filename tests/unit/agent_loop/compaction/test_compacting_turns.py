@@ -59,7 +59,7 @@ def summary_of(world: LoopWorld) -> SummaryPart:
     return part
 
 
-async def test_summary_that_was_bought_is_stored_as_soon_as_recall_is_back(
+async def test_summary_is_stored_once_recall_is_available_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.retries._FIRST_PAUSE_S", 0.0)
@@ -206,7 +206,7 @@ async def test_pinned_messages_survive_any_number_of_compactions() -> None:
     assert world.recall.messages[2].id == pinned[0], "pinned ones stand after the summary"
 
 
-async def test_memory_that_leaves_no_space_costs_no_summary_each_turn() -> None:
+async def test_memory_without_space_for_messages_causes_no_summary_each_turn() -> None:
     world = await filled(6)
     assert world.recall.swaps == []
     usable = TokenBudget(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
@@ -224,7 +224,7 @@ async def test_memory_that_leaves_no_space_costs_no_summary_each_turn() -> None:
     assert world.recall.swaps != [], "once there is space, the window is compacted"
 
 
-async def test_pinned_messages_that_fill_the_space_cost_no_summary_each_turn() -> None:
+async def test_pinned_messages_that_fill_the_space_cause_no_summary_each_turn() -> None:
     world = await filled(10)
     before = len(world.recall.swaps)
     for position, message in enumerate(world.recall.messages[1:], start=1):
@@ -274,7 +274,7 @@ async def test_a_refusal_for_length_closes_files_if_they_are_the_reason() -> Non
     assert "nothing is open" in world.model.requests[-1].messages[0].text
 
 
-async def test_models_that_fail_at_summaries_fail_no_turn() -> None:
+async def test_failed_summaries_do_not_fail_the_turn() -> None:
     world = await full()
     world.model.on_summary = lambda request: ModelError(ModelErrorKind.RATE_LIMITED, "429")
     sink = await world.run(world.request("Last " + "q" * 400), reply("Done."))
@@ -304,7 +304,7 @@ async def test_the_configured_summarizer_makes_the_summary_and_its_tokens_are_co
 
 
 @pytest.mark.parametrize(("position", "summaries"), [(1, 2), (-1, 1)])
-async def test_a_pin_that_comes_in_between_is_honoured(position: int, summaries: int) -> None:
+async def test_concurrent_pin_is_honoured(position: int, summaries: int) -> None:
     world = await full()
     chosen = world.recall.messages[position].id
 
@@ -325,7 +325,7 @@ async def test_a_pin_that_comes_in_between_is_honoured(position: int, summaries:
     assert len(world.recall.swaps) == 1
 
 
-async def test_a_window_that_never_holds_still_fails_no_turn() -> None:
+async def test_window_that_keeps_changing_does_not_fail_the_turn() -> None:
     world = await full()
     tries = 0
 
@@ -341,7 +341,7 @@ async def test_a_window_that_never_holds_still_fails_no_turn() -> None:
     assert sink.of(WindowCompacted) == []
 
 
-async def test_messages_that_were_archived_during_the_turn_are_not_asked_back() -> None:
+async def test_messages_archived_during_the_turn_stay_archived() -> None:
     world = await full()
     archived = {message.id for message in world.recall.messages[1:-2]}
 
@@ -358,7 +358,7 @@ async def test_messages_that_were_archived_during_the_turn_are_not_asked_back() 
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_a_newer_attempt_takes_the_compaction_away() -> None:
+async def test_newer_attempt_fences_off_the_compaction() -> None:
     world = await full()
 
     def taken_over(request: Any) -> ModelReply:
@@ -373,7 +373,7 @@ async def test_a_newer_attempt_takes_the_compaction_away() -> None:
     assert world.recall.swaps == []
 
 
-async def test_a_process_that_dies_anywhere_leaves_one_window_or_the_other() -> None:
+async def test_crash_at_any_point_leaves_the_old_or_the_new_window() -> None:
     points = 0
     while True:
         world = await full()
@@ -418,7 +418,7 @@ def _assert_sound(world: LoopWorld, old: set[str]) -> None:
         assert old <= now
 
 
-async def test_summary_is_stored_once_recall_is_back_and_bought_once() -> None:
+async def test_summary_is_made_once_and_stored_once_recall_is_available_again() -> None:
     world = await full()
     swap, away = world.recall.swap_window, 3
 
@@ -437,7 +437,7 @@ async def test_summary_is_stored_once_recall_is_back_and_bought_once() -> None:
     assert len(sink.of(WindowCompacted)) == 1
 
 
-async def test_tokens_of_a_summary_are_counted_although_it_cannot_be_stored() -> None:
+async def test_tokens_of_a_summary_are_counted_even_if_it_cannot_be_stored() -> None:
     world = await full()
 
     async def refuse(_: WindowSwap) -> Window:

@@ -28,7 +28,7 @@ async def test_without_a_model_nothing_is_compacted() -> None:
     assert raised.value.reason is Reason.MODEL_NOT_CONFIGURED
 
 
-async def test_a_conversation_that_goes_on_too_fast_is_told() -> None:
+async def test_conversation_that_changes_at_every_attempt_is_an_error() -> None:
     world = LoopWorld()
     for number in range(8):
         await world.run(world.request(f"{number} " + "q" * 400), reply("a" * 400))

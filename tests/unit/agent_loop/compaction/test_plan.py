@@ -57,7 +57,7 @@ def with_summary(window: list[Message], planned: Plan) -> list[Message]:
 
 @settings(deadline=None, max_examples=200)
 @given(histories(), MODES, st.floats(-2_000, 80_000))
-def test_whatever_the_history_and_the_space(
+def test_plan_is_valid_for_any_history_and_space(
     window: list[Message], chosen: CompactionSettings, space: float
 ) -> None:
     planned = plan(window, VIEW, space, chosen)
@@ -106,7 +106,7 @@ SHAPES: dict[str, Callable[[list[Message]], bool]] = {
 }
 
 
-def test_the_random_histories_have_every_shape() -> None:
+def test_random_histories_cover_every_shape() -> None:
     seen: set[str] = set()
 
     @settings(max_examples=150, derandomize=True, database=None, phases=[Phase.generate])
@@ -120,7 +120,7 @@ def test_the_random_histories_have_every_shape() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(histories().map(unpinned), st.integers(0, 40_000))
-def test_no_reply_is_kept_whose_question_is_gone(window: list[Message], space: int) -> None:
+def test_no_reply_is_kept_without_its_question(window: list[Message], space: int) -> None:
     planned = plan(window, VIEW, space, SLIDING)
     if planned is None:
         return
@@ -161,14 +161,14 @@ def test_a_window_with_space_to_spare_is_left_alone() -> None:
     assert plan(window, VIEW, 10_000, SLIDING) is None
 
 
-def test_all_keeps_the_exchange_under_way_alone() -> None:
+def test_mode_all_keeps_only_the_current_exchange() -> None:
     window = [*talk(5), text_message(MessageRole.USER, "now", 11)]
     planned = plan(window, VIEW, 10_000, ALL)
     assert planned is not None
     assert ids(planned.kept) == ["m11"]
 
 
-def test_steps_of_the_exchange_under_way_go_when_nothing_older_is_left() -> None:
+def test_steps_of_the_current_exchange_leave_last() -> None:
     window = [
         text_message(MessageRole.SYSTEM, "system", 0),
         text_message(MessageRole.USER, "Do it.", 1),
@@ -188,7 +188,7 @@ def test_a_pinned_answer_keeps_its_question() -> None:
     assert ids(planned.kept)[:2] == ["m3", "m4"]
 
 
-def test_the_summary_may_take_what_is_free_and_always_something() -> None:
+def test_summary_gets_the_free_space_and_a_minimum() -> None:
     window = talk(20, 500)
     planned = plan(window, VIEW, 12_000, SLIDING)
     assert planned is not None
@@ -199,7 +199,7 @@ def test_the_summary_may_take_what_is_free_and_always_something() -> None:
 
 
 @pytest.mark.parametrize("space", [-5_000.0, 0.0])
-def test_no_space_at_all_leaves_the_newest(space: float) -> None:
+def test_without_any_space_the_newest_unit_stays(space: float) -> None:
     planned = plan([*talk(4), text_message(MessageRole.USER, "now", 9)], VIEW, space, SLIDING)
     assert planned is not None
     assert ids(planned.kept) == ["m9"]

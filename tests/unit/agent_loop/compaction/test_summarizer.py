@@ -152,7 +152,7 @@ def replace_handle(chat: Chat) -> BoundModel:
     return BoundModel(bound.chat, replace(bound.settings, handle="other/model", model="o"))
 
 
-async def test_the_summarizer_is_asked_first_and_told_everything_once() -> None:
+async def test_summarizer_is_asked_first_with_the_whole_transcript() -> None:
     other, own = Chat(says("- Short.")), Chat(says("- Own."))
     made = await summarise(own, other, earlier=[SummaryPart("They met.")])
 
@@ -230,7 +230,7 @@ async def test_when_the_summarizer_fails_the_agents_model_is_asked(kind: ModelEr
     assert (made.text, made.rung) == ("- Own.", "agent")
 
 
-async def test_a_summarizer_that_is_not_configured_is_passed_over() -> None:
+async def test_summarizer_that_is_not_configured_is_skipped() -> None:
     agent = agent_with(model="gone/model")
     own = Chat(says("- Own."))
     made = await Summarizer(Models({}), TokenEstimator(), agent, own.bound).summarise(
@@ -239,14 +239,14 @@ async def test_a_summarizer_that_is_not_configured_is_passed_over() -> None:
     assert made.rung == "agent"
 
 
-async def test_a_blank_summary_is_none() -> None:
+async def test_blank_summary_is_not_used() -> None:
     counted: list[Usage] = []
     made = await summarise(Chat(says("- Own.")), Chat(says("  \n ")), counted=counted)
     assert (made.text, made.rung) == ("- Own.", "agent")
     assert counted == [USAGE, USAGE], "what was paid for is counted"
 
 
-async def test_what_is_too_long_is_halved_and_summaries_are_summarised() -> None:
+async def test_long_transcript_is_halved_and_summaries_are_summarised() -> None:
     own = Chat(lambda request: f"- {len(request.messages[1].text.splitlines())} lines", 4096)
     made = await summarise(own, messages=talk(30, 300))
 
@@ -281,7 +281,7 @@ async def test_a_model_too_small_for_any_half_leads_to_the_extract() -> None:
 
 
 @pytest.mark.parametrize("kind", list(ModelErrorKind))
-async def test_without_any_model_an_extract_stands_in(kind: ModelErrorKind) -> None:
+async def test_extract_is_used_if_all_models_fail(kind: ModelErrorKind) -> None:
     made = await summarise(Chat(fails(kind)), Chat(fails(kind)), earlier=[SummaryPart("They met.")])
 
     assert made.rung == "extract"
@@ -292,11 +292,11 @@ async def test_without_any_model_an_extract_stands_in(kind: ModelErrorKind) -> N
     )
 
 
-async def test_without_a_model_at_all_an_extract_stands_in() -> None:
+async def test_extract_is_used_without_any_model() -> None:
     assert (await summarise(None)).rung == "extract"
 
 
-async def test_models_that_never_answer_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_models_that_never_answer_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(request: ModelRequest) -> None:
         put_forward(summarizer.CALL_SECONDS)
 
@@ -309,7 +309,7 @@ async def test_models_that_never_answer_are_given_up(monkeypatch: pytest.MonkeyP
     assert made.rung == "extract"
 
 
-async def test_being_cancelled_is_no_failure_to_work_around() -> None:
+async def test_cancellation_is_raised_and_not_treated_as_failure() -> None:
     task = asyncio.create_task(summarise(Chat(lambda request: None)))
     await asyncio.sleep(0.01)
     task.cancel()

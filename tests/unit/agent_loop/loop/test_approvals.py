@@ -97,7 +97,7 @@ async def test_a_denied_call_tells_the_reason_and_does_not_run() -> None:
     assert not acts(world)
 
 
-async def test_what_the_client_returns_stands_in_place_of_the_call() -> None:
+async def test_client_return_replaces_the_call() -> None:
     world = gated_world("acts", "edits")
     await world.run(None, world.calls("acts", "edits"))
     first, second = asked(world).tool_calls
@@ -130,7 +130,7 @@ async def test_a_rule_can_ask_for_approval_and_say_how_long_it_waits() -> None:
     assert (expires - world.clock.now()).total_seconds() == 60
 
 
-async def test_nobody_is_asked_about_what_would_be_refused_anyway() -> None:
+async def test_no_approval_is_requested_for_refused_calls() -> None:
     world = gated_world("acts")
     broken = replace(world.calls(), tool_calls=(ToolCall("broken", "acts", "{"),))
     sink = await world.run(None, broken, reply("Oh."))
@@ -164,7 +164,7 @@ async def test_an_approved_call_is_not_judged_by_the_rules_and_counts() -> None:
     assert second.startswith("[ToolConstraintError]")
 
 
-async def test_a_message_in_place_of_an_answer_denies_and_goes_on() -> None:
+async def test_new_message_instead_of_an_answer_denies_and_continues() -> None:
     world = gated_world("acts")
     await world.run(None, world.calls("reads", "acts"))
     sink = await world.run(world.request("Never mind."), reply("Fine."))
@@ -179,7 +179,7 @@ async def test_a_message_in_place_of_an_answer_denies_and_goes_on() -> None:
     assert_a_provider_takes_it(world)
 
 
-async def test_after_the_deadline_the_agent_is_told_that_nobody_answered() -> None:
+async def test_expired_request_is_reported_to_the_agent() -> None:
     world = gated_world("acts")
     await world.run(None, world.calls("acts"))
     world.clock.advance(world.ports.approval_s)
@@ -206,7 +206,7 @@ async def test_the_first_answer_counts() -> None:
 
 
 @pytest.mark.parametrize("change", ["changed", "deleted"])
-async def test_a_tool_that_is_another_one_now_does_not_run(change: str) -> None:
+async def test_tool_that_changed_since_the_request_does_not_run(change: str) -> None:
     world = gated_world("acts")
     await world.run(None, world.calls("acts", "reads"))
     request = asked(world)
@@ -226,7 +226,7 @@ async def test_a_tool_that_is_another_one_now_does_not_run(change: str) -> None:
     assert not acts(world)
 
 
-async def test_a_dispatch_after_the_request_was_stored_tells_it_again_and_asks_no_model() -> None:
+async def test_dispatch_after_the_request_emits_it_again_without_a_model_call() -> None:
     world = gated_world("acts")
     request = world.request()
     first = await world.run(request, world.calls("acts"))
@@ -236,7 +236,7 @@ async def test_a_dispatch_after_the_request_was_stored_tells_it_again_and_asks_n
     assert len(world.model.requests) == 1
 
 
-async def test_the_last_step_is_left_to_the_model() -> None:
+async def test_settling_a_request_does_not_use_up_the_last_step() -> None:
     world = gated_world("acts")
     await world.run(world.request(max_steps=1), world.calls("acts"))
     sink = await world.run(with_answer(world, yes(asked(world)), max_steps=1), reply("Done."))
@@ -252,7 +252,7 @@ async def test_a_tool_that_ends_the_turn_ends_it_after_approval() -> None:
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
 
 
-async def test_a_call_whose_turn_nobody_could_foresee_is_not_run_unasked() -> None:
+async def test_call_that_needs_approval_unexpectedly_is_not_run() -> None:
     world = gated_world("acts")
     # Only after `reads` has returned it is known that `acts` may be called; it is gated from then.
     rule(world, ToolRule(ToolRuleType.RUN_FIRST, "reads"), tools=("acts", "reads"))
@@ -261,7 +261,7 @@ async def test_a_call_whose_turn_nobody_could_foresee_is_not_run_unasked() -> No
     assert not acts(world)
 
 
-async def test_a_reply_whose_tool_has_come_to_need_approval_meanwhile_is_not_run() -> None:
+async def test_reply_whose_tool_needs_approval_since_is_not_run() -> None:
     world = gated_world()
     request = world.request()
 
@@ -281,7 +281,7 @@ async def test_a_reply_whose_tool_has_come_to_need_approval_meanwhile_is_not_run
     assert not acts(world)
 
 
-async def test_every_death_on_the_way_asks_once_and_acts_once() -> None:
+async def test_crash_at_any_point_asks_once_and_acts_once() -> None:
     for last in range(60):
         world = gated_world("acts")
         world.fate.last = last

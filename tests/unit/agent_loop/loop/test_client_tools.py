@@ -124,13 +124,13 @@ async def test_a_call_that_does_not_fit_does_not_reach_the_client(
     assert world.tools.batches == []
 
 
-async def test_what_does_not_fit_was_no_call_for_the_rules() -> None:
+async def test_call_with_invalid_arguments_does_not_count_for_the_rules() -> None:
     world = client_world(most("shows", 1))
     await world.run(None, calls(world, {}), calls(world, {"place": "Rome"}))
     assert [call.name for call in asked(world).tool_calls] == ["shows"]
 
 
-async def test_what_does_not_fit_behind_another_call_does_not_reach_the_client() -> None:
+async def test_later_call_with_invalid_arguments_does_not_reach_the_client() -> None:
     world = client_world(child("reads", "shows"))
     await world.run(None, calls(world, "reads", {"place": "Rome", "zoom": "3"}, {}), reply("Oh."))
     [call] = asked(world).tool_calls
@@ -164,7 +164,7 @@ async def test_arguments_of_a_rule_reach_the_client() -> None:
     assert json.loads(call.arguments) == {"place": "Rome", "zoom": 3}
 
 
-async def test_what_the_client_does_not_return_was_not_done() -> None:
+async def test_client_call_without_return_failed() -> None:
     world = client_world()
     await world.run(None, calls(world, {"place": "Rome"}, {"place": "Oslo"}))
     rome, oslo = asked(world).tool_calls
@@ -178,7 +178,7 @@ async def test_what_the_client_does_not_return_was_not_done() -> None:
     assert world.tools.batches == []
 
 
-async def test_silence_of_the_client_is_told_and_holds_nobody_up() -> None:
+async def test_missing_client_return_is_reported_and_does_not_block() -> None:
     for waited, expected in (
         (True, "The call is made by the client, which gave no return before the deadline"),
         (False, "The call is made by the client, which had given no return when"),
@@ -193,7 +193,7 @@ async def test_silence_of_the_client_is_told_and_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("both", [True, False])
-async def test_silence_approves_nothing_that_the_client_makes(both: bool) -> None:
+async def test_expired_approval_never_approves_client_tools(both: bool) -> None:
     gate = ToolRuleType.REQUIRES_APPROVAL
     world = client_world(
         ToolRule(gate, "acts", default_approve=True), ToolRule(gate, "shows", default_approve=True)
@@ -226,7 +226,7 @@ async def test_a_long_return_is_cut_at_the_limit_of_the_tool() -> None:
     )
 
 
-async def test_what_strangers_wrote_taints_the_turn() -> None:
+async def test_untrusted_client_return_taints_the_turn() -> None:
     gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True)
     world = client_world(gate)
     await world.run(None, calls(world, {"place": "Rome"}, "acts"))
@@ -260,7 +260,7 @@ def _without_arguments() -> ToolSchema:
     st.sampled_from(["return", "fail", "deny", "approve", "silence"]),
     st.booleans(),
 )
-def test_no_server_runs_what_the_client_runs(made: list[str], how: str, rules: bool) -> None:
+def test_client_tools_never_run_on_the_server(made: list[str], how: str, rules: bool) -> None:
     async def play() -> None:
         world = client_world(*([most("acts", 2)] if rules else []))
         forms: dict[str, Any] = {"fits": {"place": "Rome"}, "wrong": {"zoom": 1}}

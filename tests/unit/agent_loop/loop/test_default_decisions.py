@@ -61,7 +61,7 @@ async def test_a_tool_that_needs_approval_by_itself_is_denied_unless_a_rule_says
     assert not asked(world).default_approve
 
 
-async def test_strangers_text_takes_the_default_away_where_a_rule_looks_at_it() -> None:
+async def test_untrusted_content_disables_the_default_of_a_taint_rule() -> None:
     world = LoopWorld()
     rule(world, LENIENT, ToolRule(GATE, "acts", when_tainted=True), tools=TOOLS)
     world.memory.taint = {"human": (Provenance.WEB,)}
@@ -69,7 +69,7 @@ async def test_strangers_text_takes_the_default_away_where_a_rule_looks_at_it() 
     assert not asked(world).default_approve
 
 
-async def test_the_default_answer_runs_the_calls_and_is_not_called_a_persons() -> None:
+async def test_default_decision_runs_the_calls_and_is_labelled_as_system() -> None:
     world = LoopWorld()
     rule(world, LENIENT, tools=TOOLS)
     await world.run(None, world.calls("acts"))
@@ -93,7 +93,7 @@ async def test_the_default_is_bound_to_the_version_of_the_tool() -> None:
     assert not acts(world)
 
 
-async def test_a_message_in_place_of_the_default_denies() -> None:
+async def test_new_message_instead_of_the_default_decision_denies() -> None:
     world = LoopWorld()
     rule(world, LENIENT, tools=TOOLS)
     await world.run(None, world.calls("acts"))

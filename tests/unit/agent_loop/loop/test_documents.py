@@ -34,7 +34,7 @@ def test_a_portion_names_its_lines_and_where_it_ends() -> None:
     assert end_of(shown) == TranscriptRead(11, "")
 
 
-def test_the_text_of_a_document_is_labelled_as_that_of_strangers() -> None:
+def test_text_of_a_document_is_untrusted() -> None:
     shown = document_input(DocumentLines("a/b.txt", ("x",), 0, 20), READ)
     assert shown.taint == (Provenance.WEB,)
 
@@ -53,7 +53,7 @@ def test_a_line_that_was_cut_says_so() -> None:
     )
 
 
-def test_of_a_file_that_is_gone_nothing_is_left_to_read() -> None:
+def test_deleted_file_counts_as_read() -> None:
     for document in (None, DocumentLines("a/b.txt", (), 0, 3)):
         shown = document_input(document, READ)
         assert GONE in text_of(shown)

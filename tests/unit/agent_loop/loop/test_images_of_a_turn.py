@@ -125,7 +125,7 @@ async def test_image_that_cannot_be_fetched_becomes_a_text_and_the_run_continues
     assert world.recall.messages[1].provenance == (Provenance.USER,)
 
 
-async def test_server_that_fetches_nothing_says_so() -> None:
+async def test_server_without_image_fetching_says_so_in_a_text() -> None:
     world = LoopWorld()
     await world.run(show(world, ImagePart("", url=URL)), reply("I cannot see it."))
     assert f"this server does not fetch images, such as {URL}" in texts(world.model.requests[0])
@@ -165,7 +165,7 @@ async def test_provider_that_refuses_images_is_asked_without_them(kind: ModelErr
     assert "provider of this model refused it" in texts(world.model.requests[1])
 
 
-async def test_refusal_that_images_have_no_part_in_ends_the_run_at_once() -> None:
+async def test_refusal_for_another_reason_than_images_ends_the_run() -> None:
     world = LoopWorld()
     sink = await world.run(None, REFUSED)
     assert ended(sink) is StopReason.LLM_API_ERROR
@@ -196,7 +196,7 @@ async def test_image_of_a_tool_is_shown_stored_and_not_in_the_events() -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 30))
-async def test_images_survive_a_death_at_any_point(last: int) -> None:
+async def test_images_survive_a_crash_at_any_point(last: int) -> None:
     """The user's and the tool's are stored once, and shown by the dispatch that takes over."""
     world = LoopWorld()
     drawn = identified(sent(png(4, 4))[0])

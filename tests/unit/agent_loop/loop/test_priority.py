@@ -72,7 +72,7 @@ async def test_bursts_are_spaced_while_there_was_a_foreground_turn_lately(time: 
     assert await bursts(work, time, 3) == [0.0] * 3
 
 
-async def test_burst_waits_for_a_foreground_burst_and_is_put_off_for_a_second_at_most(
+async def test_burst_waits_for_a_foreground_burst_at_most_one_second(
     time: Time,
 ) -> None:
     work = work_of(time)
@@ -89,7 +89,7 @@ async def test_foreground_burst_never_waits_for_memory_agents(time: Time) -> Non
         assert time.now == before
 
 
-async def test_turn_that_is_under_way_counts_between_its_bursts(time: Time) -> None:
+async def test_running_foreground_turn_counts_between_its_bursts(time: Time) -> None:
     work = work_of(time)
     await work.of(background=False).give_way()
     assert (await bursts(work, time, 1))[0] >= 0.05

@@ -57,7 +57,7 @@ async def test_third_equal_call_is_noted_and_the_fifth_ends_the_run() -> None:
     assert (await world.run()).outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_model_that_takes_the_note_is_not_ended() -> None:
+async def test_model_that_heeds_the_note_is_not_stopped() -> None:
     world = world_with()
     sink = await world.run(
         None, *calls(world, "reads", times=4), world.calls("acts"), reply("Done.")
@@ -173,7 +173,7 @@ async def test_required_tool_that_may_not_be_called_yet_is_not_forced() -> None:
     assert offered(world)[1] == (["keyed", "reads"], AUTO)
 
 
-async def test_model_that_ignores_a_forced_tool_is_ended() -> None:
+async def test_model_that_ignores_a_forced_tool_is_stopped() -> None:
     for death in (None, 3, 7, 9):
         world = world_with(required("acts"))
         replies = [reply(f"Bye {number}.") for number in range(5)]
@@ -184,7 +184,7 @@ async def test_model_that_ignores_a_forced_tool_is_ended() -> None:
         assert offered(world)[-1] == (["acts"], ToolChoice.named("acts"))
 
 
-async def test_exit_tool_again_and_again_without_the_required_one_is_ended() -> None:
+async def test_repeated_exit_tool_without_the_required_one_is_stopped() -> None:
     world = world_with(required("acts"), leaves("reads"))
     sink = await world.run(None, *calls(world, "reads"))
     assert sink.outcome.stop_reason is StopReason.NO_PROGRESS

@@ -241,7 +241,7 @@ async def until_done(world: LoopWorld, replies: list[ModelReply], died_at: int |
 
 @pytest.mark.parametrize("loop", ["v3", "v2"])
 @pytest.mark.parametrize("valid", [True, False], ids=["corrected", "failed"])
-async def test_run_that_dies_anywhere_ends_as_one_that_does_not(loop: str, valid: bool) -> None:
+async def test_run_with_a_crash_anywhere_ends_like_one_without(loop: str, valid: bool) -> None:
     def replies() -> list[ModelReply]:
         texts = [INVALID, VALID if valid else INVALID]
         if loop == "v3":
@@ -440,7 +440,7 @@ def test_fence_is_taken_off_in_linear_time(text: str, stored: str | None) -> Non
     assert (None if result.problem else result.reply.text) == stored
 
 
-async def test_half_of_a_character_in_a_reply_is_no_part_of_what_is_told_of_it() -> None:
+async def test_half_surrogate_in_a_reply_is_not_in_the_error() -> None:
     world = world_with()
     sink = await world.run(None, reply('{"\\ud800": "\ud800"}'), reply(VALID))
     (restarted,) = sink.of(StepRestarted)

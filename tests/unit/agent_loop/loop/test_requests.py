@@ -70,7 +70,7 @@ def called(*ids: str) -> list[Message]:
 
 @settings(deadline=None)
 @given(histories(), st.integers(0, 60_000))
-def test_whatever_is_left_out_pairs_stay_whole_and_the_newest_stays(
+def test_shortened_request_keeps_pairs_and_the_newest_messages(
     window: list[Message], budget: int
 ) -> None:
     fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=budget)
@@ -98,7 +98,7 @@ def _shows(chat: ChatMessage, message: Message) -> bool:
     return chat.role is ChatRole.USER and bool(chat.text) and message.text.startswith(kept)
 
 
-def test_what_no_compaction_can_take_out_is_cut_the_longest_text_first() -> None:
+def test_longest_texts_are_truncated_if_compaction_is_not_enough() -> None:
     long = text_message(MessageRole.USER, "u" * 50_000)
     call, return_message = called("1")
     window = [text_message(MessageRole.SYSTEM, "system"), long, call, return_message]

@@ -39,7 +39,7 @@ from unit.agent_loop.loop.world import (
 )
 
 
-async def test_without_rules_requests_and_journal_are_as_ever() -> None:
+async def test_without_rules_requests_and_journal_are_unchanged() -> None:
     world = world_with()
     await world.run(None, world.calls("reads", "keyed"), reply("Done."))
 
@@ -70,7 +70,7 @@ async def test_one_of_several_is_required_while_a_rule_is_active() -> None:
     ]
 
 
-async def test_parent_opens_its_children_and_only_then() -> None:
+async def test_children_are_allowed_only_after_their_parent() -> None:
     world = world_with(parent("keyed", "acts"))
     await world.run(
         None, world.calls("acts"), world.calls("keyed"), world.calls("acts"), reply("x")
@@ -135,7 +135,7 @@ async def test_count_of_calls_holds_over_steps_and_within_a_reply(count: int) ->
         ("other", ["keyed", "reads", "acts"], AUTO),
     ],
 )
-async def test_condition_looks_at_what_the_tool_returned(
+async def test_condition_depends_on_the_tools_output(
     output: str, next_tools: list[str], choice: ToolChoice
 ) -> None:
     world = world_with(conditional("keyed", {"yes": "acts", "true": "reads"}))
@@ -224,7 +224,7 @@ async def test_wrong_prefilled_arguments_end_the_turn_and_run_nothing(arguments:
         )
 
 
-async def test_model_cannot_end_the_turn_by_speaking_of_wrong_arguments() -> None:
+async def test_model_cannot_end_the_turn_by_quoting_the_argument_error() -> None:
     world = world_with(first("keyed"))
     text = "Invalid prefilled tool arguments from tool rules"
     world.model.replies = [
@@ -297,7 +297,7 @@ async def test_required_tool_is_called_in_the_reply_that_exits() -> None:
     assert heartbeats(world) == []
 
 
-async def test_last_step_is_the_last_whatever_is_required() -> None:
+async def test_required_tool_does_not_extend_the_last_step() -> None:
     for steps in ([reply("Bye.")], None):
         world = world_with(required("keyed"), leaves("reads"))
         replies = steps or [world.calls("reads")]
@@ -306,7 +306,7 @@ async def test_last_step_is_the_last_whatever_is_required() -> None:
         assert heartbeats(world) == []
 
 
-async def test_cut_reply_is_not_held_against_the_required_tool() -> None:
+async def test_truncated_reply_ends_the_turn_without_the_required_tool() -> None:
     world = world_with(required("keyed"))
     sink = await world.run(None, reply("Bye", finish=FinishReason.LENGTH))
     assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
@@ -324,7 +324,7 @@ async def test_tool_that_could_not_be_run_was_not_called() -> None:
     assert offered(world)[1] == (["keyed"], ToolChoice.named("keyed"))
 
 
-def test_heartbeat_leaves_the_window_with_its_reply_and_is_no_question() -> None:
+def test_heartbeat_belongs_to_the_unit_of_its_reply() -> None:
     question = Message("1", MessageRole.USER, (), provenance=(Provenance.USER,))
     answer = Message("2", MessageRole.ASSISTANT, ())
     beat = Message("3", MessageRole.USER, (), provenance=(Provenance.SYSTEM,))

@@ -51,7 +51,7 @@ def labels(world: LoopWorld) -> list[tuple[Provenance, ...]]:
     return [message.provenance for message in world.recall.messages[1:]]
 
 
-async def test_without_text_of_strangers_the_call_runs() -> None:
+async def test_without_untrusted_content_the_call_runs() -> None:
     world = careful_world()
     sink = await world.run(None, world.calls("acts"), reply("Done."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
@@ -59,7 +59,7 @@ async def test_without_text_of_strangers_the_call_runs() -> None:
     assert return_messages(world) == ["did acts"]
 
 
-async def test_after_a_page_was_read_it_waits_and_says_why() -> None:
+async def test_after_a_page_was_read_the_call_waits_and_names_the_source() -> None:
     world = careful_world()
     sink = await world.run(None, world.calls("reads"), world.calls("acts"))
     assert sink.outcome.stop_reason is WAITS
@@ -122,7 +122,7 @@ async def test_a_page_that_is_fetched_after_the_call_does_not_gate_it() -> None:
     assert return_messages(world) == ["did acts", "did reads"]
 
 
-async def test_a_memory_read_in_the_same_reply_came_too_late_for_its_words() -> None:
+async def test_memory_read_in_the_same_reply_does_not_gate_the_reply() -> None:
     world = careful_world()
     await world.run(None, world.calls("keyed", "acts"), reply("Done."))
     assert return_messages(world) == ["did keyed", "did acts"]
@@ -137,7 +137,7 @@ async def test_calls_that_run_in_turn_see_what_the_ones_before_them_read() -> No
     assert not acts(world)
 
 
-async def test_a_gate_without_a_condition_stays_one() -> None:
+async def test_unconditional_approval_rule_applies_without_taint() -> None:
     world = careful_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", timeout_s=90))
     await world.run(None, world.calls("acts"))
     request = asked(world)
@@ -170,13 +170,13 @@ async def test_a_summary_of_clean_messages_is_clean() -> None:
     assert [m.provenance for m in summaries] == [(Provenance.SYSTEM,)]
 
 
-async def test_what_tools_write_to_is_told_what_the_model_had_read() -> None:
+async def test_tools_get_the_taint_of_the_context() -> None:
     world = careful_world()
     await world.run(None, world.calls("reads", "edits"), world.calls("edits"), reply("Noted."))
     assert [batch.snapshot.taint for batch in world.tools.batches] == [(), (WEB,)]
 
 
-async def test_a_client_that_fetches_a_page_brings_text_of_strangers() -> None:
+async def test_client_return_for_a_web_tool_is_untrusted() -> None:
     world = careful_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "reads"))
     await world.run(None, world.calls("reads"))
     [call] = asked(world).tool_calls
@@ -186,7 +186,7 @@ async def test_a_client_that_fetches_a_page_brings_text_of_strangers() -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 16))
-async def test_a_reply_is_judged_by_what_it_was_made_from_however_often_it_is_gone_on_with(
+async def test_resumed_reply_is_judged_by_the_taint_it_was_made_under(
     last: int,
 ) -> None:
     """The mark of a shared block may be taken off between two dispatches."""
@@ -208,7 +208,7 @@ async def test_a_reply_is_judged_by_what_it_was_made_from_however_often_it_is_go
     assert {batch.snapshot.taint for batch in world.tools.batches} <= {(WEB,)}
 
 
-async def test_what_was_approved_is_written_under_the_taint_that_it_was_asked_under() -> None:
+async def test_approved_call_has_the_taint_of_its_request() -> None:
     world = careful_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "edits"))
     await world.run(None, world.calls("reads"), world.calls("edits"))
     kept = [m for m in world.recall.messages if not m.tool_returns and not m.tool_calls]

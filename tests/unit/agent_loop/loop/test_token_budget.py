@@ -32,7 +32,7 @@ def read(*messages: Message, tokens: TokenEstimator | None = None) -> TokenBudge
     return token_budget
 
 
-def test_the_count_of_a_prompt_that_was_cut_does_not_deceive() -> None:
+def test_count_of_a_shortened_prompt_is_not_overrated() -> None:
     window = [
         sized_message(0, MessageRole.SYSTEM, 8_000),
         sized_message(1, MessageRole.USER, 400),
@@ -46,7 +46,7 @@ def test_the_count_of_a_prompt_that_was_cut_does_not_deceive() -> None:
     assert read(*window).ratio == pytest.approx(4.0)
 
 
-def test_what_this_process_has_learnt_holds_where_every_prompt_was_cut() -> None:
+def test_learnt_ratio_applies_if_every_prompt_was_shortened() -> None:
     tokens = TokenEstimator()
     TokenBudget(tokens, SETTINGS, "agent-1").observe(16_000, Usage(prompt_tokens=4_000))
     window = [
@@ -67,7 +67,7 @@ def test_the_newest_counts_decide_where_the_text_becomes_denser() -> None:
     assert read(*window).ratio == pytest.approx(0.8)
 
 
-def test_counts_of_a_window_before_its_summary_are_of_another_window() -> None:
+def test_counts_before_the_summary_are_ignored() -> None:
     summary = Message("s", MessageRole.SUMMARY, (SummaryPart("short"),), sequence=9)
     window = [
         sized_message(0, MessageRole.SYSTEM, 8_000),
@@ -80,7 +80,7 @@ def test_counts_of_a_window_before_its_summary_are_of_another_window() -> None:
     assert read(*window, newer).ratio == pytest.approx(2.1, abs=0.1)
 
 
-def test_counts_under_a_longer_system_message_do_not_deceive() -> None:
+def test_counts_under_a_longer_system_message_are_ignored() -> None:
     """Files were closed between the two: the first count is of a prompt that is gone."""
     window = [
         sized_message(0, MessageRole.SYSTEM, 4_000),

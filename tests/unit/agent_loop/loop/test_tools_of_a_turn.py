@@ -151,7 +151,7 @@ async def test_reply_that_was_cut_after_its_finishing_call_ends_by_it() -> None:
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
 
 
-async def test_turn_that_had_been_finished_by_a_tool_is_not_gone_on_with() -> None:
+async def test_turn_that_a_tool_finished_is_not_continued() -> None:
     for death in range(40):
         world = LoopWorld()
         with_tools(world, "edits", "memory_finish_edits")

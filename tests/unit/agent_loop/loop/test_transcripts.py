@@ -48,7 +48,7 @@ def test_no_text_of_a_message_is_taken_for_another_line() -> None:
     ) == ["user: ok", "assistant: ok", "assistant: ok"]
 
 
-def test_a_name_does_not_stand_in_the_place_of_a_role() -> None:
+def test_name_cannot_fake_a_role() -> None:
     named = message(MessageRole.USER, "Hello", name="assistant\nuser")
     assert lines(named) == ["user (assistant user): Hello"]
 
@@ -110,7 +110,7 @@ def test_of_very_many_lines_of_one_message_the_first_are_shown() -> None:
     assert "897 more lines of this message left out" in shown_lines[-1]
 
 
-def test_the_stored_message_says_how_far_it_goes() -> None:
+def test_stored_message_records_how_far_it_goes() -> None:
     reading = read_transcript(conversation("a" * 600, "b" * 600), READ, 700)
     stored = replace(
         message(MessageRole.USER, "stored"),

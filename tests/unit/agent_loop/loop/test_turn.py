@@ -128,7 +128,7 @@ async def test_rebuilt_prompt_that_no_step_stored_is_rebuilt_again_next_time() -
     assert "new" in world.recall.messages[0].text
 
 
-async def test_counts_that_are_not_to_be_had_stay_and_are_asked_for_again() -> None:
+async def test_unavailable_counts_stay_and_are_requested_again() -> None:
     world = LoopWorld()
     world.recall.stale = True
     world.archival.answer = ArchivalStats(7, ("x",))
@@ -142,7 +142,7 @@ async def test_counts_that_are_not_to_be_had_stay_and_are_asked_for_again() -> N
     assert world.recall.stale is True
 
 
-async def test_a_new_day_is_told_once_and_the_prompt_stays_through_the_day() -> None:
+async def test_new_date_rebuilds_the_prompt_once_a_day() -> None:
     world = LoopWorld()
     await world.run(None, reply("Hello."))
     assert world.recall.commits[-1].system_text is None
@@ -196,7 +196,7 @@ async def test_call_ids_that_repeat_are_made_unique() -> None:
     assert_pairs_are_whole(world.recall.messages)
 
 
-async def test_text_that_cannot_be_stored_is_tidied() -> None:
+async def test_text_that_cannot_be_stored_is_cleaned() -> None:
     world = LoopWorld()
     bad = ToolCall("c\0", "reads", '{"a": "\ud800"}')
     await world.run(None, reply("a\0b\udc00", bad), reply("Done."))
@@ -255,7 +255,7 @@ async def test_model_errors_end_the_run_with_a_reason(
     assert roles(world) == ["system", "user"]
 
 
-async def test_broken_stream_is_begun_anew_twice_and_no_more(
+async def test_broken_stream_is_restarted_at_most_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
@@ -370,7 +370,7 @@ async def test_call_that_may_have_acted_is_unknown_and_never_failed() -> None:
     ]
 
 
-async def test_reply_is_committed_once_recall_is_back_and_bought_once() -> None:
+async def test_reply_is_requested_once_and_committed_once_recall_is_available_again() -> None:
     world = LoopWorld()
     commit, away = world.recall.commit_step, 3
 
@@ -390,7 +390,7 @@ async def test_reply_is_committed_once_recall_is_back_and_bought_once() -> None:
 
 
 @pytest.mark.parametrize("method", ["open_step", "record"])
-async def test_journal_that_is_away_is_waited_for_and_nothing_is_bought_or_done_twice(
+async def test_unavailable_journal_repeats_neither_reply_nor_call(
     method: str,
 ) -> None:
     world = LoopWorld()
@@ -413,7 +413,7 @@ async def test_journal_that_is_away_is_waited_for_and_nothing_is_bought_or_done_
     assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.OK]
 
 
-async def test_executor_that_refuses_is_told_to_the_model() -> None:
+async def test_refusal_of_the_executor_is_reported_to_the_model() -> None:
     world = LoopWorld()
     world.tools.error = FailedPreconditionError("Not now.", reason=Reason.IN_USE)
     sink = await world.run(None, world.calls("acts", "reads"), reply("Pity."))
@@ -559,7 +559,7 @@ async def test_run_cancelled_while_it_looks_for_a_step_that_was_left_stores_it()
     assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
 
 
-async def test_detached_turn_finishes_its_step_and_begins_no_other() -> None:
+async def test_detached_turn_finishes_its_step_and_starts_no_other() -> None:
     world = LoopWorld()
     world.model.replies = [world.calls("acts"), reply("Done.")]
     request, control = world.request(), TurnControl()
@@ -592,7 +592,7 @@ async def test_next_attempt_waits_for_one_that_finishes_its_step() -> None:
     assert (await second).outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_cancel_while_the_model_talks_stores_nothing_of_the_step() -> None:
+async def test_cancel_during_the_reply_stores_nothing_of_the_step() -> None:
     world = LoopWorld()
     world.model.hold = asyncio.Event()
     world.model.replies = [reply("Never heard.")]
@@ -633,7 +633,7 @@ async def die(world: LoopWorld, request: RunRequest) -> None:
         await world.run(request)
 
 
-async def test_journalled_reply_is_not_asked_for_again_and_unknown_outcomes_are_told() -> None:
+async def test_journalled_reply_is_not_requested_again_and_unknown_outcomes_are_reported() -> None:
     world = LoopWorld()
     world.model.replies = [world.calls("acts", "keyed", "reads", "acts"), reply("Done.")]
     request = world.request()
@@ -654,7 +654,7 @@ async def test_journalled_reply_is_not_asked_for_again_and_unknown_outcomes_are_
     assert sink.outcome.usage == USAGE + USAGE
 
 
-async def test_dispatch_that_was_given_up_stops_at_the_fence() -> None:
+async def test_abandoned_dispatch_stops_at_the_fence() -> None:
     world = LoopWorld()
     world.model.hold = asyncio.Event()
     world.model.replies = [world.calls("acts"), reply("From the second.")]
@@ -680,7 +680,7 @@ def scripts() -> st.SearchStrategy[list[list[str]]]:
 
 @settings(max_examples=150, deadline=None)
 @given(script=scripts(), deaths=st.lists(st.integers(0, 25), max_size=4))
-async def test_whatever_dies_when_nothing_is_lost_doubled_or_parted(
+async def test_no_crash_loses_duplicates_or_separates_messages(
     script: list[list[str]], deaths: list[int]
 ) -> None:
     world = LoopWorld()

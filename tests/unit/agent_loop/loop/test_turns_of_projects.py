@@ -69,7 +69,7 @@ class Turns:
         return tasks
 
 
-async def test_a_busy_project_has_few_parts_of_turns_under_way_beside_a_quiet_one() -> None:
+async def test_busy_project_leaves_slots_to_a_quiet_one() -> None:
     turns = Turns()
     await turns.take("quiet")
     noisy = await turns.begin_many("noisy")

@@ -56,7 +56,7 @@ def test_lines_are_numbered_over_both_parts_and_marked() -> None:
         "",
     ],
 )
-def test_older_lines_are_read_back_whatever_was_said(text: str) -> None:
+def test_older_lines_are_read_back_for_any_text(text: str) -> None:
     transcript = stored(
         [text_message(5, text), text_message(6, "second")], [text_message(10, text)]
     )

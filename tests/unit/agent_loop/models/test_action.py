@@ -20,7 +20,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 
 @given(TEXTS, st.booleans(), st.lists(st.integers(0, 10_000)))
-def test_a_message_is_decoded_however_it_is_cut(
+def test_message_is_decoded_from_any_pieces(
     message: str, ascii_only: bool, cuts: list[int]
 ) -> None:
     action = {"tool": "say", "arguments": {"message": message}}
@@ -30,7 +30,7 @@ def test_a_message_is_decoded_however_it_is_cut(
 
 
 @given(TEXTS, st.lists(st.integers(0, 10_000)))
-def test_nothing_is_shown_that_is_not_certain(message: str, cuts: list[int]) -> None:
+def test_only_certain_text_is_streamed(message: str, cuts: list[int]) -> None:
     text = json.dumps({"tool": "say", "arguments": {"message": message}})
     stream, shown = MessageStream("say"), ""
     for piece in pieces(text, cuts):
@@ -39,7 +39,7 @@ def test_nothing_is_shown_that_is_not_certain(message: str, cuts: list[int]) -> 
 
 
 @given(st.text(alphabet='\\u"dD8cC0eE1n', max_size=40), st.lists(st.integers(0, 100)))
-def test_a_decoder_takes_any_text_and_cuts_do_not_matter(text: str, cuts: list[int]) -> None:
+def test_decoder_accepts_any_text_in_any_pieces(text: str, cuts: list[int]) -> None:
     whole, split = StringDecoder(), StringDecoder()
     decoded = whole.feed(text)
     assert "".join(split.feed(piece) for piece in pieces(text, cuts)) == decoded
@@ -64,7 +64,7 @@ def test_an_action_is_found(text: str) -> None:
     assert parse(text) == ModelAction("a", '{"x": 1}')
 
 
-def test_raw_line_breaks_in_strings_are_forgiven() -> None:
+def test_raw_line_breaks_in_strings_are_accepted() -> None:
     action = parse('{"tool": "say", "arguments": {"message": "a\nb"}}')
     assert action is not None
     assert action.message() == "a\nb"
@@ -83,7 +83,7 @@ def test_raw_line_breaks_in_strings_are_forgiven() -> None:
         '{"result": {"name": "x", "arguments": {}}}',
     ],
 )
-def test_what_is_no_action_is_not_taken_for_one(text: str) -> None:
+def test_text_without_an_action_gives_none(text: str) -> None:
     assert parse(text) is None
 
 

@@ -64,7 +64,7 @@ def test_every_servers_refusal_of_images_is_recognised(status: int, message: str
     ("status", "message"),
     [(429, "Too many image inputs per minute"), (503, "The image server is down"), (401, "image")],
 )
-def test_other_errors_that_speak_of_images_are_no_refusal(status: int, message: str) -> None:
+def test_other_errors_that_mention_images_are_not_refusals(status: int, message: str) -> None:
     assert classify(status, (None,), message) is not ModelErrorKind.IMAGES_REFUSED
 
 
@@ -90,7 +90,7 @@ def test_other_errors_that_speak_of_images_are_no_refusal(status: int, message: 
         (400, ("content_filter",), "filtered", ModelErrorKind.REFUSED),
     ],
 )
-def test_kinds(
+def test_errors_have_the_right_kind(
     status: int | None, codes: tuple[str | None, ...], message: str, kind: ModelErrorKind
 ) -> None:
     assert classify(status, codes, message) is kind
@@ -113,7 +113,7 @@ def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> 
     assert retry_after_seconds(headers, now=now) == seconds
 
 
-def test_an_exhausted_account_is_not_worth_a_second_try() -> None:
+def test_exhausted_account_is_not_retried() -> None:
     kind = ModelErrorKind.RATE_LIMITED
     assert ModelError(kind, "slow down").retryable
     assert not ModelError(kind, "no money", code="insufficient_quota").retryable

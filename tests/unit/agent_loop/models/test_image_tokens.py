@@ -45,7 +45,7 @@ def test_anthropic_counts_pixels(width: int, height: int, tokens: int) -> None:
 
 
 @given(st.sampled_from(sorted(DIALECTS)), SIDES, SIDES)
-def test_no_image_is_free_and_none_is_without_bound(
+def test_tokens_of_an_image_are_positive_and_bounded(
     kind: EndpointType, width: int, height: int
 ) -> None:
     assert 0 < image_tokens(kind, image(width, height)) <= 1700

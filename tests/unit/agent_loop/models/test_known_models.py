@@ -83,7 +83,7 @@ async def test_window_of_an_agent_holds_for_its_own_model_and_as_far_as_known_fo
     assert (await bound(handle, as_fallback=as_fallback, context_window=200_000))[0] == window
 
 
-async def test_no_longer_reply_is_asked_for_than_the_model_gives() -> None:
+async def test_output_limit_never_exceeds_the_models() -> None:
     assert (await bound("openai/gpt-4o", max_output_tokens=64_000))[1] == 16_384
     assert (await bound("openai/gpt-4o", max_output_tokens=500))[1] == 500
     assert (await bound("mine/any", max_output_tokens=64_000))[1] == 64_000

@@ -48,7 +48,7 @@ def test_an_unknown_handle_lists_the_known_ones(handle: str) -> None:
     assert "claude/opus" in str(caught.value)
 
 
-def test_nothing_configured_is_said_plainly() -> None:
+def test_missing_configuration_has_a_clear_error() -> None:
     with pytest.raises(UnknownModelError, match="No chat model is configured"):
         ModelRegistry([]).resolve()
 

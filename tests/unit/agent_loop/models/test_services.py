@@ -67,7 +67,7 @@ def body_for(
     schema=st.sampled_from([None, SCHEMA]),
     limit=st.sampled_from([None, 50]),
 )
-def test_every_conversation_is_taken(
+def test_every_service_accepts_any_conversation(
     service: str,
     conversation: list[ChatMessage],
     model: str,
@@ -189,12 +189,12 @@ def test_the_limit_of_the_reply_has_the_name_of_the_service(
     assert body_for(service, [ChatMessage.user("hi")], model=model, max_tokens=5)[name] == 5
 
 
-def test_ollama_is_not_sent_what_it_does_not_know() -> None:
+def test_ollama_gets_no_unknown_parameters() -> None:
     assert "parallel_tool_calls" not in body_for("ollama", [ChatMessage.user("hi")])
     assert "parallel_tool_calls" in body_for("vllm", [ChatMessage.user("hi")])
 
 
-def test_local_servers_that_are_looked_for_are_known_services() -> None:
+def test_detected_local_servers_are_known_services() -> None:
     for port in USUAL_PORTS:
         preset = preset_of(preset_of_product(port.product))
         assert preset.base_url == port.base_url

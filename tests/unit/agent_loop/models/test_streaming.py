@@ -53,7 +53,7 @@ async def test_nothing_is_repeated_after_the_first_event() -> None:
     assert flaky.calls == 1
 
 
-async def test_leaving_early_closes_the_call() -> None:
+async def test_closing_the_stream_early_closes_the_call() -> None:
     flaky = Flaky(failures=0, after=5)
     events = retrying(flaky, RetryPolicy())
     await anext(events)
@@ -61,7 +61,7 @@ async def test_leaving_early_closes_the_call() -> None:
     assert flaky.closed == 1
 
 
-async def test_the_limit_of_the_first_event_ends_with_it() -> None:
+async def test_first_event_limit_does_not_apply_after_the_first_event() -> None:
     limits = StreamLimits(Timeouts(first_event=0.05, total=60))
     limits.mark_started()
     await limits.wait(asyncio.sleep(0.1))

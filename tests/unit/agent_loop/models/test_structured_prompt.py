@@ -88,7 +88,7 @@ def test_edits_are_bound_to_the_blocks_that_may_be_edited(line_numbers: bool) ->
     assert validator.is_valid({"tool": "conversation_search", "arguments": {"query": "x"}})
 
 
-def test_tools_that_make_blocks_or_are_not_ours_take_any_label() -> None:
+def test_tools_that_create_blocks_and_custom_tools_take_any_label() -> None:
     tools = [
         ToolSchema("memory_rethink", "Rewrites.", EDIT.parameters),
         ToolSchema("print_label", "Prints.", EDIT.parameters),

@@ -53,7 +53,7 @@ def test_a_new_agent_starts_from_its_model() -> None:
         (4000, Usage(prompt_tokens=40_000)),
     ],
 )
-def test_what_teaches_nothing_is_ignored(size: int, usage: Usage) -> None:
+def test_uninformative_counts_are_ignored(size: int, usage: Usage) -> None:
     estimator = TokenEstimator()
     estimator.observe(KEY, size, usage)
     assert estimator.ratio(KEY) == 3.2
@@ -68,7 +68,7 @@ def test_memory_is_bounded() -> None:
     assert estimator.ratio(TokenKey("openai", "m", "agent-19")) == 4.0
 
 
-def test_bytes_count_what_the_model_reads() -> None:
+def test_bytes_count_messages_and_tools() -> None:
     tool = ToolSchema("t", "d", {"a": 1})
     messages = [ChatMessage.user("ü"), ChatMessage.assistant("", [ToolCall("id", "t", "{}")])]
     assert request_bytes(ModelRequest(messages, [tool])) == 2 + 1 + 2 + 1 + 1 + len('{"a":1}')

@@ -240,7 +240,7 @@ def assert_sendable(body: object) -> None:
     json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
-def test_a_return_finds_the_latest_call_with_its_id() -> None:
+def test_return_matches_the_latest_call_with_its_id() -> None:
     call = ToolCall("call_0", "a", "{}")
     sent = repair(
         [
@@ -254,7 +254,7 @@ def test_a_return_finds_the_latest_call_with_its_id() -> None:
     assert [m.tool_call_id for m in sent if m.role is ChatRole.TOOL] == ["call_0", "call_0_2"]
 
 
-def test_an_unanswered_call_is_answered_honestly() -> None:
+def test_call_without_return_gets_a_placeholder_return() -> None:
     sent = repair([ChatMessage.assistant("", [ToolCall("1", "a", "{}")])])
     assert sent[-1] == ChatMessage.tool("1", MISSING_RETURN)
 
@@ -286,7 +286,7 @@ def test_valid_arguments_are_sent_as_they_are() -> None:
     assert legal_arguments("[1]") == '{"invalid_arguments": "[1]"}'
 
 
-def test_thinking_is_left_out_of_a_loop_that_began_without_it() -> None:
+def test_thinking_is_left_out_if_earlier_calls_had_none() -> None:
     conversation = [
         ChatMessage.user("u"),
         ChatMessage.assistant("", [ToolCall("1", "a", "{}")]),
@@ -298,7 +298,7 @@ def test_thinking_is_left_out_of_a_loop_that_began_without_it() -> None:
     assert "thinking" in anthropic_wire.build(ModelRequest(conversation), anthropic)
 
 
-def test_which_models_take_a_thinking_budget() -> None:
+def test_older_models_take_a_thinking_budget() -> None:
     old = ["claude-3-7-sonnet-20250219", "claude-sonnet-4-20250514", "claude-haiku-4-5", "kimi-k3"]
     new = ["claude-opus-4-6", "claude-sonnet-5", "claude-opus-5-5", "claude-mythos-preview"]
     assert all(anthropic_wire.takes_thinking_budget(name) for name in old)

@@ -82,7 +82,7 @@ async def test_wrong_value_is_refused(
         (b'{"format": NaN}', "not JSON"),
     ],
 )
-def test_what_is_no_recording_is_refused(data: bytes, error: str) -> None:
+def test_file_that_is_not_a_recording_is_refused(data: bytes, error: str) -> None:
     with pytest.raises(InvalidArgumentError, match=error):
         recording_from_json(data)
 

@@ -92,7 +92,7 @@ async def test_run_with_tools_is_replayed() -> None:
     await assert_same(recording)
 
 
-async def test_earlier_system_messages_follow_from_the_present_one() -> None:
+async def test_earlier_system_messages_are_reconstructed() -> None:
     world = LoopWorld()
 
     def edit() -> None:
@@ -202,7 +202,7 @@ async def test_run_that_was_taken_over_is_replayed() -> None:
     await assert_same(recording)
 
 
-async def test_first_difference_of_the_prompt_is_told_with_its_place() -> None:
+async def test_first_difference_in_the_prompt_is_reported_with_its_path() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, world.calls("reads"), reply("Done."))
     changed = replace(recording, agent=replace(recording.agent, system="Another base."))
@@ -213,7 +213,7 @@ async def test_first_difference_of_the_prompt_is_told_with_its_place() -> None:
     assert "+Another base." in difference.diff
 
 
-async def test_first_difference_of_the_rules_is_told() -> None:
+async def test_first_difference_in_the_rules_is_reported() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, world.calls("reads"), reply("Done."))
     rule: ToolRule = rule_from_json({"type": "exit_loop", "tool_name": "reads"})
@@ -223,7 +223,7 @@ async def test_first_difference_of_the_rules_is_told() -> None:
     assert difference.path.startswith("steps[0].request.options")
 
 
-async def test_first_difference_of_the_order_of_tools_is_told() -> None:
+async def test_first_difference_in_the_order_of_tools_is_reported() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, reply("Done."))
     tools = replace(recording.tools, tools=recording.tools.tools[::-1])
@@ -233,7 +233,7 @@ async def test_first_difference_of_the_order_of_tools_is_told() -> None:
     assert (difference.recorded, difference.replayed) == ("keyed", "blocks")
 
 
-async def test_first_difference_of_shown_messages_is_told() -> None:
+async def test_first_difference_in_shown_messages_is_reported() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, reply("Done."))
     packaging = MessagePackaging(pack_user_messages=True)
@@ -260,7 +260,7 @@ async def test_call_that_the_recorded_run_refused_is_a_difference() -> None:
     assert "runs acts" in difference.summary
 
 
-async def test_build_that_ends_earlier_or_later_is_told() -> None:
+async def test_earlier_or_later_end_of_the_run_is_reported() -> None:
     world = LoopWorld()
     recording = await run_and_record(world, world.calls("reads"), reply("Done."))
     shorter = replace(recording, turn=replace(recording.turn, max_steps=1))
@@ -325,7 +325,7 @@ async def test_code_that_called_tools_is_replayed_without_running_it() -> None:
     assert len(coding.answers) == ran == 2
 
 
-async def test_run_that_was_cancelled_is_replayed_up_to_there() -> None:
+async def test_cancelled_run_is_replayed_up_to_the_cancellation() -> None:
     world = LoopWorld()
     request, sink, control = world.request(), Sink(), TurnControl()
     world.model.replies.extend([world.calls("reads"), world.calls("blocks")])
@@ -402,7 +402,7 @@ async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, error: str) ->
     assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
 
 
-async def test_long_replay_lets_other_work_go_on() -> None:
+async def test_long_replay_yields_to_other_tasks() -> None:
     world = LoopWorld()
     calls = [world.calls("reads", "acts") for _ in range(3)]
     recording = await run_and_record(world, *calls, reply("Done."))

@@ -33,12 +33,12 @@ def tool_return(name: str, content: str, status: ToolStatus = ToolStatus.OK) -> 
 
 
 @pytest.mark.parametrize("value", ["plain", "", '{"status": "x", "message": "y"}', {"k": [1]}])
-def test_the_value_is_taken_out_of_what_the_model_is_shown(value: Any) -> None:
+def test_output_is_the_value_in_a_packed_return(value: Any) -> None:
     packed = package(ToolStatus.OK, value, NOW, "UTC")
     assert calls_of([message(tool_return("a", packed))]) == [Called("a", value)]
 
 
-def test_what_is_not_packed_is_the_value_itself() -> None:
+def test_output_of_an_unpacked_return_is_its_content() -> None:
     returns = (
         tool_return("a", "raw"),
         tool_return("b", '{"x": 1}'),

@@ -34,7 +34,7 @@ values = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
     st.dictionaries(st.sampled_from(["text", "free"]), st.text(max_size=5)),
     st.dictionaries(st.sampled_from(["text", "free"]), st.text(max_size=5)),
 )
-def test_they_override_what_the_model_wrote_and_leave_the_rest(
+def test_prefilled_arguments_override_the_models_and_keep_the_rest(
     wrote: dict[str, Any], overrides: dict[str, Any]
 ) -> None:
     arguments, wrong = merged(json.dumps(wrote), [Prefilled(json.dumps(overrides), "s")], SCHEMA)
@@ -68,12 +68,12 @@ def test_later_rules_override_earlier_ones() -> None:
         ("never", [], [1]),
     ],
 )
-def test_values_are_held_to_the_schema(name: str, good: list[Any], bad: list[Any]) -> None:
+def test_prefilled_values_must_match_the_schema(name: str, good: list[Any], bad: list[Any]) -> None:
     assert [problems_of(json.dumps({name: value}), SCHEMA) for value in good] == [[] for _ in good]
     assert all(problems_of(json.dumps({name: value}), SCHEMA) for value in bad)
 
 
-def test_what_is_wrong_is_said_with_its_source() -> None:
+def test_error_names_the_rule_of_the_prefilled_argument() -> None:
     arguments, wrong = merged(
         '{"text": "x"}', [Prefilled('{"nope": 1}', "InitToolRule(a)")], SCHEMA
     )

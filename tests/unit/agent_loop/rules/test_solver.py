@@ -169,7 +169,7 @@ def test_each_call_is_counted_once(most: int) -> None:
     assert len(made) == most
 
 
-def test_run_first_of_a_tool_that_the_agent_has_not_does_not_wedge_it() -> None:
+def test_run_first_rule_of_a_missing_tool_does_not_block_the_agent() -> None:
     solver = ToolRulesSolver([ToolRule(ToolRuleType.RUN_FIRST, "gone")])
     assert solver.allowed((), NAMES).names == NAMES
     assert not solver.allowed((), NAMES).forced
@@ -238,7 +238,7 @@ def test_hints_name_the_rules_about_the_tool_and_the_one_before() -> None:
     assert solver.hints("x", []) == []
 
 
-def test_default_exit_rule_holds_unless_the_agent_is_told_otherwise() -> None:
+def test_default_exit_rule_applies_unless_the_agent_has_its_own() -> None:
     tools = ("memory_insert", "memory_finish_edits")
     own = [ToolRule(ToolRuleType.MAX_COUNT_PER_STEP, "memory_insert", max_count=1)]
     default = ToolRule(ToolRuleType.EXIT_LOOP, "memory_finish_edits")

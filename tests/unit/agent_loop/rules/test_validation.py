@@ -44,7 +44,7 @@ def wrong(*rules: pb.ToolRule, own: tuple[str, ...] = OWN) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in ToolRuleType])
-def test_every_type_can_be_right(kind: str) -> None:
+def test_every_rule_type_has_a_valid_form(kind: str) -> None:
     assert wrong(rule(kind, **GOOD[kind])) == []
 
 
@@ -129,7 +129,7 @@ def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: 
         ),
     ],
 )
-def test_what_is_wrong_is_named(broken: pb.ToolRule, fields: list[str]) -> None:
+def test_violations_name_the_wrong_field(broken: pb.ToolRule, fields: list[str]) -> None:
     assert wrong(broken) == fields
     # The number is that of the rule.
     assert wrong(rule("exit_loop"), broken) == [field.replace("[0]", "[1]", 1) for field in fields]
@@ -149,12 +149,12 @@ def test_contradictions_are_found() -> None:
     assert wrong(rule("parent_last_tool", "open_files", children=["a", "b"])) == [""]
 
 
-def test_there_is_an_end_to_the_number_of_rules() -> None:
+def test_number_of_rules_is_limited() -> None:
     assert wrong(*[rule("exit_loop")] * MAX_RULES) == []
     assert wrong(*[rule("exit_loop")] * (MAX_RULES + 1)) == [""]
 
 
-def test_nothing_is_approved_by_default_after_text_of_strangers() -> None:
+def test_nothing_is_approved_by_default_after_untrusted_content() -> None:
     approve, deny = pb.DEFAULT_DECISION_APPROVE, pb.DEFAULT_DECISION_DENY
     both = rule("requires_approval", default_decision=approve, when_tainted=True)
     assert wrong(both) == ["[0].default_decision"]

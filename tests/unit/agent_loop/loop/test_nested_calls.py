@@ -49,7 +49,7 @@ def change(coding: CodingTools, name: str, **fields: object) -> None:
     coding.toolset = ToolSet(tuple(tools))
 
 
-async def test_calls_of_code_are_run_written_down_and_told() -> None:
+async def test_nested_calls_are_run_journalled_and_reported() -> None:
     world, coding = coding_world(tools=("keyed", "acts", "edits", "files"))
     request = world.request()
     script = coded(world, ["keyed", "acts", "edits", "files"]), reply("Done.")
@@ -98,7 +98,7 @@ async def test_calls_of_code_are_run_written_down_and_told() -> None:
         ((most("acts", 1),), "acts", f"{CONSTRAINT} Cannot call acts"),
     ],
 )
-async def test_what_may_not_be_called_from_code_is_refused_and_the_code_goes_on(
+async def test_refused_nested_call_does_not_stop_the_code(
     rules: tuple[ToolRule, ...], name: str, why: str
 ) -> None:
     world, coding = coding_world(*rules)
@@ -114,7 +114,7 @@ async def test_what_may_not_be_called_from_code_is_refused_and_the_code_goes_on(
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_a_tool_that_waits_for_a_person_by_itself_is_refused_in_code() -> None:
+async def test_tool_that_needs_approval_is_refused_in_code() -> None:
     world, coding = coding_world()
     change(coding, "acts", requires_approval=True)
     await world.run(None, coded(world, ["acts"]), reply("Done."))
@@ -122,7 +122,7 @@ async def test_a_tool_that_waits_for_a_person_by_itself_is_refused_in_code() -> 
     assert not coding.acted
 
 
-async def test_calls_of_code_count_for_the_rules_of_what_comes_after() -> None:
+async def test_nested_calls_count_for_later_rules() -> None:
     world, coding = coding_world(most("acts", 2), required("keyed"))
     script = coded(world, ["acts", "keyed"]), coded(world, ["acts", "acts"]), reply("Done.")
     await world.run(None, *script, world.calls("acts"), reply("Done."))
@@ -132,20 +132,20 @@ async def test_calls_of_code_count_for_the_rules_of_what_comes_after() -> None:
     assert not [message for message in world.recall.messages if message.hidden]
 
 
-async def test_calls_beside_the_code_in_its_reply_count_first() -> None:
+async def test_calls_beside_the_code_count_before_nested_calls() -> None:
     world, coding = coding_world(most("acts", 1))
     await world.run(None, coded(world, ["acts"], "acts"), reply("Done."))
     assert str(errors(coding)[0]).startswith(CONSTRAINT)
     assert list(coding.acted.values()) == [1]
 
 
-async def test_order_holds_from_one_call_of_code_to_the_next() -> None:
+async def test_order_rules_apply_between_nested_calls() -> None:
     world, coding = coding_world(first(CODE), child("keyed", "reads"))
     await world.run(None, coded(world, ["acts", "keyed", "acts", "reads"]), reply("Done."))
     assert [error is None for error in errors(coding)] == [True, True, False, True]
 
 
-async def test_code_makes_so_many_calls_and_no_more() -> None:
+async def test_number_of_nested_calls_is_limited() -> None:
     world, coding = coding_world()
     await world.run(None, coded(world, ["acts"] * (MAX_NESTED_CALLS + 2)), reply("Done."))
     assert sum(coding.acted.values()) == MAX_NESTED_CALLS
@@ -153,7 +153,7 @@ async def test_code_makes_so_many_calls_and_no_more() -> None:
     assert len(nested(world)) == MAX_NESTED_CALLS
 
 
-async def test_what_strangers_wrote_taints_the_return_and_what_code_does_then() -> None:
+async def test_untrusted_content_taints_the_return_and_later_nested_calls() -> None:
     gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True)
     world, coding = coding_world(gate)
     change(coding, "reads", returns_from=WEB)
@@ -168,7 +168,7 @@ async def test_what_strangers_wrote_taints_the_return_and_what_code_does_then() 
     assert code.taint == (WEB,)
 
 
-async def test_code_before_a_gated_call_is_expected_to_read_what_strangers_wrote() -> None:
+async def test_code_before_a_gated_call_counts_as_tainting() -> None:
     gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True)
     for strangers in (False, True):
         world, coding = coding_world(gate)
@@ -186,7 +186,7 @@ async def test_code_before_a_gated_call_is_expected_to_read_what_strangers_wrote
         (InvalidArgumentError("bad"), "could not be run: bad", ToolStatus.FAILED),
     ],
 )
-async def test_a_service_that_fails_a_call_of_code_fails_that_call_alone(
+async def test_failed_nested_call_fails_only_itself(
     error: Exception, words: str, status: ToolStatus
 ) -> None:
     world, coding = coding_world()
@@ -197,7 +197,7 @@ async def test_a_service_that_fails_a_call_of_code_fails_that_call_alone(
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_cancelled_turn_tells_what_its_code_had_called() -> None:
+async def test_cancelled_turn_reports_its_nested_calls() -> None:
     world, coding = coding_world(tools=("acts", "blocks"))
     world.model.replies.append(coded(world, ["acts", "blocks", "acts"]))
     control = TurnControl()
@@ -216,7 +216,7 @@ async def test_cancelled_turn_tells_what_its_code_had_called() -> None:
     assert_pairs_are_whole(world.recall.messages)
 
 
-async def test_a_dispatch_that_was_replaced_starts_no_call_of_its_code() -> None:
+async def test_replaced_dispatch_starts_no_nested_call() -> None:
     world, coding = coding_world()
     request = world.request()
 
@@ -250,7 +250,7 @@ rule_sets = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(rule_sets, st.lists(calls, min_size=1, max_size=3), st.lists(st.integers(0, 30), max_size=3))
-async def test_whatever_dies_nothing_acts_twice_and_no_rule_is_broken(
+async def test_no_crash_repeats_an_effect_or_breaks_a_rule(
     rules: list[ToolRule], script: list[list[str | tuple[str, ...]]], deaths: list[int]
 ) -> None:
     world, coding = coding_world(*rules)
@@ -271,7 +271,7 @@ async def test_whatever_dies_nothing_acts_twice_and_no_rule_is_broken(
 
 
 @pytest.mark.parametrize("last", range(3, 20))
-async def test_code_that_was_lost_is_not_run_again_and_what_it_called_is_told(last: int) -> None:
+async def test_lost_code_is_not_run_again_and_its_nested_calls_are_reported(last: int) -> None:
     world, coding = coding_world()
     request = world.request()
     world.model.replies = [coded(world, ["acts", "acts"]), reply("Done.")]

@@ -61,7 +61,7 @@ async def died_within(world: LoopWorld, *, after: bool) -> RunRequest:
     return run
 
 
-async def test_the_next_run_tells_that_the_call_was_not_started() -> None:
+async def test_next_run_reports_the_call_as_not_started() -> None:
     world = gated_world("acts")
     rule(world, most("acts", 1), tools=("acts", "reads"))
     await world.run(None, world.calls("reads", "acts"))
@@ -99,7 +99,7 @@ async def test_the_last_answer_counts_whatever_the_first_was() -> None:
         assert sum(acts(world).values()) == runs
 
 
-async def test_what_was_denied_or_returned_by_the_client_is_told_by_the_next_run() -> None:
+async def test_next_run_reports_denials_and_client_returns() -> None:
     world = gated_world("acts", "edits")
     await world.run(None, world.calls("acts", "edits"))
     first, second = asked(world).tool_calls
@@ -151,7 +151,7 @@ async def test_a_call_that_may_have_begun_is_unknown_and_never_run_again(again: 
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_call_that_has_ended_is_told_with_its_result(again: bool) -> None:
+async def test_finished_call_is_reported_with_its_result(again: bool) -> None:
     world = gated_world("acts")
     await world.run(None, world.calls("acts"))
     request = asked(world)
@@ -163,7 +163,7 @@ async def test_a_call_that_has_ended_is_told_with_its_result(again: bool) -> Non
     assert sum(acts(world).values()) == 1
 
 
-async def test_a_run_that_is_over_cannot_begin_its_calls_any_more() -> None:
+async def test_finished_run_cannot_start_its_calls() -> None:
     world = gated_world("acts")
     await world.run(None, world.calls("acts"))
     run = with_answer(world, yes(asked(world)))
@@ -218,7 +218,7 @@ async def test_a_fork_leaves_the_run_of_the_original_alone() -> None:
     assert run.run_id not in world.journal.rows
 
 
-async def test_an_answer_older_than_journals_are_kept_is_not_taken_for_unused() -> None:
+async def test_answer_older_than_the_journal_counts_as_used() -> None:
     world = gated_world("acts")
     await world.run(None, world.calls("acts"))
     request = asked(world)

@@ -80,7 +80,7 @@ def distinct(made: ModelReply, number: int) -> ModelReply:
 
 @settings(deadline=None, max_examples=200)
 @given(rule_sets, scripts, st.lists(st.integers(0, 25), min_size=1, max_size=3))
-async def test_turn_comes_to_the_same_decisions_whatever_dies(
+async def test_turn_decides_the_same_after_any_crash(
     rule_set: list[ToolRule], script: list[list[str]], deaths: list[int]
 ) -> None:
     outcomes = []
@@ -122,7 +122,7 @@ async def test_reply_is_judged_by_the_rules_that_it_was_made_under() -> None:
     assert "Cannot call acts" in return_messages(world)[1]
 
 
-async def test_call_that_was_never_started_is_run_after_a_death_before_it() -> None:
+async def test_call_that_was_never_started_runs_after_a_crash() -> None:
     """In turn, what comes after a call that did not end was not begun: its outcome is known."""
     world = world_with(child("keyed", "acts"))
     request: RunRequest = world.request()

@@ -68,9 +68,7 @@ async def test_name_of_an_abandoned_creation_is_free_after_a_while(
         await store.get(command.agent.id)
 
 
-async def test_deletion_that_stopped_is_gone_on_with(
-    world: World, store: PostgresAgentStore
-) -> None:
+async def test_interrupted_deletion_is_continued(world: World, store: PostgresAgentStore) -> None:
     first = await world.make_agent(name="Bo")
     await store.begin_deletion(first.id)
     with pytest.raises(NotFoundError):
