@@ -110,7 +110,7 @@ class Compactor:
                     key, functools.partial(self._recall.get_window, window.conversation_id)
                 )
                 continue
-            self._tell(planned, known[1])
+            self._log_compaction(planned, known[1])
             return Compacted(swapped, _stored(swapped, summary))
         raise AssertionError("the last swap succeeds or raises")
 
@@ -141,7 +141,7 @@ class Compactor:
             create_time=now,
         )
 
-    def _tell(self, planned: Plan, made: Summary) -> None:
+    def _log_compaction(self, planned: Plan, made: Summary) -> None:
         _log.info(
             "a window was compacted",
             agent_id=self._agent.id,

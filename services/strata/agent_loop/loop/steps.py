@@ -109,8 +109,8 @@ class Steps:
         self.settled = settled_steps(begun.committed_messages)
         self._settling = False
         self._control = control
-        self._left: StepRecord | None = None
-        self._waiting = open_requests(begun.window.messages)
+        self._journalled: StepRecord | None = None
+        self._open_requests = open_requests(begun.window.messages)
         self._ports = ports
         self._work = ports.work.of(background=request.reads)
         self._request = request
@@ -180,32 +180,34 @@ class Steps:
         resumed = self._key.attempt == 1
         try:
             if not resumed:
-                self._left = await self._ports.journal.resume(self._key, self.step + 1)
+                self._journalled = await self._ports.journal.resume(self._key, self.step + 1)
                 resumed = True
-            await self._model_requester.use(self._left.model if self._left else self._answered_by)
+            await self._model_requester.use(
+                self._journalled.model if self._journalled else self._answered_by
+            )
             return await self._make_steps(section)
         except asyncio.CancelledError:
             if self._control.over:
                 if not resumed:
                     await self.settle()
-                elif self._left is not None:
-                    await self._settle_left(self._left)
+                elif self._journalled is not None:
+                    await self._settle_journalled(self._journalled)
             raise
 
     async def settle(self) -> None:
         """Commits the step that an earlier attempt has journalled, without starting calls."""
         self.step = self._committed_steps
-        left = await self._ports.journal.resume(self._key, self.step + 1)
-        if left is not None:
-            await self._settle_left(left)
+        journalled = await self._ports.journal.resume(self._key, self.step + 1)
+        if journalled is not None:
+            await self._settle_journalled(journalled)
 
-    async def _settle_left(self, record: StepRecord) -> None:
-        self._left = None
+    async def _settle_journalled(self, record: StepRecord) -> None:
+        self._journalled = None
         self.step = record.step
         known_results, grants = None, None
-        if self._waiting:
+        if self._open_requests:
             now, zone = self._ports.clock.now(), self._agent.timezone
-            asked = self._waiting[0].up_to(self._key.run_id)
+            asked = self._open_requests[0].up_to(self._key.run_id)
             known_results = asked.known_results(self._key.run_id, now, zone, self._known)
             grants = asked.granted(self._key.run_id)
             self._settling = True
@@ -214,13 +216,13 @@ class Steps:
         calls = StepCalls(
             self._tool_context(record, rules), record, resumed=True, known_results=known_results
         )
-        await self._commit_cut(record, calls)
+        await self._commit_interrupted(record, calls)
         self._settling = False
 
     async def _make_steps(self, section: MemorySection) -> StopReason:
-        resumed = self._left
-        self._see(section)
-        for asked in self._waiting:
+        resumed = self._journalled
+        self._show_memory(section)
+        for asked in self._open_requests:
             self._control.check_attached()
             self.step += 1
             self.settled += 1
@@ -251,7 +253,7 @@ class Steps:
         answer = self._request.approval
         if answer is None or self.settled:
             return
-        if all(asked.request.approval_id != answer.approval_id for asked in self._waiting):
+        if all(asked.request.approval_id != answer.approval_id for asked in self._open_requests):
             raise nothing_to_answer(answer.approval_id)
 
     async def _settle(self, asked: OpenRequest, resumed: StepRecord | None) -> StopReason | None:
@@ -283,16 +285,16 @@ class Steps:
             record, rules, resumed=resumed is not None, known_results=known_results
         )
         self._settling = False
-        if stop is None and any(self._outdates(result) for result in results):
+        if stop is None and any(self._may_outdate_memory(result) for result in results):
             section = await self._ports.memory.compile(self._agent, self._memory_view)
-            self._see(section)
+            self._show_memory(section)
         return stop
 
     async def _step(self, step: int, resumed: StepRecord | None) -> StopReason | None:
         record = resumed or await self._ask(step)
         if resumed is not None:
             taint = resumed.snapshot.taint
-            await self._tell_started(
+            await self._emit_started(
                 step, resumed.step_id, resumed.message_id, taint, resumed.model
             )
             self._model_requester.usage += resumed.reply.usage
@@ -313,12 +315,12 @@ class Steps:
             return stop
         if cut:
             return StopReason.MAX_TOKENS_EXCEEDED
-        if any(self._outdates(result) for result in results):
+        if any(self._may_outdate_memory(result) for result in results):
             section = await self._ports.memory.compile(self._agent, self._memory_view)
-            self._see(section)
+            self._show_memory(section)
         return None
 
-    def _see(self, section: MemorySection) -> None:
+    def _show_memory(self, section: MemorySection) -> None:
         """Sets the memory section that the model sees from now on, and the tools it brings."""
         self._toolset = self._known.offered(self._agent.tools, folders=section.has_folders)
         self._section = section
@@ -332,7 +334,7 @@ class Steps:
             return False
         most = max(0, section.size - excess)
         closed = await self._ports.memory.close_files(self._agent, self._memory_view, most)
-        self._see(closed)
+        self._show_memory(closed)
         return closed.size < section.size
 
     def _snapshot_of_files(self) -> PromptSnapshot:
@@ -349,7 +351,7 @@ class Steps:
             ),
         )
 
-    def _outdates(self, result: ToolResult) -> bool:
+    def _may_outdate_memory(self, result: ToolResult) -> bool:
         """Says whether memory may differ now from what the model was shown.
 
         A failed built-in tool of a memory tier counts too: an edit fails if the text was changed
@@ -369,7 +371,7 @@ class Steps:
         await self._work.give_way()
         name = StepName(step, new_id("step"), new_id("message"))
         taint = self.taint
-        await self._tell_started(step, name.step_id, name.message_id, taint, self._chain.handle)
+        await self._emit_started(step, name.step_id, name.message_id, taint, self._chain.handle)
         reply = await self._model_requester.ask(
             name, self._window, self._rules.offer(self._toolset)
         )
@@ -389,7 +391,7 @@ class Steps:
             self._rules.rules,
         )
 
-    async def _tell_started(
+    async def _emit_started(
         self, step: int, step_id: str, message_id: str, taint: Taint, model: str
     ) -> None:
         await self._sink.emit(StepStarted(step_id, step, model, taint, message_id))
@@ -432,7 +434,7 @@ class Steps:
         calls = StepCalls(
             self._tool_context(record, rules), record, resumed=resumed, known_results=known_results
         )
-        self._left = None
+        self._journalled = None
         try:
             await self._work.give_way()
             await calls.journal()
@@ -440,7 +442,7 @@ class Steps:
             messages, stop = self._ending(record, rules, calls)
             await self._commit(record, messages, calls.results)
         except asyncio.CancelledError:
-            await self._cut(record, calls)
+            await self._keep_interrupted(record, calls)
             raise
         return calls.results, stop
 
@@ -470,15 +472,15 @@ class Steps:
             CallingGroup(self._request.group_id, tool.members) if tool is not None else None,
         )
 
-    async def _cut(self, record: StepRecord, calls: StepCalls) -> None:
+    async def _keep_interrupted(self, record: StepRecord, calls: StepCalls) -> None:
         """Keeps the known results of an interrupted step."""
         if self._control.over:
-            await self._commit_cut(record, calls)
+            await self._commit_interrupted(record, calls)
         else:
             # Another attempt follows and finds the results of finished calls in the journal.
             await self._shielded(calls.keep())
 
-    async def _commit_cut(self, record: StepRecord, calls: StepCalls) -> None:
+    async def _commit_interrupted(self, record: StepRecord, calls: StepCalls) -> None:
         for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
             await self._sink.emit(ToolFinished(result))
         messages = self._messages(record, calls)

@@ -313,10 +313,10 @@ class Turn:
         if isinstance(toolset, ToolSet):
             toolset = with_members(toolset, self._request.group_tool)
         self._begun = begun
-        await self._tell_begun(begun)
+        await self._emit_begun(begun)
         return begun, section, toolset, stats  # type: ignore[return-value]
 
-    async def _tell_begun(self, begun: BegunTurn) -> None:
+    async def _emit_begun(self, begun: BegunTurn) -> None:
         ids = tuple(message.id for message in begun.inputs)
         if self._request.reads and (read := read_of(begun.inputs)) is not None:
             await self._sink.emit(read)

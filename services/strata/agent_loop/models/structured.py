@@ -140,7 +140,7 @@ class _Turn:
             # Text that was streamed already is kept, even if the rest of the JSON is missing.
             action = parse(self.reply.text)
             if action is None:
-                text = self._spoken_plainly()
+                text = self._plain_text()
             elif action.tool == self._say:
                 text = action.message() or ""
             else:
@@ -161,7 +161,7 @@ class _Turn:
         )
         return events
 
-    def _spoken_plainly(self) -> str:
+    def _plain_text(self) -> str:
         """Returns text without JSON, from a server that ignores the schema, as the message."""
         text = self.reply.text.strip()
         return "" if "{" in text else text

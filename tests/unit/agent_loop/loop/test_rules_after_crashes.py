@@ -34,7 +34,7 @@ from unit.agent_loop.loop.ruled import (
 from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
-def told_in(world: LoopWorld) -> list[tuple[str, str, str, str]]:
+def described_conversation(world: LoopWorld) -> list[tuple[str, str, str, str]]:
     """What a conversation looks like, but for ids, times and lost outcomes."""
     described = []
     for message in world.recall.messages[1:]:
@@ -92,7 +92,9 @@ async def test_turn_decides_the_same_after_any_crash(
         ]
         replies += [reply("Bye.")] * 2
         sink = await until_done(world, replies, planned)
-        outcomes.append((sink.outcome.stop_reason, sink.outcome.step_count, told_in(world)))
+        outcomes.append(
+            (sink.outcome.stop_reason, sink.outcome.step_count, described_conversation(world))
+        )
         assert_pairs_are_whole(world.recall.messages)
         assert all(times == 1 for times in world.tools.acted.values())
         made, solver = calls_of(world.recall.messages), ToolRulesSolver(rule_set)
