@@ -61,7 +61,7 @@ class GroupLifecycle:
 
         Raises: as `GroupStore.update` and `SharedMemory.share`.
         """
-        known = await self._store.known(command.request)
+        known = await self._store.known_group(command.request)
         if known is not None:
             return known
         group = await self._store.get(command.group_id)

@@ -251,5 +251,7 @@ class ModelProvider:
     def _output_limit(self, handle: str, wanted: int | None) -> int | None:
         """Returns the output limit, at most the model's: providers refuse larger ones."""
         endpoint = self._registry.endpoint_of(handle)
-        known = endpoint.known(handle.partition("/")[2]) if endpoint is not None else None
+        known = (
+            endpoint.documented_limits(handle.partition("/")[2]) if endpoint is not None else None
+        )
         return min(wanted, known.max_output_tokens) if wanted and known else wanted

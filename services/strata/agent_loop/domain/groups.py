@@ -210,7 +210,7 @@ class GroupStore(Protocol):
         """Returns up to ``limit`` active groups after the id ``after``, in order of ids."""
         ...
 
-    async def known(self, request: RequestKey) -> Group | None:
+    async def known_group(self, request: RequestKey) -> Group | None:
         """Returns the current group if an update is a repetition; None otherwise.
 
         Raises:

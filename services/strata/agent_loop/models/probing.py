@@ -70,7 +70,7 @@ class ModelFinding:
 
 def documented(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
     """Returns the findings from the settings and the table of known models."""
-    known, findings = endpoint.known(model), []
+    known, findings = endpoint.documented_limits(model), []
     if endpoint.context_window:
         findings.append(_window("context window", endpoint.context_window, "settings"))
     if known is not None:

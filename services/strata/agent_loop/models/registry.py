@@ -67,13 +67,13 @@ class ModelEndpoint:
             return f'no key: none is stored or configured for "{self.name}"'
         return f'the key for "{self.name}" in the settings of the server'
 
-    def known(self, model: str) -> KnownModel | None:
+    def documented_limits(self, model: str) -> KnownModel | None:
         """Returns the documented limits of one of its models; None if none are known."""
         return known_model(self.preset, model)
 
     def window_of(self, model: str) -> int | None:
         """Returns the context window of one of its models; None if it is unknown."""
-        known = self.known(model)
+        known = self.documented_limits(model)
         return self.context_window or (known.context_window if known else None)
 
     def handle(self, model: str) -> str:
@@ -132,7 +132,7 @@ class ModelRegistry:
         """Returns the endpoint of a handle; None if there is none."""
         return self._endpoints.get(handle.partition("/")[0])
 
-    def known(self) -> list[str]:
+    def known_handles(self) -> list[str]:
         """Every listed handle, and "endpoint/*" for endpoints that allow all their models."""
         return [
             handle
@@ -153,13 +153,15 @@ class ModelRegistry:
         """
         wanted = handle or self.default_handle
         if not wanted:
-            raise UnknownModelError("No chat model is configured.", self.known())
+            raise UnknownModelError("No chat model is configured.", self.known_handles())
         name, _, model = wanted.partition("/")
         endpoint = self._endpoints.get(name)
         if endpoint is None or not model:
-            raise UnknownModelError(f"There is no model {wanted!r}.", self.known())
+            raise UnknownModelError(f"There is no model {wanted!r}.", self.known_handles())
         if endpoint.models and model not in endpoint.models:
-            raise UnknownModelError(f"Endpoint {name!r} has no model {model!r}.", self.known())
+            raise UnknownModelError(
+                f"Endpoint {name!r} has no model {model!r}.", self.known_handles()
+            )
         settings = ModelSettings(
             handle=wanted,
             endpoint_type=endpoint.type,

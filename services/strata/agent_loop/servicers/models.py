@@ -112,7 +112,7 @@ def _models(answer: EndpointModels, endpoint: ModelEndpoint, default: str) -> li
 
 
 def _model(endpoint: ModelEndpoint, name: str, listed: int | None, default: str) -> pb.Model:
-    known = endpoint.known(name)
+    known = endpoint.documented_limits(name)
     sources = {
         "server": listed,
         "settings": endpoint.context_window,

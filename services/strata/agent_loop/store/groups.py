@@ -190,8 +190,8 @@ class PostgresGroupStore:
             rows = await connection.execute(_PAGE, values)
             return [_group(row) for row in rows.mappings()]
 
-    async def known(self, request: RequestKey) -> Group | None:
-        """See `GroupStore.known`."""
+    async def known_group(self, request: RequestKey) -> Group | None:
+        """See `GroupStore.known_group`."""
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
@@ -213,7 +213,7 @@ class PostgresGroupStore:
         try:
             return await self._update(command, revision)
         except LostRaceError:
-            known = await self.known(command.request)
+            known = await self.known_group(command.request)
             assert known is not None
             return known
 
