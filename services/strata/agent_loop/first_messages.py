@@ -1,4 +1,4 @@
-"""The first messages of a new agent, after its system message (decision 0160)."""
+"""The first messages of a new agent (docs/wire-format.md#first-messages)."""
 
 from __future__ import annotations
 

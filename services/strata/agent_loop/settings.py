@@ -59,7 +59,7 @@ class EndpointSettings(BaseModel):
     )
     images: bool = Field(
         default=True,
-        description="Show images to its models; otherwise a text takes the place of each.",
+        description="Show images to its models; otherwise each is replaced by a text.",
     )
     first_event_timeout_s: float = Field(
         default=60.0, gt=0, description="Seconds until the first piece of a reply."
@@ -121,16 +121,16 @@ class AgentLoopSettings(_PresetSettings):
     finish_step_s: float = Field(
         default=60.0,
         gt=0,
-        description="How long a step may go on after the gateway that asked for it is gone. What is"
-        " finished in this time is not asked of the model, or done by a tool, a second time.",
+        description="Seconds for finishing a step after the gateway that requested it has"
+        " disconnected. Model and tool calls that end within this time are not repeated.",
     )
     approval_timeout_s: int = Field(
         default=24 * 3600,
         gt=0,
-        description="Seconds until the default decision about an unanswered request for approval.",
+        description="Seconds until an unanswered approval request gets the default decision.",
     )
     default_model: str = Field(
-        default="", description='Handle of the model for agents that name none: "provider/model".'
+        default="", description='Handle of the model for agents without one: "provider/model".'
     )
     model_endpoints: tuple[EndpointSettings, ...] = Field(
         default=(), description="Endpoints as a JSON list, best first."
@@ -138,11 +138,11 @@ class AgentLoopSettings(_PresetSettings):
     image_cache_bytes: int = Field(
         default=64 * MIB,
         ge=0,
-        description="Memory for images that were shown lately; others are read from recall again.",
+        description="Memory for recently shown images; others are read from recall again.",
     )
     fetch_images: bool = Field(
         default=True,
-        description="Fetch images that clients name by URL; otherwise a text takes their place.",
+        description="Fetch images that clients name by URL; otherwise they are replaced by a text.",
     )
     image_fetch_timeout_s: float = Field(
         default=15.0, gt=0, description="Seconds to fetch an image that a client names by URL."

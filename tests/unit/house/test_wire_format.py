@@ -10,20 +10,20 @@ from datetime import UTC, datetime
 import pytest
 
 from strata.agent_loop import first_messages
-from strata.agent_loop.compaction import compactor, planning, transcript
+from strata.agent_loop.compaction import compactor, plan, transcript
 from strata.agent_loop.convert import agent_options
 from strata.agent_loop.domain import agents, file_limits, message_buffer, messages, runs
 from strata.agent_loop.domain.groups import DEFAULT_TERMINATION_TOKEN
 from strata.agent_loop.loop import (
     documents,
-    nesting,
+    nested_calls,
     packaging,
     replies_in_json,
     requests,
-    ruling,
     strategy,
     token_budget,
     transcripts,
+    turn_rules,
     voice_transcripts,
 )
 from strata.agent_loop.models import domain as models
@@ -237,7 +237,7 @@ TEXTS = (
     replies_in_json._REPAIR.format("PROBLEM"),
     replies_in_json._REPAIR_CALL.format("PROBLEM"),
     replies_in_json._NOT_RUN,
-    ruling._REPEATED.format("N"),
+    turn_rules._REPEATED.format("N"),
     editing.REVIEW,
     editing.success_message(Insert(""), "LABEL").removesuffix(f" {editing.REVIEW}"),
     editing.unknown_label("LABEL", ["A", "B"]).message,
@@ -301,7 +301,7 @@ LIMITS: dict[str, object] = {
     "Levels of JSON": json_text.MAX_JSON_DEPTH,
     "Characters of the name of a tool": registry.MAX_NAME,
     "Characters of a call id on the wire": wire.CALL_ID_LIMIT,
-    "Calls that code makes": nesting.MAX_NESTED_CALLS,
+    "Calls that code makes": nested_calls.MAX_NESTED_CALLS,
     "Characters of each output of code": code.OUTPUT_CHARS,
     "Agents that one message reaches": agent_tools.MAX_RECIPIENTS,
     "Memories of `store_memories`": voice_memory_definitions.MAX_MEMORIES,
@@ -322,7 +322,7 @@ LIMITS: dict[str, object] = {
     "Characters of a label of a member of a group": member_labels.MAX_LABEL_CHARS,
     "Characters of a summary, default": agents.DEFAULT_CLIP_CHARS,
     "Bytes of space below which no model is asked for a summary": compactor.MIN_SUMMARISED_SPACE,
-    "Bytes of a packed summary, at least": planning.MIN_SUMMARY_BYTES,
+    "Bytes of a packed summary, at least": plan.MIN_SUMMARY_BYTES,
     "Characters of a message in the transcript of a summarizer": transcript.PIECE_CHARS,
     "Characters of a return in the transcript of a summarizer": transcript.RETURN_CHARS,
     "Bytes to which each text of a request is cut at most": requests.MIN_PIECE_BYTES,
@@ -337,7 +337,7 @@ SHARES = {
     "Messages, for a compaction to be worth its cost": token_budget.MIN_SPACE_SHARE,
     "One tool return": packaging._WINDOW_SHARE,
     "What a compaction frees": agents.DEFAULT_EVICTED_SHARE,
-    "The summary": planning._SUMMARY_SHARE,
+    "The summary": plan._SUMMARY_SHARE,
     "The transcript of a memory agent": transcripts.READING_SHARE,
 }
 

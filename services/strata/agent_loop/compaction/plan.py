@@ -1,4 +1,4 @@
-"""Plans a compaction: which messages leave a window, and which stay. Pure."""
+"""Plans which messages leave a window and which stay (docs/wire-format.md#compaction). Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Builds the transcript for the summarizer, and the extract that needs no model. Pure.
 
-Each line of a transcript is one JSON object, so that no text can fake a line of another speaker.
+Each line of a transcript is one JSON object, so that no text can fake a line of another speaker
+(docs/wire-format.md#what-the-summarizer-reads).
 """
 
 from __future__ import annotations

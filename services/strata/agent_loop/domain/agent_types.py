@@ -1,4 +1,4 @@
-"""The table of agent types, one row per type (decision 0152 explains the rows)."""
+"""The table of agent types, one row per type (decision 0099 explains the rows)."""
 
 from __future__ import annotations
 

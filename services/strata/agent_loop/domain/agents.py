@@ -17,7 +17,7 @@ from strata.shared.errors import AbortedError
 from strata.shared.ids import default_conversation_id
 
 DEFAULT_TIMEZONE = "UTC"
-# With a larger share an agent loses more context than necessary.
+# With a larger share, such as 0.5, an agent loses more context than necessary.
 DEFAULT_EVICTED_SHARE = 0.3
 DEFAULT_CLIP_CHARS = 2000
 
@@ -82,7 +82,7 @@ class CompactionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """Settings of compaction.
+    """Settings of compaction (docs/wire-format.md#compaction).
 
     Attributes:
         model: Handle of the summarizer; empty for the agent's model.

@@ -1,6 +1,7 @@
 """Records of the step journal, which is written before a step's calls run, and their JSON form.
 
-A journalled reply is never requested again, and a call with a journalled result never runs again.
+A journalled reply is never requested again, and a call with a journalled result never runs again
+(docs/architecture.md#durability).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Groups of an agent and its memory agent: the kinds `sleeptime` and `voice_sleeptime`.
 
-Such a group describes an existing pair (decision 0168): its manager agent is the agent, its only
+Such a group describes an existing pair (decision 0054): its manager agent is the agent, its only
 member the memory agent. How often the memory agent runs is a setting of the agent, which the group
 shows.
 """

@@ -18,7 +18,7 @@ DEFAULT_MAX_STEPS = 50
 
 
 class StopReason(StrEnum):
-    """Why a run ended, by wire name."""
+    """Why a run ended, by wire name (docs/wire-format.md#stop-reasons)."""
 
     END_TURN = "end_turn"
     ERROR = "error"

@@ -1,4 +1,4 @@
-"""Tool rules: when an agent's tools may or must be called."""
+"""Tool rules: when an agent's tools may or must be called (decision 0074)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ENDS = frozenset({ToolRuleType.EXIT_LOOP, ToolRuleType.CONTINUE_LOOP})
 
 
 def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
-    """Returns the rules that `include_base_tool_rules` adds.
+    """Returns the rules that `include_base_tool_rules` adds (decision 0099).
 
     A tool for which the agent has its own ``exit_loop`` or ``continue_loop`` rule gets none.
 

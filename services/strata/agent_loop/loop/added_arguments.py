@@ -1,8 +1,9 @@
 """Arguments that the V2 loop adds to tools: ``thinking`` first, ``request_heartbeat`` last.
 
-The model sees them in every schema and in its earlier calls. They are removed from a reply before
-its calls are validated, stored or run: a thought becomes reasoning of the message, the heartbeat a
-field of the call. If a tool's own schema has a parameter of that name, nothing is added.
+The model sees them in every schema and in its earlier calls (docs/wire-format.md#inner-thoughts).
+They are removed from a reply before its calls are validated, stored or run: a thought becomes
+reasoning of the message, the heartbeat a field of the call. If a tool's own schema has a parameter
+of that name, nothing is added.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds the input message of a document ingestion agent: a part of a file's lines."""
+"""Builds the input of a document ingestion agent (docs/wire-format.md#documents)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Packs messages, tool returns and events into the JSON texts that the model reads.
 
-There are five formats: user message, tool return, login, heartbeat and system alert. Times are in
-the agent's time zone.
+There are five formats: user message, tool return, login, heartbeat and system alert
+(docs/wire-format.md#messages). Times are in the agent's time zone.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def package(
 def pack_user_message(
     text: str, sent: datetime | None, zone: str, *, location: str = "", name: str = ""
 ) -> str:
-    """Returns a user message as JSON text (decision 0155).
+    """Returns a user message as JSON text (decision 0043).
 
     Args:
         text: The user's text.
@@ -130,7 +130,7 @@ def pack_alert(text: str, made: datetime | None, zone: str) -> str:
 
 
 def pack_summary(text: str, made: datetime | None, zone: str) -> str:
-    """Returns a summary as JSON text.
+    """Returns a summary as JSON text (docs/wire-format.md#summaries).
 
     It carries the time of the summary, not the current one, so that the prompt stays cacheable.
     """
@@ -138,7 +138,7 @@ def pack_summary(text: str, made: datetime | None, zone: str) -> str:
 
 
 def pack_heartbeat(reason: str, now: datetime, zone: str) -> str:
-    """Returns a heartbeat, which asks the model to continue, as JSON text."""
+    """Returns a heartbeat as JSON text (docs/wire-format.md#heartbeats)."""
     body = {"type": "heartbeat", "reason": HIDDEN + reason, **_time(now, zone)}
     return json.dumps(body, ensure_ascii=False, indent=2)
 
@@ -189,7 +189,7 @@ def own_result(
 
 
 def return_limit(context_window: int) -> int:
-    """Returns how many characters of one return a request shows."""
+    """Returns how many characters of one tool return a request shows."""
     return max(MIN_RETURN_CHARS, int(context_window * _WINDOW_SHARE * _CHARS_PER_TOKEN))
 
 

@@ -1,4 +1,4 @@
-"""Offers the model JSON replies and validates them (decision 0159).
+"""Offers the model JSON replies and validates them (decision 0039).
 
 A reply to the user is the text of a message without calls, or the argument of ``send_message``.
 Both are validated before they are journalled, stored or shown.

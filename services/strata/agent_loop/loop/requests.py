@@ -1,4 +1,4 @@
-"""Builds the model request for a stored window.
+"""Builds the model request for a stored window (docs/wire-format.md#messages).
 
 A window that does not fit is compacted before the model is called. If it is still too large, this
 module shortens the request: it leaves out older exchanges, then truncates long texts. The stored

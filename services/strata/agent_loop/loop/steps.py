@@ -1,7 +1,7 @@
 """Runs the steps of a turn: ask the model, run its calls, commit; repeat until the turn ends.
 
-A step commits atomically. After a crash the step resumes from the journal. A call is never stored
-without its return.
+Invariants 2 to 4 of docs/architecture.md are kept here: a step commits atomically, after a crash it
+resumes from the journal, and a call is never stored without its return.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two loops, V2 and V3: what the model is offered, and when a turn ends (decision 0158).
+"""The two loops, V2 and V3: what the model is offered, and when a turn ends (decision 0044).
 
 Everything else is shared: journal, approvals, rules, compaction, streaming. A strategy has no
 state: its decisions depend only on stored messages, so that another dispatch decides the same.

@@ -1,4 +1,7 @@
-"""Builds the transcript that a memory agent reads: one input message with lines per message."""
+"""Builds the transcript that a memory agent reads: one input message with lines per message.
+
+The form is that of docs/wire-format.md#transcripts-of-memory-agents.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one turn: begins it, makes its steps, ends it.
+"""Runs one turn: begin, steps, end (docs/architecture.md#the-life-of-one-message).
 
 The agent's loop (`loop.strategy`) decides which step ends the turn. Each step is stored as a whole
 or not at all; a call is stored with its return or not at all.

@@ -300,7 +300,7 @@ class StepRules:
             tainted: Whether the context holds untrusted content before the call.
         """
         if call.id in self.granted:
-            # The rules do not apply to calls that a person approved.
+            # The rules do not apply to calls that a person approved (decision 0077).
             problem = refusal(call, toolset, finish, last=last) or self._changed(call, toolset)
             return CallVerdict(call.arguments, problem)
         verdict = self._by_rules(call, before, toolset, finish, last=last)

@@ -1,5 +1,7 @@
 """Builds the transcript that a voice memory agent reads: numbered lines, older and newer ones.
 
+The form is that of docs/wire-format.md#transcripts-of-voice-memory-agents.
+
 The older lines belong to messages that leave the window of the voice agent after the run.
 ``store_memories`` refers to them by number, so they are read back from the stored input message,
 which is the same in every attempt of the run.

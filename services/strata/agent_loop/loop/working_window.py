@@ -1,4 +1,4 @@
-"""The in-memory window of a running turn, and when its system message is rebuilt."""
+"""The in-memory window of a turn, and its system message (docs/wire-format.md#rebuilding)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def object_in(value: object) -> JsonFields:
 
 def objects_in(value: object) -> list[JsonFields]:
     """Returns the objects of a list; empty if the value is not a list."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, _OBJECT)] if isinstance(value, list) else []
 
 
 def text_of(holder: JsonFields, name: str) -> str:

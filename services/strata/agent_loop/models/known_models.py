@@ -2,7 +2,7 @@
 
 The table has only hosted services: the window of a self-hosted model depends on how its server was
 started, and is requested from that server. Services whose list of models has the window (Groq,
-Mistral, OpenRouter, Together) need no row. Decision 0163 lists the sources.
+Mistral, OpenRouter, Together) need no row. Decision 0036 lists the sources.
 """
 
 from __future__ import annotations

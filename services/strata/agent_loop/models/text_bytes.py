@@ -1,8 +1,8 @@
-"""The size of a text as it is sent."""
+"""The UTF-8 size of a text."""
 
 from __future__ import annotations
 
 
 def text_bytes(text: str) -> int:
-    """UTF-8 bytes of a text; lone surrogates have three."""
+    """Returns the UTF-8 bytes of a text; a lone surrogate counts as three."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -102,17 +102,12 @@ def request_bytes(request: ModelRequest) -> int:
 
 def messages_bytes(messages: Iterable[ChatMessage]) -> int:
     """Returns the UTF-8 bytes of texts, reasoning and calls, plus the weights of images."""
-    return sum(_message_bytes(message) for message in messages)
+    return sum(map(_message_bytes, messages))
 
 
 def tools_bytes(tools: Sequence[ToolSchema]) -> int:
     """Returns the UTF-8 bytes of tool schemas in the form in which they are sent."""
-    return sum(
-        text_bytes(tool.name)
-        + text_bytes(tool.description)
-        + text_bytes(_compact(dict(tool.parameters)))
-        for tool in tools
-    )
+    return sum([tool.size_bytes for tool in tools])
 
 
 def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: EndpointType) -> Usage:
@@ -140,12 +135,3 @@ def _part_bytes(part: PromptPart) -> int:
     if isinstance(part, ReasoningPart):
         return text_bytes(part.text) + text_bytes(part.redacted)
     return text_bytes(part.text)
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def text_bytes(text: str) -> int:
-    """Returns the UTF-8 bytes of a text; a lone surrogate counts as three."""
-    return len(text.encode("utf-8", "surrogatepass"))

@@ -1,8 +1,8 @@
 """Repairs stored conversations so that every provider accepts them.
 
 Providers refuse a request for a single call without a return, return without a call, repeated call
-id or unpaired surrogate. The store keeps calls and returns together; this is the last line of
-defence, and the place where ids get their form on the wire.
+id or unpaired surrogate. The store keeps calls and returns together (docs/architecture.md,
+invariant 4); this is the last line of defence, and the place where ids get their form on the wire.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strata.agent_loop.models.domain import ChatMessage, ChatRole, PromptPart, T
 from strata.shared.blank_text import is_blank
 from strata.shared.json_text import JsonTextError, encodable, encodable_text, parse_json
 
-# Ids are stored completely and truncated on the wire.
+# Ids are stored whole and truncated on the wire (docs/wire-format.md#times-and-ids).
 CALL_ID_LIMIT = 29
 MISSING_RETURN = "No result of this call was recorded."
 BLANK_MESSAGE = "[This message is blank.]"
@@ -58,7 +58,7 @@ def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[Cha
             continue
         if not message.tool_calls:
             if message.images or not is_blank(message.text):
-                repaired.append(replace(message, content=_clean_parts(message.content)))
+                repaired.append(_clean(message))
             elif message.role is ChatRole.USER:
                 repaired.append(ChatMessage.user(BLANK_MESSAGE))
             continue

@@ -1,4 +1,6 @@
-"""Assembles and reads the system message: base prompt, memory section, metadata.
+"""Assembles and reads the system message (docs/wire-format.md#system-message).
+
+Its parts are the base prompt, the memory section and the metadata.
 
 It is rebuilt when the base prompt or the memory section changed, and once a day for the date.
 The rest of the metadata is not compared, since a changed count alone must not invalidate the

@@ -60,7 +60,8 @@ def was_run(tool_return: ToolReturn) -> bool:
 def called_by(tool_return: ToolReturn) -> Called:
     """Returns the call that a return answers.
 
-    Returns are packed as JSON for the model; the output is the value in it.
+    Returns are packed as JSON for the model (docs/wire-format.md#tool-returns); the output is the
+    value in it.
     """
     try:
         body = parse_json(tool_return.content, max_depth=PACKED_JSON_DEPTH)

@@ -33,7 +33,7 @@ def merged(
 
 
 def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
-    """Returns what is wrong with prefilled arguments: unknown names, wrong types or values.
+    """Returns problems of prefilled arguments: type, enum, const, anyOf and oneOf are checked.
 
     Args:
         arguments: A JSON object, as text.

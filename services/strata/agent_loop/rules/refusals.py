@@ -1,4 +1,7 @@
-"""First words of the returns of refused calls, by which later dispatches recognise them."""
+"""First words of the returns of refused calls, by which later dispatches recognise them.
+
+The texts are those of docs/wire-format.md#refused-calls.
+"""
 
 from __future__ import annotations
 

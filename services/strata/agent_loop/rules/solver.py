@@ -1,4 +1,4 @@
-"""Evaluates tool rules: which tools may be called after the calls of a run so far.
+"""Evaluates tool rules: which tools may be called after the calls of a run (decision 0074).
 
 The solver has no state: every result depends only on the rules and a history, so that a resumed
 run gets the same results. Rules apply in this order:

@@ -467,7 +467,9 @@ async def _all(
 ) -> Sequence[Mapping[str, Any]]:
     bound = {"project": current_project(), **parameters}
     try:
-        result = await connection.execute(statement, {name: bound[name] for name in named})
+        result = await connection.execute(
+            statement, {name: bound[name] for name in _parameters_of(statement)}
+        )
     except IntegrityError as error:
         match getattr(driver_error(error), "constraint_name", None):
             case "agents_name":
