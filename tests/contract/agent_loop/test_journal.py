@@ -1,4 +1,4 @@
-"""The contract of the step journal and the tool ledger, on PostgreSQL."""
+"""The contract of the step journal, on PostgreSQL."""
 
 from __future__ import annotations
 

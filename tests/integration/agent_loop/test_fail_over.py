@@ -1,4 +1,4 @@
-"""Turns in which another model answers, in both dialects, with a scripted model API on a socket."""
+"""Turns with fallback models, in both dialects, with a scripted model API on a socket."""
 
 from __future__ import annotations
 

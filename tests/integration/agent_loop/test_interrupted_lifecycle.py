@@ -1,4 +1,4 @@
-"""Creations and deletions that stopped half-way: who comes next finishes or clears them."""
+"""Interrupted creations and deletions: later calls finish or remove them."""
 
 from __future__ import annotations
 

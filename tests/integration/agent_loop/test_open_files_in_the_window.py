@@ -1,4 +1,4 @@
-"""Open files and the context window: whatever is opened, a conversation goes on."""
+"""Open files and the context window: open files never block a conversation."""
 
 from __future__ import annotations
 

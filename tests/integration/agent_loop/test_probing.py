@@ -1,4 +1,4 @@
-"""``ProbeModel``: what a server and its model say when they are asked."""
+"""``ProbeModel``: the findings from a server and its model."""
 
 from __future__ import annotations
 

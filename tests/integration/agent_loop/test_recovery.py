@@ -1,4 +1,4 @@
-"""Processes that die and runs that are cancelled, on the real services and the real journal."""
+"""Crashes and cancelled runs, on the real services and the real journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page that tells an agent what to do: what waits for a person then, and for how long."""
+"""A web page with instructions: which calls need approval then, and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Voice memory runs whose process dies at each call: a range is stored and evicted once."""
+"""Voice memory runs with a crash at each call: a range is stored and evicted once."""
 
 from __future__ import annotations
 

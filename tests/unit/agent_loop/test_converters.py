@@ -1,4 +1,4 @@
-"""Between the contract and the domain: nothing is lost on the way there and back."""
+"""Conversions between protos and domain types lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model keys: which is used, and what happens where one cannot be opened."""
+"""Model keys: which one is used, and what happens if one cannot be decrypted."""
 
 from __future__ import annotations
 

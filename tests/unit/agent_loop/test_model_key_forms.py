@@ -1,4 +1,4 @@
-"""What is stored as the key of an endpoint, and what is refused without showing it."""
+"""The stored form of endpoint keys; malformed keys are refused without showing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left for core memory, and that core memory is told in the right order."""
+"""The space for core memory, and the order in which its limit is changed."""
 
 from __future__ import annotations
 

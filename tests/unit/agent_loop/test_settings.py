@@ -1,4 +1,4 @@
-"""Which models the settings give, and what is said when there is none."""
+"""The models that settings configure, and the error without any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The taint of a context, against a plain reading of the rules."""
+"""The taint of a context, compared with a simple reference implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns whose window is full: when it is compacted, and what becomes of it whatever happens."""
+"""Turns with a full window: when it is compacted, also after crashes and concurrent changes."""
 
 from __future__ import annotations
 

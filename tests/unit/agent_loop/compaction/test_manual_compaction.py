@@ -1,4 +1,4 @@
-"""A compaction that somebody asks for."""
+"""Manual compaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages leave a window."""
+"""Plans of compactions: which messages leave a window."""
 
 from __future__ import annotations
 

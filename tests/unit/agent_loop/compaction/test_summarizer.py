@@ -1,4 +1,4 @@
-"""The ladder of summaries: every rung, and what makes it give way."""
+"""The fallbacks of the summarizer, and when each of them is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool for the pure loop whose code calls the others: their names are its arguments."""
+"""A test tool whose code calls other tools, which its arguments name."""
 
 from __future__ import annotations
 

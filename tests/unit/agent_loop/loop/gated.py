@@ -1,4 +1,4 @@
-"""Turns in which a person is asked, and what people answer."""
+"""Helpers for turns with approval requests and responses."""
 
 from __future__ import annotations
 

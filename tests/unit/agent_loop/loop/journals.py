@@ -1,4 +1,4 @@
-"""The journal of the pure loop's world, and the death of its process."""
+"""An in-memory journal, and simulated crashes of its process."""
 
 from __future__ import annotations
 

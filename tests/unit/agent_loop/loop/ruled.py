@@ -1,4 +1,4 @@
-"""Turns of agents with tool rules, and what is seen of them."""
+"""Helpers for turns of agents with tool rules."""
 
 from __future__ import annotations
 

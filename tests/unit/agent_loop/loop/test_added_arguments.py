@@ -1,4 +1,4 @@
-"""What the V2 loop adds to calls is taken out of them, whole and while they are streamed."""
+"""The arguments that the V2 loop adds are removed from complete and from streamed calls."""
 
 from __future__ import annotations
 

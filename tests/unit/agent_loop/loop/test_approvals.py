@@ -1,4 +1,4 @@
-"""Calls that wait for a person: asked once, run at most once, and never in anybody's way."""
+"""Calls that need approval: requested once, run at most once, and never blocking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever people, deadlines and deaths do: at most once, only if approved, never stuck."""
+"""Random responses, deadlines and crashes: calls run at most once and only if approved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that the client runs: it is asked with arguments that fit, and its answer is the return."""
+"""Client tools: the client gets valid arguments, and its response is the return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a request that nobody answers, where a rule says that it is approved then."""
+"""Unanswered approval requests under rules that approve by default."""
 
 from __future__ import annotations
 

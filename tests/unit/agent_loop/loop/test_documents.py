@@ -1,4 +1,4 @@
-"""What a document ingestion agent is shown of a file."""
+"""The input of a document ingestion agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images in a turn: fetched, stored by id, loaded for the model, and never the end of an agent."""
+"""Images in a turn: fetched, stored by id, loaded for the model; failures never block an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that code makes in a turn: the same rules, the same ledger, nothing twice."""
+"""Nested calls of code: the same rules and journal as other calls, and no repeated effects."""
 
 from __future__ import annotations
 

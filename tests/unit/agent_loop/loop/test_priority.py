@@ -1,4 +1,4 @@
-"""Bursts of memory agents give way to those of turns that somebody waits for."""
+"""Bursts of background turns wait for those of foreground turns."""
 
 from __future__ import annotations
 

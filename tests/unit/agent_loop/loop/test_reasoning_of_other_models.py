@@ -1,4 +1,4 @@
-"""Reasoning goes back to the model that wrote it, and to no other."""
+"""Reasoning is sent back only to the model that wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that repeats itself without progress is told so, and then ended."""
+"""A run that repeats itself without progress gets a note, and is stopped later."""
 
 from __future__ import annotations
 

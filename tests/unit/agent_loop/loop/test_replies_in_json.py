@@ -1,4 +1,4 @@
-"""Replies in JSON over the pure loop: checked, corrected once, and never shown before."""
+"""JSON replies: validated and corrected once before they are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the stored window to the request: what is shown, what is left out, what is cut."""
+"""Model requests for stored windows: what is shown, left out and truncated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A turn under tool rules that is resumed comes to the same decisions."""
+"""A resumed turn with tool rules makes the same decisions."""
 
 from __future__ import annotations
 

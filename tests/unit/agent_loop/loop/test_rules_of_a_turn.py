@@ -1,4 +1,4 @@
-"""What tool rules mean for a turn: what is offered, refused, overridden, and how it ends."""
+"""Tool rules in a turn: what is offered, refused and overridden, and how the turn ends."""
 
 from __future__ import annotations
 

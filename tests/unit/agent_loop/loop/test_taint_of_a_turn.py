@@ -1,4 +1,4 @@
-"""Rules that ask for approval only where the model has text of strangers before it."""
+"""Rules that require approval only if the context holds untrusted content."""
 
 from __future__ import annotations
 

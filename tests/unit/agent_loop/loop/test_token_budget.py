@@ -1,4 +1,4 @@
-"""What exact counts in a stored window tell of its size."""
+"""The ratio of bytes to tokens from exact counts in a stored window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools mean for a turn: which are offered, what they are run with, how they end it."""
+"""Tools in a turn: which are offered, what they are run with, how they end it."""
 
 from __future__ import annotations
 

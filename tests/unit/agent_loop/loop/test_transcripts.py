@@ -1,4 +1,4 @@
-"""What a memory agent is shown of a conversation."""
+"""The transcript that a memory agent reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One turn of the pure loop."""
+"""Turns of the loop over in-memory services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer whose run ends before it came to the calls, and one whose run may have begun them."""
+"""Approval responses whose run ended before it started the calls, or may have started them."""
 
 from __future__ import annotations
 

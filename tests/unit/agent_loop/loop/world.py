@@ -1,4 +1,4 @@
-"""A world for the pure loop: every protocol in memory, where any call can be the last one."""
+"""In-memory implementations of all ports of the loop; any call can simulate a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors are named by what the caller can do about them."""
+"""The kinds of model errors."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""An SDK takes a second to import: not on the event loop, where everybody would wait for it."""
+"""SDKs are imported off the event loop, since an import takes a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the limits of models, and what is said where nothing is."""
+"""The documented limits of models, and the defaults of unknown models."""
 
 from __future__ import annotations
 

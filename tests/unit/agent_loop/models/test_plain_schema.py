@@ -1,4 +1,4 @@
-"""Any schema can be said in the subset that Gemini takes."""
+"""Any schema can be rewritten in the subset that Gemini accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handle leads to settings, or to an error that helps."""
+"""A handle resolves to settings, or to an error with advice."""
 
 import pytest
 

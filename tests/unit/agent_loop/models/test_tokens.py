@@ -1,4 +1,4 @@
-"""Estimates start from what is known and move towards what is true."""
+"""Estimates start from defaults and converge to exact counts."""
 
 import pytest
 from hypothesis import given

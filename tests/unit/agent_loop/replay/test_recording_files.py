@@ -1,4 +1,4 @@
-"""Files that are no recordings are refused, and nothing in them is executed."""
+"""Files that are not recordings are refused, and nothing in them is executed."""
 
 from __future__ import annotations
 

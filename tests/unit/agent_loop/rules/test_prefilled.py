@@ -1,4 +1,4 @@
-"""Arguments that rules give a tool."""
+"""Arguments that rules prefill for a tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that cannot be meant are refused when an agent is given them."""
+"""Invalid rules are refused when an agent is created or changed."""
 
 from __future__ import annotations
 
