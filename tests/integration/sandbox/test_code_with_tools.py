@@ -16,10 +16,10 @@ from strata.shared.clock import SystemClock
 from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.code import CodeTools
-from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, Answer, CodeWithTools
+from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, CodeWithTools, NestedReturn
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
-from strata.tool_execution.domain.tools import Call, Caller, Outcome
+from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 
@@ -38,7 +38,7 @@ class Asked:
         self.waiting = asyncio.Event()
         self.left = 0
 
-    async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
+    async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
         assert parent_id == "call"
         given = json.loads(arguments)
         self.calls.append((name, given))
@@ -51,8 +51,8 @@ class Asked:
         if name == "gone":
             raise UnavailableError("Nobody is there.")
         if name == "fails":
-            return Answer(error="It fails: ä.")
-        return Answer(json.dumps(given["a"] + given["b"] if name == "add" else given))
+            return NestedReturn(error="It fails: ä.")
+        return NestedReturn(json.dumps(given["a"] + given["b"] if name == "add" else given))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -75,7 +75,7 @@ async def run(
     call = Call("call", CODE, json.dumps({"code": code}), "key")
     events = engine.run([call], CALLER, frozenset(BUILTIN_TOOLS), more=[nesting])
     async with aclosing(events):
-        (outcome,) = [event async for event in events if isinstance(event, Outcome)]
+        (outcome,) = [event async for event in events if isinstance(event, CallOutcome)]
     return outcome.ok, json.loads(outcome.content)["message"]
 
 
@@ -190,10 +190,10 @@ async def test_code_that_asks_leaves_the_place_that_its_tools_need(sandbox: Jail
     """There is one place here, and what the code calls needs it."""
 
     class Running(Asked):
-        async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
+        async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
             found = await sandbox.run(Run("def f():\n    return 7\n", "f"))
             assert found.status is RunStatus.OK
-            return Answer(found.value_json)
+            return NestedReturn(found.value_json)
 
     async with asyncio.timeout(60):
         ok, told = await run(sandbox, "call_tool('f')", Running())

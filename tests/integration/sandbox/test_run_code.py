@@ -18,7 +18,7 @@ from strata.shared.ids import new_id
 from strata.tool_execution.builtin.code import OUTPUT_CHARS, VALUE_CHARS, CodeTools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, Sandbox
-from strata.tool_execution.domain.tools import Call, Caller, Outcome
+from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 
@@ -45,7 +45,7 @@ async def run(
     engine = Engine(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
     call = Call("call", "run_code", json.dumps({"code": code, **more}), "key")
     async with aclosing(engine.run([call], CALLER, frozenset(BUILTIN_TOOLS))) as events:
-        (outcome,) = [event async for event in events if isinstance(event, Outcome)]
+        (outcome,) = [event async for event in events if isinstance(event, CallOutcome)]
     packed = json.loads(outcome.content)
     assert (packed["status"] == "OK") == outcome.ok
     return outcome.ok, packed["message"]

@@ -32,8 +32,8 @@ from strata.shared.errors import UnavailableError
 from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
 from strata.tool_execution.runner.client import RemoteSandbox
 from strata.tool_execution.runner.convert import run_to_proto
+from strata.tool_execution.runner.factory import sandbox_starter
 from strata.tool_execution.runner.main import is_serving
-from strata.tool_execution.runner.wiring import sandbox_starter
 from strata.tool_execution.sandbox.jail import JailSandbox
 from strata.tool_execution.settings import ToolExecutionSettings
 

@@ -198,7 +198,7 @@ def forger(answer: str) -> str:
         ({"human": "x" * 50_000}, "holds at most"),
         ({"human": 7}, "must be given text"),
         ({"human": "a\0b"}, "must be given text"),
-        ({"elsewhere": "x"}, "is none of the agent's"),
+        ({"elsewhere": "x"}, "does not belong to the agent"),
         (["human"], "no object"),
     ],
 )

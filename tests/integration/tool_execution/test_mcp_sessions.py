@@ -23,7 +23,13 @@ from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.mcp import Connectable, McpServer, Reported, Synced, Transport
+from strata.tool_execution.domain.mcp import (
+    Connectable,
+    McpServer,
+    ReportedTool,
+    SyncResult,
+    Transport,
+)
 from strata.tool_execution.domain.tools import (
     Effect,
     McpOrigin,
@@ -65,7 +71,7 @@ class Kept:
     """The servers of a project as sessions see them, without a database."""
 
     servers: dict[str, McpServer] = field(default_factory=dict)
-    reported: dict[str, Sequence[Reported]] = field(default_factory=dict)
+    reported: dict[str, Sequence[ReportedTool]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
     async def get(self, server_id: str) -> McpServer:
@@ -74,9 +80,9 @@ class Kept:
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
         return {server_id: Connectable(self.servers[server_id]) for server_id in server_ids}
 
-    async def sync(self, server_id: str, reported: Sequence[Reported]) -> Synced:
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
         self.reported[server_id] = reported
-        return Synced(self.servers[server_id], [])
+        return SyncResult(self.servers[server_id], [])
 
     async def failed(self, server_id: str, error: str) -> None:
         self.errors.append(error)

@@ -1,4 +1,4 @@
-"""The tools that edit memory blocks."""
+"""Definitions of the tools that edit memory blocks."""
 
 from __future__ import annotations
 

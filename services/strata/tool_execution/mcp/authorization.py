@@ -37,7 +37,7 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.tool_execution.domain.mcp import OAuthClient
-from strata.tool_execution.domain.mcp_sign_in import Begun, Client, Tokens
+from strata.tool_execution.domain.mcp_sign_in import PendingSignIn, RegisteredClient, Tokens
 from strata.tool_execution.mcp.oauth import reason_of
 from strata.tool_execution.mcp.streams import status_text
 
@@ -183,7 +183,7 @@ async def _metadata(http: httpx2.AsyncClient, issuer: str, server_url: str) -> O
     raise AuthorizationError("No authorization server is found for the MCP server.")
 
 
-async def register(http: httpx2.AsyncClient, found: Found, redirect_uri: str) -> Client:
+async def register(http: httpx2.AsyncClient, found: Found, redirect_uri: str) -> RegisteredClient:
     """Registers us with an authorization server (RFC 7591).
 
     Raises:
@@ -217,7 +217,7 @@ async def register(http: httpx2.AsyncClient, found: Found, redirect_uri: str) ->
     )
     if method not in _METHODS or (method != "none" and not given.client_secret):
         raise AuthorizationError("The authorization server wants proofs that we cannot give.")
-    return Client(given.client_id, given.client_secret or "", method)
+    return RegisteredClient(given.client_id, given.client_secret or "", method)
 
 
 def proof() -> tuple[str, str]:
@@ -226,7 +226,7 @@ def proof() -> tuple[str, str]:
     return made.code_verifier, made.code_challenge
 
 
-def authorization_url(found: Found, begun: Begun, state: str, challenge: str) -> str:
+def authorization_url(found: Found, begun: PendingSignIn, state: str, challenge: str) -> str:
     """Returns where the person has to go."""
     endpoint = str(found.metadata.authorization_endpoint)
     asked = {
@@ -246,7 +246,7 @@ def authorization_url(found: Found, begun: Begun, state: str, challenge: str) ->
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
 
 
-async def exchange(http: httpx2.AsyncClient, begun: Begun, code: str, now: float) -> Tokens:
+async def exchange(http: httpx2.AsyncClient, begun: PendingSignIn, code: str, now: float) -> Tokens:
     """Gets tokens for a code.
 
     Raises:
@@ -293,7 +293,7 @@ async def renew(http: httpx2.AsyncClient, tokens: Tokens, now: float) -> Mapping
 
 
 async def _asked(
-    http: httpx2.AsyncClient, endpoint: str, client: Client, form: dict[str, str]
+    http: httpx2.AsyncClient, endpoint: str, client: RegisteredClient, form: dict[str, str]
 ) -> dict[str, Any]:
     headers = {"Accept": "application/json"}
     form = {**form, "client_id": client.id}

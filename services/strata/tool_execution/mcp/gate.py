@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata.shared.json_schemas import MAX_CHARS, GivenSchemaError, read_schema, unstorable
-from strata.tool_execution.domain.mcp import Reported
+from strata.tool_execution.domain.mcp import ReportedTool
 from strata.tool_execution.domain.registry import MAX_NAME
 from strata.tool_execution.schema.derive import MAX_DESCRIPTION_CHARS
 
@@ -34,25 +34,27 @@ _LEFT_OUT = frozenset(
 _DEEPEST = 64
 
 
-def judge(server: str, listed: Sequence[Any]) -> list[Reported]:
+def judge(server: str, listed: Sequence[Any]) -> list[ReportedTool]:
     """Returns what a server reports, each tool with what is wrong with it.
 
     Args:
         server: Name of the server.
         listed: Tools as they came, of any form. What has no name is left out.
     """
-    found: dict[str, Reported] = {}
+    found: dict[str, ReportedTool] = {}
     taken: set[str] = set()
     for item in listed:
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str) or not _nameable(name):
             continue
         if name in found:
-            found[name] = Reported(name, found[name].tool_name, problem="it is listed twice")
+            found[name] = ReportedTool(name, found[name].tool_name, problem="it is listed twice")
             continue
         tool_name = registry_name(server, name)
         if tool_name in taken:
-            found[name] = Reported(name, tool_name, problem="its name is like that of another tool")
+            found[name] = ReportedTool(
+                name, tool_name, problem="its name is like that of another tool"
+            )
             continue
         taken.add(tool_name)
         found[name] = _judged(name, tool_name, item)
@@ -73,23 +75,25 @@ def _nameable(name: str) -> bool:
     return 0 < len(name) <= MAX_REMOTE_NAME and name.isprintable() and not unstorable(name)
 
 
-def _judged(name: str, tool_name: str, item: Mapping[str, Any]) -> Reported:
+def _judged(name: str, tool_name: str, item: Mapping[str, Any]) -> ReportedTool:
     description = item.get("description") or item.get("title") or name
     if not isinstance(description, str) or unstorable(description):
-        return Reported(name, tool_name, problem="its description is no text that can be stored")
+        return ReportedTool(
+            name, tool_name, problem="its description is no text that can be stored"
+        )
     description = description.strip() or name
     if len(description) > MAX_DESCRIPTION_CHARS:
         problem = f"its description exceeds {MAX_DESCRIPTION_CHARS} characters"
-        return Reported(name, tool_name, description[:MAX_DESCRIPTION_CHARS], problem=problem)
+        return ReportedTool(name, tool_name, description[:MAX_DESCRIPTION_CHARS], problem=problem)
     if _is_task_only(item.get("execution")):
         problem = "it runs as a task only, which is not supported"
-        return Reported(name, tool_name, description, problem=problem)
+        return ReportedTool(name, tool_name, description, problem=problem)
     if "inputSchema" not in item:
-        return Reported(name, tool_name, description, problem="it has no inputSchema")
+        return ReportedTool(name, tool_name, description, problem="it has no inputSchema")
     try:
-        return Reported(name, tool_name, description, usable_schema(item["inputSchema"]))
+        return ReportedTool(name, tool_name, description, usable_schema(item["inputSchema"]))
     except GivenSchemaError as error:
-        return Reported(name, tool_name, description, problem=f"its inputSchema {error}"[:500])
+        return ReportedTool(name, tool_name, description, problem=f"its inputSchema {error}"[:500])
 
 
 def _is_task_only(execution: Any) -> bool:

@@ -28,7 +28,7 @@ from strata.tool_execution.domain.mcp import (
     GONE_REASON,
     Connectable,
     McpStore,
-    Synced,
+    SyncResult,
 )
 from strata.tool_execution.domain.sandbox import RunStatus
 from strata.tool_execution.domain.tools import McpOrigin, Output, Tool, ToolError
@@ -196,7 +196,7 @@ class McpManager:
         left = max(0.0, deadline - asyncio.get_running_loop().time())
         return await connection.call(origin.name, arguments, left)
 
-    async def refresh(self, server_id: str) -> Synced:
+    async def refresh(self, server_id: str) -> SyncResult:
         """Reads the tools of a server again, whatever became of the last attempt.
 
         Raises:
@@ -206,7 +206,7 @@ class McpManager:
         server = await self._store.get(server_id)
         if not server.enabled:
             await self.forget(server_id)
-            return Synced(server, [])
+            return SyncResult(server, [])
         found = (await self._store.connectable([server_id])).get(server_id)
         if found is None:
             found = Connectable(server)
@@ -347,7 +347,7 @@ class McpManager:
             assert connection is not None
             return connection
 
-    async def _open(self, found: Connectable, entry: _Entry, name: str) -> Synced:
+    async def _open(self, found: Connectable, entry: _Entry, name: str) -> SyncResult:
         """Opens a session and reads the tools; the caller holds the lock."""
         server = found.server
         key = (current_project(), server.id)
@@ -381,7 +381,7 @@ class McpManager:
 
     async def _synced(
         self, found: Connectable, connection: Connection, listed: list[Any]
-    ) -> Synced:
+    ) -> SyncResult:
         # A server may repeat what it was sent also in descriptions, which are stored and shown.
         reported = judge(found.server.name, self._redactor(found).value(listed))
         synced = await self._store.sync(found.server.id, reported)

@@ -22,7 +22,7 @@ from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disable
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
 from strata.tool_execution.mcp.program_user import ProgramUser, ProgramUsers
-from strata.tool_execution.mcp.signing_in import SignedInAuth, SignIns
+from strata.tool_execution.mcp.sign_in import SignedInAuth, SignIns
 from strata.tool_execution.mcp.streams import Opener, Streams, status_text
 
 if TYPE_CHECKING:

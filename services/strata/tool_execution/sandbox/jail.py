@@ -15,7 +15,7 @@ from strata.shared.context import current
 from strata.shared.errors import UnavailableError
 from strata.shared.fair_slots import FairSlots
 from strata.tool_execution.domain.sandbox import (
-    FITTING,
+    CONVERSION_MODULE,
     Isolation,
     Proxies,
     Run,
@@ -36,7 +36,7 @@ from strata.tool_execution.sandbox.shape import Shape
 
 # Nobody's: between the ranges that distributions give to people and to services.
 JAIL_UID = 64_177
-_FITTING = Path(__file__).parents[1] / "custom" / "fitting.py"
+_CONVERSION = Path(__file__).parents[1] / "custom" / "argument_conversion.py"
 _REFILL_S = 0.002
 # What of a caller's time is kept for the answer.
 _ANSWER_S = 0.5
@@ -90,7 +90,7 @@ class JailConfig:
     interpreter: str | None = None
     proxies: Proxies | None = None
     ca_file: Path | None = None
-    support: Mapping[str, Path] = field(default_factory=lambda: {FITTING: _FITTING})
+    support: Mapping[str, Path] = field(default_factory=lambda: {CONVERSION_MODULE: _CONVERSION})
 
 
 class JailSandbox:

@@ -13,7 +13,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.tool_execution import convert
 from strata.tool_execution.builtin.code import CodeTools
-from strata.tool_execution.builtin.code_with_tools import Asking
+from strata.tool_execution.builtin.code_with_tools import NestedCaller
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, tool_missing
@@ -50,7 +50,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         mcp: McpRunner,
         memory: AgentMemory,
         prepare: Callable[[], None],
-        nesting: Callable[[Asking, Mapping[str, Sequence[str]]], Executor],
+        nesting: Callable[[NestedCaller, Mapping[str, Sequence[str]]], Executor],
     ) -> None:
         self._tools = dict(tools)
         self._engine = engine
@@ -115,7 +115,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
                 events.put_nowait(None)
 
         relay = Relay(send)
-        nesting = self._nesting(relay, convert.to_callable(first.request.tools))
+        nesting = self._nesting(relay, convert.nested_tools_to_domain(first.request.tools))
 
         async def work() -> None:
             async with aclosing(self._execute(first.request.request, [nesting])) as responses:

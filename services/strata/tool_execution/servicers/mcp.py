@@ -16,7 +16,7 @@ from strata.tool_execution.domain.mcp import McpServer, McpStore
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.gate import MAX_REMOTE_NAME
 from strata.tool_execution.mcp.manager import McpManager
-from strata.tool_execution.mcp.signing_in import SignIns
+from strata.tool_execution.mcp.sign_in import SignIns
 from strata.tool_execution.mcp.transports import Way
 
 Context = Any
@@ -152,7 +152,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
     ) -> pb.CompleteMcpSignInResponse:
         """Gets tokens for what the browser came back with."""
         server_id = _id(request.mcp_server_id)
-        convert_mcp.check_answer(request)
+        convert_mcp.check_authorization_response(request)
         await self._sign_ins.complete(server_id, request.state, request.code, request.issuer)
         await self._read(server_id)
         return pb.CompleteMcpSignInResponse(server=await self._whole(server_id))

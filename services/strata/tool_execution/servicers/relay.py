@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
-from strata.tool_execution.builtin.code_with_tools import Answer
+from strata.tool_execution.builtin.code_with_tools import NestedReturn
 
 
 class Relay:
@@ -21,15 +21,15 @@ class Relay:
     def __init__(self, send: Callable[[pb.NestedCall], None]) -> None:
         self._send = send
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[NestedReturn]] = {}
         self._ended = False
 
-    async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
-        """See `Asking.ask`."""
+    async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
+        """See `NestedCaller.ask`."""
         if self._ended:
             raise _nobody()
         number = next(self._numbers)
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[NestedReturn] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         try:
             self._send(
@@ -66,7 +66,9 @@ class Relay:
             return
         failed = answer.WhichOneof("outcome") == "error"
         waiting.set_result(
-            Answer(error=answer.error) if failed else Answer(value_json=answer.value_json)
+            NestedReturn(error=answer.error)
+            if failed
+            else NestedReturn(value_json=answer.value_json)
         )
 
 

@@ -20,7 +20,7 @@ from strata.tool_execution import convert, convert_registry
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import (
     McpRunner,
-    Ran,
+    SandboxOutput,
     SandboxRunner,
     takes_agent_state,
 )
@@ -187,7 +187,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             if takes_agent_state(tool):
                 state = await self._memory.read(_agent_of(request))
             if of_server:
-                ran = Ran(await self._mcp.run(tool, arguments))
+                ran = SandboxOutput(await self._mcp.run(tool, arguments))
             else:
                 ran = await self._runner.run(tool, arguments, sealed, state)
             output, blocks = ran.output, ran.blocks
@@ -257,7 +257,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         return tool, runnable.sealed
 
     def _check_sandbox(self) -> None:
-        if not self._runner.is_there:
+        if not self._runner.available:
             raise not_built("sandbox", "This server has no sandbox, so it runs no custom tools.")
 
 

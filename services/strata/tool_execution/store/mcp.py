@@ -32,16 +32,16 @@ from strata.tool_execution.domain.mcp import (
     McpServer,
     McpTool,
     OAuthClient,
-    Reported,
+    ReportedTool,
     SignIn,
-    Synced,
+    SyncResult,
     ToolState,
     Transport,
     reconcile,
     server_missing,
     unusable,
 )
-from strata.tool_execution.domain.registry import Request, name_taken
+from strata.tool_execution.domain.registry import IdempotentRequest, name_taken
 from strata.tool_execution.domain.tools import Effect, McpOrigin, OwnDefinition, Tool, ToolType
 from strata.tool_execution.store import mcp_statements as sql
 from strata.tool_execution.store.rows import to_tool, to_values
@@ -53,7 +53,7 @@ class PostgresMcpStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, server: McpServer, request: Request) -> McpServer:
+    async def add(self, server: McpServer, request: IdempotentRequest) -> McpServer:
         """Stores a new server; a repeated request gets the server of the first one."""
         project = current_project()
         try:
@@ -129,7 +129,7 @@ class PostgresMcpStore:
             for row in rows
         }
 
-    async def sync(self, server_id: str, reported: Sequence[Reported]) -> Synced:
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
         """Stores what a server says of its tools, and that contact worked."""
         project = current_project()
         bound = {"project": project, "id": server_id}
@@ -160,7 +160,7 @@ class PostgresMcpStore:
             error = TOO_MANY_TOOLS if left_out else ""
             row = (await connection.execute(sql.CONTACT, {**bound, "error": error})).one()
             changed = [tool.name for tool in after if tool.state is ToolState.CHANGED]
-            return Synced(_to_server(row), sorted(changed))
+            return SyncResult(_to_server(row), sorted(changed))
 
     async def failed(self, server_id: str, error: str) -> None:
         """Stores that contact did not work."""
@@ -228,7 +228,7 @@ class PostgresMcpStore:
             return approved
 
 
-async def _noted(connection: AsyncConnection, project: str, request: Request) -> str:
+async def _noted(connection: AsyncConnection, project: str, request: IdempotentRequest) -> str:
     """Notes a request; of one that was noted before, returns the id of its server."""
     bound = {"project": project, "request": request.id}
     note = await connection.execute(sql.NOTE, {**bound, "digest": request.digest})
@@ -253,8 +253,8 @@ async def _server(connection: AsyncConnection, server_id: str) -> McpServer:
 
 
 async def _without_taken(
-    connection: AsyncConnection, server_id: str, reported: Sequence[Reported]
-) -> list[Reported]:
+    connection: AsyncConnection, server_id: str, reported: Sequence[ReportedTool]
+) -> list[ReportedTool]:
     """Tools whose names something else of the project has cannot be used."""
     names = [each.tool_name for each in reported]
     bound = {"project": current_project(), "server": server_id, "names": names}

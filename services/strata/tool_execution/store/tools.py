@@ -16,7 +16,7 @@ from strata.shared.errors import AlreadyExistsError, Reason
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.mcp import TOO_MANY_TOOLS
 from strata.tool_execution.domain.registry import (
-    Request,
+    IdempotentRequest,
     Runnable,
     ServerTools,
     StoredVector,
@@ -142,7 +142,7 @@ class PostgresToolStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def upsert(self, tool: Tool, request: Request) -> Tool:
+    async def upsert(self, tool: Tool, request: IdempotentRequest) -> Tool:
         """Stores a tool under its name; with the same content nothing is changed."""
         project = current_project()
         async with self._database.transaction() as connection:
@@ -256,7 +256,9 @@ def _of_server(row: Any) -> ServerTools:
     return ServerTools(row.id, tuple(row.tools), problem=row.error)
 
 
-async def _noted(connection: AsyncConnection, project: str, request: Request) -> Tool | None:
+async def _noted(
+    connection: AsyncConnection, project: str, request: IdempotentRequest
+) -> Tool | None:
     """Notes a request; of one that was noted before, returns the answer."""
     bound = {"project": project, "request": request.id}
     note = await connection.execute(_NOTE, {**bound, "digest": request.digest})

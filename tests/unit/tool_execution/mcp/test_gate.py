@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from image_samples import encoded, padded, png
 from strata.shared.images import MAX_IMAGE_BYTES
 from strata.shared.json_schemas import GivenSchemaError
-from strata.tool_execution.domain.mcp import McpTool, Reported, ToolState, reconcile
+from strata.tool_execution.domain.mcp import McpTool, ReportedTool, ToolState, reconcile
 from strata.tool_execution.domain.tools import ToolError
 from strata.tool_execution.mcp.gate import judge, registry_name, usable_schema
 from strata.tool_execution.mcp.results import read_result
@@ -137,7 +137,7 @@ def test_tools_of_one_name_are_both_left_out() -> None:
 
 REPORTS = st.lists(
     st.builds(
-        Reported,
+        ReportedTool,
         name=st.sampled_from("abc"),
         tool_name=st.just("t"),
         description=st.sampled_from(["one", "two", "three"]),
@@ -149,7 +149,7 @@ REPORTS = st.lists(
 
 
 @given(st.lists(REPORTS, max_size=8))
-def test_only_what_was_first_seen_is_ever_usable(listings: list[list[Reported]]) -> None:
+def test_only_what_was_first_seen_is_ever_usable(listings: list[list[ReportedTool]]) -> None:
     known: dict[str, McpTool] = {}
     first: dict[str, str] = {}
     for listing in listings:

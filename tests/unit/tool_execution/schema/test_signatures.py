@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from strata.tool_execution.custom import fitting
+from strata.tool_execution.custom import argument_conversion
 from strata.tool_execution.schema import derive_tool
 
 PREAMBLE = """
@@ -163,7 +163,7 @@ def test_a_schema_takes_exactly_what_python_binds(
     assert taken == bound, (derived.parameters, arguments)
     json.dumps(derived.parameters, allow_nan=False)
     if taken:
-        reached = fitting._strata_call(function, arguments)
+        reached = argument_conversion._strata_call(function, arguments)
         assert all(is_made(reached[name], hints[name]) for name in arguments), reached
 
 

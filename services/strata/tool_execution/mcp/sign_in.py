@@ -27,9 +27,9 @@ from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpServer, McpStore, OAuthClient, SignIn
 from strata.tool_execution.domain.mcp_sign_in import (
     LIFETIME,
-    Begun,
-    Client,
-    Kept,
+    PendingSignIn,
+    RegisteredClient,
+    SealedTokens,
     SignInStore,
     Tokens,
     sign_in_failed,
@@ -125,7 +125,7 @@ class SignIns:
             else:
                 client = await flow.register(http, found, redirect_uri)
         verifier, challenge = flow.proof()
-        begun = Begun(
+        begun = PendingSignIn(
             server_url=server.url,
             issuer=found.issuer,
             token_endpoint=str(found.metadata.token_endpoint),
@@ -201,7 +201,7 @@ class SignIns:
         flow: Any = await asyncio.to_thread(importlib.import_module, _FLOW)
         async with self._store.renewing(server.id) as renewal:
             # Another one may have done it meanwhile.
-            tokens = self._opened(server, renewal.kept if renewal is not None else None)
+            tokens = self._opened(server, renewal.current if renewal is not None else None)
             if renewal is None or (not self._ended(tokens) and tokens.access != refused):
                 return tokens
             try:
@@ -211,13 +211,13 @@ class SignIns:
             except flow.AuthorizationError as error:
                 if not error.revoked:
                     raise NoTokenError(str(error)) from None
-                await renewal.give_up(REVOKED)
+                await renewal.require_sign_in(REVOKED)
             else:
                 await renewal.put(self._sealed(server.id, newer))
                 return newer
         raise NoTokenError(f"{REVOKED}: {AGAIN}")
 
-    def _opened(self, server: McpServer, kept: Kept | None) -> Tokens:
+    def _opened(self, server: McpServer, kept: SealedTokens | None) -> Tokens:
         if kept is None:
             raise NoTokenError(NOBODY)
         if kept.problem:
@@ -245,15 +245,15 @@ class SignIns:
             )
         return server, server.oauth
 
-    async def _own_client(self, server: McpServer, wanted: OAuthClient) -> Client:
+    async def _own_client(self, server: McpServer, wanted: OAuthClient) -> RegisteredClient:
         if not wanted.client_secret:
-            return Client(wanted.client_id)
+            return RegisteredClient(wanted.client_id)
         found = (await self._servers.connectable([server.id])).get(server.id)
         sealed = found.sealed.get(wanted.client_secret) if found is not None else None
         if sealed is None:
             raise sign_in_failed(server.id, f"The secret {wanted.client_secret} is not stored.")
         secret = self._box.open(wanted.client_secret, sealed)
-        return Client(wanted.client_id, secret, "client_secret_basic")
+        return RegisteredClient(wanted.client_id, secret, "client_secret_basic")
 
     @asynccontextmanager
     async def _asking(self, server_id: str, flow: Any) -> AsyncIterator[httpx2.AsyncClient]:
@@ -337,14 +337,14 @@ class SignedInAuth(httpx2.Auth):
         return found.access
 
 
-def _begun(text: str) -> Begun:
+def _begun(text: str) -> PendingSignIn:
     known = json.loads(text)
-    return Begun(**{**known, "client": Client(**known["client"])})
+    return PendingSignIn(**{**known, "client": RegisteredClient(**known["client"])})
 
 
 def _tokens(text: str) -> Tokens:
     known = json.loads(text)
-    return Tokens(**{**known, "client": Client(**known["client"])})
+    return Tokens(**{**known, "client": RegisteredClient(**known["client"])})
 
 
 def _hash(state: str) -> str:

@@ -15,7 +15,7 @@ from strata.tool_execution.domain.mcp import McpStore
 from strata.tool_execution.domain.mcp_sign_in import SignInStore
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
 from strata.tool_execution.mcp.program_user import open_program_users
-from strata.tool_execution.mcp.signing_in import SignIns
+from strata.tool_execution.mcp.sign_in import SignIns
 from strata.tool_execution.mcp.transports import Way
 from strata.tool_execution.settings import ToolExecutionSettings
 

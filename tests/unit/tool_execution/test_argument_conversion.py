@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from strata.tool_execution.custom.fitting import _strata_call, _strata_fit
+from strata.tool_execution.custom.argument_conversion import _strata_call, _strata_convert
 
 
 class Unit(enum.Enum):
@@ -64,7 +64,7 @@ class Plain:
     ],
 )
 def test_a_value_becomes_what_its_annotation_says(value: Any, kind: Any, made: Any) -> None:
-    found = _strata_fit(value, kind)
+    found = _strata_convert(value, kind)
     assert found == made
     assert type(found) is type(made)
 
@@ -85,4 +85,4 @@ def test_annotations_that_cannot_be_evaluated_leave_values_as_they_are() -> None
 
 def test_a_value_that_does_not_fit_fails_as_the_class_does() -> None:
     with pytest.raises(ValueError, match="q"):
-        _strata_fit("q", Unit)
+        _strata_convert("q", Unit)
