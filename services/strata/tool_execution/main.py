@@ -129,7 +129,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     )
     servers = PostgresMcpStore(database)
     signed = PostgresSignInStore(database)
-    mcp, way, sign_ins = await open_mcp(settings, servers, signed, box, stack)
+    mcp, transports, sign_ins = await open_mcp(settings, servers, signed, box, stack)
     memory = AgentMemory(block_grpc.BlockServiceStub(core_memory))
     tools = ToolServicer(
         BUILTIN_TOOLS,
@@ -167,10 +167,10 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             GrpcService(
                 mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,
                 mcp_grpc.add_McpServiceServicer_to_server,
-                McpServicer(servers, mcp, way, sign_ins),
+                McpServicer(servers, mcp, transports, sign_ins),
             ),
         ],
-        background=[mcp.keep_tidy, *_background(settings, stack)],
+        background=[mcp.close_idle_sessions_regularly, *_background(settings, stack)],
     )
 
 

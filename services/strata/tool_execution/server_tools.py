@@ -13,7 +13,7 @@ from strata.tool_execution.domain.registry import ServerTools, ToolStore, tool_m
 class ServerContact(Protocol):
     """Keeps sessions with MCP servers."""
 
-    def look_after(self, server_ids: Collection[str], away: Collection[str]) -> None:
+    def keep_connected(self, server_ids: Collection[str], away: Collection[str]) -> None:
         """Opens sessions with servers in the background and reads their tools.
 
         Args:
@@ -58,7 +58,7 @@ class ServerToolNames:
         missing = [name for name, server in wanted.items() if server not in servers]
         if missing and not skip_missing:
             raise tool_missing(missing[0])
-        self._contact.look_after(
+        self._contact.keep_connected(
             [server.server_id for server in servers.values() if server.enabled],
             [server.server_id for server in servers.values() if server.away],
         )

@@ -102,7 +102,7 @@ async def test_a_server_of_node_over_stdio(mcp: Mcp, monkeypatch: pytest.MonkeyP
     assert "every__echo" in names(server.tools), server.error
     # Of all that it has, one cannot be called as others are.
     assert dict(server.quarantined_tools) == {
-        "simulate-research-query": "it runs as a task only, which is not supported"
+        "simulate-research-query": "it runs only as a task, which is not supported"
     }
     await several(mcp)
     given = json.loads(await mcp.run("every__get-env"))

@@ -47,7 +47,7 @@ from strata.tool_execution.mcp.program_user import (
     ProgramUsers,
     open_program_users,
 )
-from strata.tool_execution.mcp.transports import Way
+from strata.tool_execution.mcp.transports import McpTransports
 
 ANYTHING = {"type": "object", "properties": {}, "required": [], "additionalProperties": True}
 
@@ -56,10 +56,10 @@ async def nobody(host: str, port: int) -> Sequence[str]:
     raise OSError(host)
 
 
-def way(**fields: Any) -> Way:
+def way(**fields: Any) -> McpTransports:
     guard = Guard(nobody, private_networks=["127.0.0.0/8"], ports=range(1, 65_536))
     known = {"programs": True, "admission": guard, "message_bytes": 100_000, "connect_s": 5.0}
-    return Way(**{**known, "ssl_context": httpx2.create_ssl_context(), **fields})
+    return McpTransports(**{**known, "ssl_context": httpx2.create_ssl_context(), **fields})
 
 
 def program_users(stack: AsyncExitStack) -> ProgramUsers | None:
@@ -300,7 +300,7 @@ async def test_servers_that_are_not_needed_make_service(sessions: Sessions) -> N
     assert sessions.manager.connections == 2
     await until(lambda: not any(map(alive, pids[0])))
     assert all(map(alive, pids[1] + pids[2]))
-    await sessions.manager.tidy()
+    await sessions.manager.close_idle_sessions()
     assert sessions.manager.connections == 0
     await until(lambda: not any(map(alive, pids[1] + pids[2])))
 
@@ -335,13 +335,13 @@ async def test_server_that_was_away_ends_no_session_of_another(sessions: Session
     mine = sessions.program("mine", tool("echo"))
     back = sessions.program("back", tool("echo"))
     await sessions.run(mine, "echo")
-    sessions.manager.look_after([mine, back], [back])
+    sessions.manager.keep_connected([mine, back], [back])
     await asyncio.gather(*sessions.manager._contacts.values())
     assert all(map(alive, pids))
     assert back not in sessions.kept.reported
     # With a place that is free it is asked again.
-    await sessions.manager.tidy()
-    sessions.manager.look_after([back], [back])
+    await sessions.manager.close_idle_sessions()
+    sessions.manager.keep_connected([back], [back])
     await asyncio.gather(*sessions.manager._contacts.values())
     assert back in sessions.kept.reported
 

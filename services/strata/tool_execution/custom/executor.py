@@ -264,7 +264,7 @@ class McpRunner(Protocol):
         """
         ...
 
-    def look_after(self, server_ids: Collection[str], away: Collection[str]) -> None:
+    def keep_connected(self, server_ids: Collection[str], away: Collection[str]) -> None:
         """Opens sessions with servers in the background and reads their tools."""
         ...
 

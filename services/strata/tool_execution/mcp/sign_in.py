@@ -1,8 +1,8 @@
-"""Signing in to MCP servers: a person's two steps, and the tokens that calls use afterwards.
+"""Sign-in of a person to an MCP server in two steps, and the tokens that calls use afterwards.
 
-A call never waits for a person: without a token that counts it fails at once, and says so. All
-replicas share the tokens of a server; whoever renews them holds their row, so that no token
-that was replaced is used again, which some authorization servers take for theft.
+A call never waits for a person: without a valid token it fails immediately. All replicas share the
+tokens of a server. A refresh locks their row, so that no refresh token is used twice, which some
+authorization servers treat as theft.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from strata.tool_execution.domain.mcp_sign_in import (
 from strata.tool_execution.mcp.http import GuardedTransport, guarded_client
 
 _FLOW = "strata.tool_execution.mcp.authorization"
-# Of a whole step, with all that is asked meanwhile.
+# Time limit of one step with all its requests.
 _STEP_S = 30.0
-# Renewed so many seconds before it ends: a request takes its time.
+# Tokens are refreshed this long before they expire, since a request takes some time.
 _EARLY_S = 30.0
-NOBODY = "nobody has signed in to it: somebody has to, with `strata mcp login`"
-AGAIN = "somebody has to sign in to it again, with `strata mcp login`"
-REVOKED = "the authorization server no longer takes what it gave"
-ENDED = "the token has ended, and the authorization server gave nothing to renew it with"
+NOT_SIGNED_IN = "nobody has signed in to it: sign in with `strata mcp login`"
+SIGN_IN_AGAIN = "sign in to it again with `strata mcp login`"
+REVOKED = "the authorization server has revoked the sign-in"
+EXPIRED = "the token has expired, and the authorization server issued no refresh token"
 
 
-class Transports(Protocol):
-    """Makes the way out for the requests of one flow."""
+class TransportFactory(Protocol):
+    """Creates the HTTP transport for the requests of one step."""
 
     def __call__(self) -> GuardedTransport:
         """Returns a guarded transport."""
@@ -56,19 +56,19 @@ class Transports(Protocol):
 
 
 class NoTokenError(Exception):
-    """There is no token; the words say why, and what has to be done."""
+    """There is no valid token; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Where a person has to go.
+class SignInStep:
+    """The first step of a sign-in: the URL for the person's browser.
 
     Attributes:
-        url: To be opened in a browser.
-        issuer: Who asks there.
-        scope: What for.
-        state: Comes back with the browser.
-        expire_time: Until when it counts.
+        url: URL to open in a browser.
+        issuer: The authorization server.
+        scope: The requested scopes.
+        state: The OAuth ``state``, which the browser brings back.
+        expire_time: Until when the sign-in can be completed.
     """
 
     url: str
@@ -82,12 +82,12 @@ class SignIns:
     """Sign-ins of the calling project.
 
     Args:
-        servers: Its servers.
+        servers: Its MCP servers.
         store: Its sign-ins.
-        box: Seals and opens.
-        transports: The way out.
-        clock: Tells when tokens end.
-        connect_s: Seconds to connect, and to wait for an answer.
+        box: Encrypts and decrypts.
+        transports: Creates HTTP transports.
+        clock: Gives the time for expiry.
+        connect_s: Seconds to connect, and to wait for a response.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SignIns:
         servers: McpStore,
         store: SignInStore,
         box: SecretBox,
-        transports: Transports,
+        transports: TransportFactory,
         clock: Clock,
         connect_s: float,
     ) -> None:
@@ -106,108 +106,113 @@ class SignIns:
         self._clock = clock
         self._connect_s = connect_s
 
-    async def begin(self, server_id: str, redirect_uri: str) -> Step:
-        """Finds the authorization server, and says where a person has to go.
+    async def begin(self, server_id: str, redirect_uri: str) -> SignInStep:
+        """Discovers the authorization server and starts a sign-in.
 
         Raises:
-            NotFoundError: MCP_SERVER_NOT_FOUND.
-            FailedPreconditionError: MCP_SIGN_IN_FAILED, or there is no master key.
-            ResourceExhaustedError: Too many were begun.
+            NotFoundError: The server does not exist (``MCP_SERVER_NOT_FOUND``).
+            FailedPreconditionError: The step failed (``MCP_SIGN_IN_FAILED``), or there is no master
+                key.
+            ResourceExhaustedError: The server has too many pending sign-ins.
         """
         server, wanted = await self._server(server_id)
-        # Before anything is asked of anybody: without a master key there is no use in it.
-        self._box.seal(_begun_name(server_id), "")
+        # Fails before any request is sent if there is no master key.
+        self._box.seal(_pending_name(server_id), "")
         flow: Any = await asyncio.to_thread(importlib.import_module, _FLOW)
-        async with self._asking(server_id, flow) as http:
-            found = await flow.find(http, server.url, wanted)
+        async with self._client_for_step(server_id, flow) as http:
+            authorization_server = await flow.discover(http, server.url, wanted)
             if wanted.client_id:
                 client = await self._own_client(server, wanted)
             else:
-                client = await flow.register(http, found, redirect_uri)
-        verifier, challenge = flow.proof()
-        begun = PendingSignIn(
+                client = await flow.register(http, authorization_server, redirect_uri)
+        verifier, challenge = flow.new_pkce_pair()
+        pending = PendingSignIn(
             server_url=server.url,
-            issuer=found.issuer,
-            token_endpoint=str(found.metadata.token_endpoint),
-            iss_required=bool(found.metadata.authorization_response_iss_parameter_supported),
+            issuer=authorization_server.issuer,
+            token_endpoint=str(authorization_server.metadata.token_endpoint),
+            iss_required=bool(
+                authorization_server.metadata.authorization_response_iss_parameter_supported
+            ),
             client=client,
             redirect_uri=redirect_uri,
             verifier=verifier,
-            resource=found.resource,
-            scope=found.scope,
+            resource=authorization_server.resource,
+            scope=authorization_server.scope,
         )
         state = secrets.token_urlsafe(32)
         ends = self._clock.now() + LIFETIME
-        sealed = self._box.seal(_begun_name(server_id), json.dumps(asdict(begun)))
+        sealed = self._box.seal(_pending_name(server_id), json.dumps(asdict(pending)))
         await self._store.begin(server_id, _hash(state), sealed, ends)
-        url = flow.authorization_url(found, begun, state, challenge)
-        return Step(url, found.issuer, found.scope, state, ends)
+        url = flow.authorization_url(authorization_server, pending, state, challenge)
+        return SignInStep(url, authorization_server.issuer, authorization_server.scope, state, ends)
 
     async def complete(self, server_id: str, state: str, code: str, issuer: str) -> None:
-        """Gets tokens for what the browser came back with.
+        """Completes a sign-in: exchanges the code that the browser brought back for tokens.
 
         Raises:
-            NotFoundError: MCP_SERVER_NOT_FOUND.
-            FailedPreconditionError: MCP_SIGN_IN_FAILED.
+            NotFoundError: The server does not exist (``MCP_SERVER_NOT_FOUND``).
+            FailedPreconditionError: The sign-in failed (``MCP_SIGN_IN_FAILED``).
         """
         server, _ = await self._server(server_id)
         sealed = await self._store.take(server_id, _hash(state))
         if sealed is None:
             raise sign_in_failed(
                 server_id,
-                "This sign-in is not known: it was completed before, is older than ten minutes, or"
-                " was begun elsewhere. Begin it again.",
+                "This sign-in does not exist: it was already completed, is older than ten minutes,"
+                " or was started on another server. Start it again.",
             )
-        begun = _begun(self._box.open(_begun_name(server_id), sealed))
-        if begun.server_url != server.url:
-            raise sign_in_failed(server_id, "The server's URL was changed. Begin it again.")
-        if issuer != begun.issuer and (issuer or begun.iss_required):
+        pending = _pending_sign_in(self._box.open(_pending_name(server_id), sealed))
+        if pending.server_url != server.url:
+            raise sign_in_failed(
+                server_id, "The server's URL has changed. Start the sign-in again."
+            )
+        if issuer != pending.issuer and (issuer or pending.iss_required):
             raise sign_in_failed(
                 server_id,
-                "The browser came back from another authorization server than the one that it was"
-                " sent to. Nothing was sent to it.",
+                "The browser came back from a different authorization server than the one it was"
+                " sent to. The code was not used.",
             )
         flow: Any = await asyncio.to_thread(importlib.import_module, _FLOW)
         now = self._clock.now()
-        async with self._asking(server_id, flow) as http:
-            tokens = await flow.exchange(http, begun, code, now.timestamp())
-        signed = SignIn(require_caller().principal, now, begun.issuer)
+        async with self._client_for_step(server_id, flow) as http:
+            tokens = await flow.exchange_code(http, pending, code, now.timestamp())
+        signed = SignIn(require_caller().principal, now, pending.issuer)
         await self._store.put(server_id, self._sealed(server_id, tokens), signed)
 
     async def forget(self, server_id: str) -> None:
-        """Forgets the tokens of a server.
+        """Deletes the tokens of a server.
 
         Raises:
-            NotFoundError: MCP_SERVER_NOT_FOUND.
+            NotFoundError: The server does not exist (``MCP_SERVER_NOT_FOUND``).
         """
         await self._servers.get(server_id)
         await self._store.forget(server_id)
 
     async def token(self, server: McpServer, refused: str = "") -> Tokens:
-        """Returns tokens for a request, renewed if need be.
+        """Returns tokens for a request; refreshes them if needed.
 
         Args:
             server: The server.
-            refused: The token that the server has just refused.
+            refused: A token that the server has just refused.
 
         Raises:
-            NoTokenError: Somebody has to sign in, or the authorization server cannot be asked.
+            NoTokenError: A person has to sign in, or the authorization server cannot be reached.
         """
         tokens = self._opened(server, await self._store.get(server.id))
-        if not self._ended(tokens) and tokens.access != refused:
+        if not self._expired(tokens) and tokens.access != refused:
             return tokens
         if not tokens.refresh:
-            raise NoTokenError(f"{ENDED}: {AGAIN}")
+            raise NoTokenError(f"{EXPIRED}: {SIGN_IN_AGAIN}")
         flow: Any = await asyncio.to_thread(importlib.import_module, _FLOW)
         async with self._store.renewing(server.id) as renewal:
-            # Another one may have done it meanwhile.
+            # Another replica may have refreshed them meanwhile.
             tokens = self._opened(server, renewal.current if renewal is not None else None)
-            if renewal is None or (not self._ended(tokens) and tokens.access != refused):
+            if renewal is None or (not self._expired(tokens) and tokens.access != refused):
                 return tokens
             try:
-                async with self._http() as http, flow.in_our_words():
+                async with self._http() as http, flow.translate_errors():
                     now = self._clock.now().timestamp()
-                    newer = replace(tokens, **await flow.renew(http, tokens, now))
+                    newer = replace(tokens, **await flow.refresh_tokens(http, tokens, now))
             except flow.AuthorizationError as error:
                 if not error.revoked:
                     raise NoTokenError(str(error)) from None
@@ -215,22 +220,22 @@ class SignIns:
             else:
                 await renewal.put(self._sealed(server.id, newer))
                 return newer
-        raise NoTokenError(f"{REVOKED}: {AGAIN}")
+        raise NoTokenError(f"{REVOKED}: {SIGN_IN_AGAIN}")
 
-    def _opened(self, server: McpServer, kept: SealedTokens | None) -> Tokens:
-        if kept is None:
-            raise NoTokenError(NOBODY)
-        if kept.problem:
-            raise NoTokenError(f"{kept.problem}: {AGAIN}")
+    def _opened(self, server: McpServer, stored: SealedTokens | None) -> Tokens:
+        if stored is None:
+            raise NoTokenError(NOT_SIGNED_IN)
+        if stored.problem:
+            raise NoTokenError(f"{stored.problem}: {SIGN_IN_AGAIN}")
         try:
-            tokens = _tokens(self._box.open(_tokens_name(server.id), kept.sealed))
+            tokens = _tokens(self._box.open(_tokens_name(server.id), stored.sealed))
         except (DataLossError, FailedPreconditionError) as error:
-            raise NoTokenError(f"{error.message} {AGAIN}") from None
+            raise NoTokenError(f"{error.message} {SIGN_IN_AGAIN}") from None
         if tokens.server_url != server.url:
-            raise NoTokenError(f"its URL is another one than when somebody signed in: {AGAIN}")
+            raise NoTokenError(f"its URL has changed since the sign-in: {SIGN_IN_AGAIN}")
         return tokens
 
-    def _ended(self, tokens: Tokens) -> bool:
+    def _expired(self, tokens: Tokens) -> bool:
         now = self._clock.now().timestamp()
         return tokens.expire_time is not None and now >= tokens.expire_time - _EARLY_S
 
@@ -241,50 +246,52 @@ class SignIns:
         server = await self._servers.get(server_id)
         if server.oauth is None:
             raise sign_in_failed(
-                server_id, f"Nobody signs in to {server.name}: its configuration has no oauth."
+                server_id,
+                f"The server {server.name} has no sign-in: set oauth in its configuration.",
             )
         return server, server.oauth
 
     async def _own_client(self, server: McpServer, wanted: OAuthClient) -> RegisteredClient:
         if not wanted.client_secret:
             return RegisteredClient(wanted.client_id)
-        found = (await self._servers.connectable([server.id])).get(server.id)
-        sealed = found.sealed.get(wanted.client_secret) if found is not None else None
+        connectable = (await self._servers.connectable([server.id])).get(server.id)
+        sealed = connectable.sealed.get(wanted.client_secret) if connectable is not None else None
         if sealed is None:
             raise sign_in_failed(server.id, f"The secret {wanted.client_secret} is not stored.")
         secret = self._box.open(wanted.client_secret, sealed)
         return RegisteredClient(wanted.client_id, secret, "client_secret_basic")
 
     @asynccontextmanager
-    async def _asking(self, server_id: str, flow: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    async def _client_for_step(
+        self, server_id: str, flow: Any
+    ) -> AsyncIterator[httpx2.AsyncClient]:
         try:
-            async with asyncio.timeout(_STEP_S), self._http() as http, flow.in_our_words():
+            async with asyncio.timeout(_STEP_S), self._http() as http, flow.translate_errors():
                 yield http
         except flow.AuthorizationError as error:
             raise sign_in_failed(server_id, str(error)) from None
         except TimeoutError:
-            said = f"Signing in was not possible within {_STEP_S:.0f} seconds."
-            raise sign_in_failed(server_id, said) from None
+            message = f"The sign-in did not succeed within {_STEP_S:.0f} seconds."
+            raise sign_in_failed(server_id, message) from None
 
     def _http(self) -> httpx2.AsyncClient:
         return guarded_client(self._transports(), {}, self._connect_s, self._connect_s)
 
 
 class SignedInAuth(httpx2.Auth):
-    """Signs requests in with the tokens that a person's sign-in gave.
+    """Adds the tokens of a person's sign-in to requests.
 
-    A request is sent only with a token: if there is none, it fails like one that could not be
-    sent, and nothing was run.
+    A request is sent only with a token. Without one it fails like a request that could not be sent,
+    and nothing is run.
 
     Args:
         server: The server.
-        sign_ins: Has the tokens.
-        project_id: Of the server: requests are sent by tasks that belong to no call.
-        tokens: Where the current ones are put, by what they are, so that they can be taken out
-            of what comes back.
+        sign_ins: Provides the tokens.
+        project_id: Project of the server; requests are sent by tasks without a caller's context.
+        tokens: Receives the current tokens by kind, so that they can be redacted in responses.
 
     Attributes:
-        failed: True if there was no token to be had.
+        failed: Whether no token could be obtained.
     """
 
     requires_response_body = False
@@ -306,10 +313,10 @@ class SignedInAuth(httpx2.Auth):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Yields what is to be sent for a request: once, and again with a newer token.
+        """Yields a request with a token, and once more with a newer token if it is refused.
 
         Raises:
-            ConnectError: There is no token to be had; of httpx2.
+            httpx2.ConnectError: No token could be obtained.
         """
         token = await self._token(request)
         request.headers["Authorization"] = f"Bearer {token}"
@@ -322,22 +329,22 @@ class SignedInAuth(httpx2.Auth):
     async def _token(self, request: httpx2.Request, refused: str = "") -> str:
         context = RequestContext(caller=Caller("", self._project, "mcp"))
         try:
-            # One at a time: each that renews holds a connection to the database.
+            # One refresh at a time, since each holds a database connection.
             async with self._lock:
                 with use(context):
-                    found = await self._sign_ins.token(self._server, refused)
+                    tokens = await self._sign_ins.token(self._server, refused)
         except NoTokenError as error:
             self.failed = True
             raise httpx2.ConnectError(f"signing in failed: {error}", request=request) from None
         self.failed = False
         self._tokens.clear()
-        self._tokens["access token"] = found.access
-        if found.refresh:
-            self._tokens["refresh token"] = found.refresh
-        return found.access
+        self._tokens["access token"] = tokens.access
+        if tokens.refresh:
+            self._tokens["refresh token"] = tokens.refresh
+        return tokens.access
 
 
-def _begun(text: str) -> PendingSignIn:
+def _pending_sign_in(text: str) -> PendingSignIn:
     known = json.loads(text)
     return PendingSignIn(**{**known, "client": RegisteredClient(**known["client"])})
 
@@ -351,8 +358,8 @@ def _hash(state: str) -> str:
     return hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# Names of secrets have no slash.
-def _begun_name(server_id: str) -> str:
+# The slash keeps these names apart from names of secrets.
+def _pending_name(server_id: str) -> str:
     return f"sign-in/{server_id}"
 
 

@@ -99,8 +99,8 @@ class Annotations:
             return {"type": "object", "additionalProperties": True}
         raise AnnotationError(
             f"{ast.unparse(node)} is not a type that JSON can hold; use str, int, float, bool,"
-            " list, dict, tuple, Literal, Optional, Any, or an Enum, dataclass, TypedDict or pydantic"
-            " model that the source itself defines"
+            " list, dict, tuple, Literal, Optional, Any, or an Enum, dataclass, TypedDict or"
+            " pydantic model that the source itself defines"
         )
 
     def _class(self, name: str) -> Schema:

@@ -14,10 +14,10 @@ from strata.shared.scopes import Scope
 from strata.tool_execution import convert_mcp
 from strata.tool_execution.domain.mcp import McpServer, McpStore
 from strata.tool_execution.mcp.errors import ConnectError
-from strata.tool_execution.mcp.gate import MAX_REMOTE_NAME
 from strata.tool_execution.mcp.manager import McpManager
 from strata.tool_execution.mcp.sign_in import SignIns
-from strata.tool_execution.mcp.transports import Way
+from strata.tool_execution.mcp.tool_check import MAX_REMOTE_NAME
+from strata.tool_execution.mcp.transports import McpTransports
 
 Context = Any
 MAX_PAGE_SIZE = 500
@@ -33,10 +33,12 @@ class McpServicer(pb_grpc.McpServiceServicer):
         sign_ins: Signs people in.
     """
 
-    def __init__(self, store: McpStore, manager: McpManager, way: Way, sign_ins: SignIns) -> None:
+    def __init__(
+        self, store: McpStore, manager: McpManager, transports: McpTransports, sign_ins: SignIns
+    ) -> None:
         self._store = store
         self._manager = manager
-        self._way = way
+        self._transports = transports
         self._sign_ins = sign_ins
 
     async def AddMcpServer(
@@ -44,7 +46,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
     ) -> pb.AddMcpServerResponse:
         """Adds a server and reads its tools."""
         server, again = convert_mcp.to_new_server(request)
-        await self._way.check(server)
+        await self._transports.check(server)
         stored = await self._store.add(server, again)
         if stored.id == server.id:
             await self._read(stored.id)
@@ -81,7 +83,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
         before = await self._store.get(_id(request.mcp_server_id))
         server = convert_mcp.to_changed_server(request, before)
         if server.enabled:
-            await self._way.check(server)
+            await self._transports.check(server)
         await self._store.update(server)
         await self._read(server.id)
         return pb.UpdateMcpServerResponse(server=await self._whole(server.id))
@@ -92,7 +94,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
         """Reads the tools again."""
         server = await self._store.get(_id(request.mcp_server_id))
         if server.enabled:
-            await self._way.check(server)
+            await self._transports.check(server)
         changed = await self._read(server.id)
         return pb.RefreshMcpServerResponse(
             server=await self._whole(server.id), changed_tools=changed

@@ -8,7 +8,11 @@ import httpx2
 import pytest
 
 from strata.tool_execution.domain.mcp import OAuthClient
-from strata.tool_execution.mcp.authorization import AuthorizationError, Found, find
+from strata.tool_execution.mcp.authorization import (
+    AuthorizationError,
+    AuthorizationServer,
+    discover,
+)
 
 SERVER = "https://server.example/mcp"
 ISSUER = "https://login.example"
@@ -35,9 +39,9 @@ def answering(issuer: str = ISSUER, **metadata: Any) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
 
-async def found(client: httpx2.AsyncClient) -> Found:
+async def found(client: httpx2.AsyncClient) -> AuthorizationServer:
     async with client as http:
-        return await find(http, SERVER, OAuthClient())
+        return await discover(http, SERVER, OAuthClient())
 
 
 async def test_what_is_asked_for_is_for_this_server() -> None:

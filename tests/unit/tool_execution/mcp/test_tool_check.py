@@ -17,8 +17,8 @@ from strata.shared.images import MAX_IMAGE_BYTES
 from strata.shared.json_schemas import GivenSchemaError
 from strata.tool_execution.domain.mcp import McpTool, ReportedTool, ToolState, reconcile
 from strata.tool_execution.domain.tools import ToolError
-from strata.tool_execution.mcp.gate import judge, registry_name, usable_schema
 from strata.tool_execution.mcp.results import read_result
+from strata.tool_execution.mcp.tool_check import check_tools, registry_name, usable_schema
 
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
 ANY_JSON = st.recursive(
@@ -38,7 +38,7 @@ SCHEMA_LIKE = st.recursive(
 
 @given(st.lists(ANY_JSON | st.fixed_dictionaries({"name": st.text(max_size=9)}), max_size=6))
 def test_whatever_is_listed_each_tool_is_judged(listed: list[Any]) -> None:
-    reported = judge("server", listed)
+    reported = check_tools("server", listed)
     assert len({each.name for each in reported}) == len(reported)
     usable = [each for each in reported if not each.problem]
     assert len({each.tool_name for each in usable}) == len(usable)
@@ -131,7 +131,7 @@ def test_a_schema_nested_without_end_is_refused() -> None:
 
 def test_tools_of_one_name_are_both_left_out() -> None:
     item = {"name": "a", "inputSchema": TOWN}
-    [only] = judge("server", [item, {**item, "description": "Another."}])
+    [only] = check_tools("server", [item, {**item, "description": "Another."}])
     assert "twice" in only.problem
 
 
@@ -232,7 +232,7 @@ def test_images_of_a_result_are_limited_in_number_and_size() -> None:
 )
 def test_what_runs_as_a_task_only_cannot_be_used(execution: Any, usable: bool) -> None:
     listed = {"name": "dig", "description": "Digs.", "inputSchema": TOWN, "execution": execution}
-    [found] = judge("garden", [listed])
+    [found] = check_tools("garden", [listed])
     assert (found.problem == "") is usable
 
 
