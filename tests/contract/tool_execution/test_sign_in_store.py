@@ -152,12 +152,12 @@ async def test_two_replicas_that_renew_at_once_renew_once(
             expire_time=0.0,
         )
         await store.put(server.id, one._sealed(server.id, old), SIGNED)
-        found = await asyncio.gather(*(each.token(server) for each in (one, two) * 4))
-        assert {each.access for each in found} == set(authority.issued)
+        tokens = await asyncio.gather(*(sign_ins.token(server) for sign_ins in (one, two) * 4))
+        assert {token.access for token in tokens} == set(authority.issued)
         assert [form["refresh_token"] for form in authority.asked] == ["first"]
         # The newer refresh token is kept, too.
-        newer = await two.token(server, refused=found[0].access)
-        assert newer.access == authority.issued[-1] != found[0].access
+        newer = await two.token(server, refused=tokens[0].access)
+        assert newer.access == authority.issued[-1] != tokens[0].access
     async with replica(urls, Envelope({"other": os.urandom(32)})) as stranger:
         with pytest.raises(NoTokenError, match="sign in to it again"):
             await stranger.token(server)

@@ -205,10 +205,10 @@ async def test_a_tool_with_secrets_is_left_as_it_is_without_their_scope(
 async def test_vectors_are_kept_and_make_no_new_version(store: PostgresToolStore) -> None:
     tool = await store.upsert(custom(), NOTHING)
     vector = StoredVector(tool.id, "hash", b"\x00\x01")
-    [(found, none)] = await store.searchable(10)
+    [(stored, none)] = await store.searchable(10)
     assert none is None
-    assert found.own is not None
-    assert found.own.source_code == ""
+    assert stored.own is not None
+    assert stored.own.source_code == ""
     await store.keep_vectors([vector])
     [(_, kept)] = await store.searchable(10)
     assert kept == vector

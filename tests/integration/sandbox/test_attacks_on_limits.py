@@ -103,8 +103,8 @@ def test_memory_without_a_process_cannot_be_made(jail: Worker) -> None:
                 "shm": attempt(lambda: shared_memory.SharedMemory(create=True, size=1 << 20)),
                 "queue": attempt(lambda: 1 / 0 if LIBC.mq_open(b"/x", os.O_CREAT, 0o600, None) < 0 else 0)}
     """
-    found = jail.value(source(body))
-    assert {what[0] for what in found.values()} == {"stopped"}, found
+    result = jail.value(source(body))
+    assert {what[0] for what in result.values()} == {"stopped"}, result
 
 
 def test_the_scratch_folder_can_be_filled_to_its_limit_only(jail: Worker) -> None:

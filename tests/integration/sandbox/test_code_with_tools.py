@@ -40,8 +40,8 @@ class Asked:
 
     async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
         assert parent_id == "call"
-        given = json.loads(arguments)
-        self.calls.append((name, given))
+        values = json.loads(arguments)
+        self.calls.append((name, values))
         if name == "hangs":
             self.waiting.set()
             try:
@@ -52,7 +52,7 @@ class Asked:
             raise UnavailableError("Nobody is there.")
         if name == "fails":
             return NestedReturn(error="It fails: ä.")
-        return NestedReturn(json.dumps(given["a"] + given["b"] if name == "add" else given))
+        return NestedReturn(json.dumps(values["a"] + values["b"] if name == "add" else values))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -105,19 +105,19 @@ async def run(
     ],
 )  # fmt: skip
 async def test_tools_are_functions(sandbox: JailSandbox, code: str, value: str) -> None:
-    ok, told = await run(sandbox, code)
-    assert ok, told
-    assert told["value"] == value
+    ok, answer = await run(sandbox, code)
+    assert ok, answer
+    assert answer["value"] == value
 
 
 async def test_what_python_has_stays_and_what_was_called_is_told(sandbox: JailSandbox) -> None:
     asked = Asked()
-    ok, told = await run(sandbox, "print(add(1, 2))\nadd(3, 4)\nfails()", asked)
+    ok, answer = await run(sandbox, "print(add(1, 2))\nadd(3, 4)\nfails()", asked)
     assert not ok
-    assert told["stdout"] == "3\n"
-    assert told["tool_calls"] == "add: 2 ok, fails: 1 failed"
-    assert (told["error"]["type"], told["error"]["message"]) == ("ToolError", "It fails: ä.")
-    assert "line 3" in told["error"]["traceback"]
+    assert answer["stdout"] == "3\n"
+    assert answer["tool_calls"] == "add: 2 ok, fails: 1 failed"
+    assert (answer["error"]["type"], answer["error"]["message"]) == ("ToolError", "It fails: ä.")
+    assert "line 3" in answer["error"]["traceback"]
     assert [name for name, _ in asked.calls] == ["add", "add", "fails"]
 
 
@@ -134,9 +134,9 @@ except Late:
     signal.setitimer(signal.ITIMER_REAL, 0)
 add(1, 2)
 """
-    ok, told = await run(sandbox, code)
+    ok, answer = await run(sandbox, code)
     assert not ok
-    assert "a question was interrupted" in told["error"]["message"]
+    assert "a question was interrupted" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -161,19 +161,19 @@ async def test_code_that_asks_wrongly_harms_itself_alone(
     sandbox: JailSandbox, code: str, words: str
 ) -> None:
     asked = Asked()
-    _, told = await run(sandbox, code, asked)
-    assert words in str(told), told
+    _, answer = await run(sandbox, code, asked)
+    assert words in str(answer), answer
     assert len(asked.calls) <= MAX_CALLS
-    ok, told = await run(sandbox, "add(1, 1)")
-    assert (ok, told["value"]) == (True, "2")
+    ok, answer = await run(sandbox, "add(1, 1)")
+    assert (ok, answer["value"]) == (True, "2")
 
 
 async def test_code_whose_time_is_up_waits_for_no_answer(sandbox: JailSandbox) -> None:
     asked = Asked()
-    ok, told = await run(sandbox, "print('on')\ncall_tool('hangs')", asked, wall=1.0)
+    ok, answer = await run(sandbox, "print('on')\ncall_tool('hangs')", asked, wall=1.0)
     assert not ok
-    assert "did not end within 1 seconds" in told["error"]["message"]
-    assert told["stdout"] == "on\n"
+    assert "did not end within 1 seconds" in answer["error"]["message"]
+    assert answer["stdout"] == "on\n"
     assert asked.left == 1
 
 
@@ -191,22 +191,22 @@ async def test_code_that_asks_leaves_the_place_that_its_tools_need(sandbox: Jail
 
     class Running(Asked):
         async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
-            found = await sandbox.run(Run("def f():\n    return 7\n", "f"))
-            assert found.status is RunStatus.OK
-            return NestedReturn(found.value_json)
+            result = await sandbox.run(Run("def f():\n    return 7\n", "f"))
+            assert result.status is RunStatus.OK
+            return NestedReturn(result.value_json)
 
     async with asyncio.timeout(60):
-        ok, told = await run(sandbox, "call_tool('f')", Running())
-    assert (ok, told["value"]) == (True, "7")
+        ok, answer = await run(sandbox, "call_tool('f')", Running())
+    assert (ok, answer["value"]) == (True, "7")
 
 
 async def test_without_isolation_it_says_so_and_runs_nothing() -> None:
     refusing = await JailSandbox.start(JailConfig(minimum=Isolation.MICROVM))
     asked = Asked()
     try:
-        ok, told = await run(refusing, "add(1, 2)", asked)
+        ok, answer = await run(refusing, "add(1, 2)", asked)
     finally:
         await refusing.close()
     assert not ok
-    assert f"{CODE} cannot be used on this server" in told
+    assert f"{CODE} cannot be used on this server" in answer
     assert asked.calls == []

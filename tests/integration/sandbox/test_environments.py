@@ -81,7 +81,7 @@ async def test_many_that_ask_at_once_get_one_that_is_built_once(
 ) -> None:
     # Another process has locks of its own; so has another instance.
     other = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
-    asking = [each.folder(["alpha"]) for each in (environments, other) for _ in range(4)]
+    asking = [provider.folder(["alpha"]) for provider in (environments, other) for _ in range(4)]
     folders = set(await asyncio.gather(*asking))
     assert len(folders) == 1
     folder = Path(folders.pop())
@@ -156,7 +156,7 @@ async def test_a_failure_leaves_nothing_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("limits", "said", "temporary"),
+    ("limits", "problem", "temporary"),
     [
         (BuildLimits(bytes=1 << 20), "larger than 1 MiB", False),
         (BuildLimits(files=3), "more than 3 files", False),
@@ -164,14 +164,14 @@ async def test_a_failure_leaves_nothing_and_can_be_tried_again(
     ],
 )
 async def test_a_limit_ends_the_building_and_is_named(
-    tmp_path: Path, builder: Builder, limits: BuildLimits, said: str, temporary: bool
+    tmp_path: Path, builder: Builder, limits: BuildLimits, problem: str, temporary: bool
 ) -> None:
     # Small when packed, large when unpacked.
     many = {f"large/{n}.txt": b"0" * 500_000 for n in range(10)}
     make_wheel(tmp_path / "wheels", "large", files=many)
     bounded = replace(builder, limits=limits)
     environments = Environments(tmp_path / "root", bounded, unused=timedelta(days=30))
-    with pytest.raises(PackagesError, match=said) as caught:
+    with pytest.raises(PackagesError, match=problem) as caught:
         await environments.folder(["large"])
     assert caught.value.temporary is temporary
     assert left(environments) == []

@@ -91,15 +91,15 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def waiting(sandbox: JailSandbox) -> list[psutil.Process]:
     """The processes that wait locked in, as the machine sees them."""
-    found = []
+    children = []
     for process in psutil.Process(sandbox.server_pid).children(recursive=True):
         try:
             status = status_of(process.pid)
         except OSError:
             continue
         if "Seccomp:\t2" in status and "State:\tZ" not in status:
-            found.append(process)
-    return found
+            children.append(process)
+    return children
 
 
 def another_waits(sandbox: JailSandbox, besides: set[int]) -> bool:

@@ -87,9 +87,9 @@ def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any
     read = AgentMemory.read
 
     async def read_and_be_late(memory: AgentMemory, agent_id: str) -> AgentBlocks:
-        found = await read(memory, agent_id)
+        blocks = await read(memory, agent_id)
         await do(await tools.block("human"))
-        return found
+        return blocks
 
     return read_and_be_late
 
@@ -109,10 +109,10 @@ async def test_a_block_that_is_taken_away_meanwhile_is_not_made_again(
 
     monkeypatch.setattr(AgentMemory, "read", late(tools, take_away))
     await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
-    ended, said, edits = await ran(tools)
+    ended, value, edits = await ran(tools)
     assert (ended, edits) == ("Failed", [])
-    assert "'human'" in said
-    assert "not there under that label any more" in said
+    assert "'human'" in value
+    assert "not there under that label any more" in value
     assert ("human" in await tools.labels()) is replaced
     if replaced:
         assert (await tools.block("human")).value == "Somebody else"

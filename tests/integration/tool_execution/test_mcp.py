@@ -48,8 +48,8 @@ async def test_an_agent_calls_a_tool_of_a_server(mcp: Mcp) -> None:
     mcp.world.model.script(Reply(calls=(Call("weather__echo", {"town": "Graz"}),)), say("Done."))
     ran = await mcp.world.run(agent, "Echo Graz.")
     [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
-    told = json.loads(returned.tool_return.content)
-    assert (told["status"], json.loads(told["message"])) == ("OK", {"town": "Graz"})
+    tool_return = json.loads(returned.tool_return.content)
+    assert (tool_return["status"], json.loads(tool_return["message"])) == ("OK", {"town": "Graz"})
     assert returned.tool_return.provenance == message_pb2.PROVENANCE_MCP
 
 
@@ -92,7 +92,7 @@ async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
     for number in range(3):
         assert json.loads(await mcp.run("quick__echo", number=number)) == {"number": number}
     assert not all(task.done() for task in hanging)
-    returns = [each.tool_return for each in await asyncio.gather(*hanging)]
+    returns = [finished.tool_return for finished in await asyncio.gather(*hanging)]
     # One was sent; the other never got the only slot, or late.
     assert message_pb2.TOOL_STATUS_UNKNOWN in [tool_return.status for tool_return in returns]
     for tool_return in returns:
@@ -103,16 +103,16 @@ async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
 
 async def test_a_server_that_dies_in_a_call_leaves_the_outcome_open(mcp: Mcp) -> None:
     await mcp.program("mortal", tool("die"), tool("echo"))
-    said = await mcp.unknown("mortal__die")
-    assert "the outcome is unknown" in said
-    assert "the program ended with exit code 3; the program said: out of cheese" in said
+    message = await mcp.unknown("mortal__die")
+    assert "the outcome is unknown" in message
+    assert "the program ended with exit code 3; the program said: out of cheese" in message
     assert json.loads(await mcp.run("mortal__echo", n=1)) == {"n": 1}
 
 
 async def test_what_a_server_says_reaches_the_model_as_it_can(mcp: Mcp) -> None:
-    await mcp.program("odd", *(tool(each) for each in ("fail", "liar", "structured", "mixed")))
+    await mcp.program("odd", *(tool(name) for name in ("fail", "liar", "structured", "mixed")))
     assert await mcp.refused("odd__fail") == "Error executing function odd__fail: no such town"
-    assert "is no result" in await mcp.refused("odd__liar")
+    assert "an invalid result" in await mcp.refused("odd__liar")
     assert await mcp.run("odd__structured") == {"sum": 3}
     assert (await mcp.run("odd__mixed")).startswith("a picture:\n[image, image/png, about 3 bytes")
     failed = (await mcp.finish("odd__fail")).tool_return
@@ -126,7 +126,7 @@ async def test_a_changed_tool_waits_for_approval(mcp: Mcp) -> None:
     assert list(refreshed.changed_tools) == ["feed"]
     assert names(refreshed.server.tools) == ["pets__pat"]
     assert await mcp.offered("pets__feed", "pets__pat") == ["pets__pat"]
-    assert "another way than when it was approved" in await mcp.refused("pets__feed", town="Graz")
+    assert "has changed since it was approved" in await mcp.refused("pets__feed", town="Graz")
     feed = (await mcp.states(server))["feed"]
     assert feed.state == pb.MCP_TOOL_STATE_CHANGED
     assert feed.approved_description == "Feeds."
@@ -177,7 +177,7 @@ async def test_a_change_that_was_not_read_yet_is_seen_when_the_server_is_met_aga
     _, listed = await mcp.program("pets", tool("feed", "Feeds."), tool("die"))
     listed.write(tool("feed", "Feeds otherwise."), tool("die"))
     await mcp.unknown("pets__die")
-    assert "another way than when it was approved" in await mcp.refused("pets__feed")
+    assert "has changed since it was approved" in await mcp.refused("pets__feed")
     assert await mcp.offered("pets__feed") == []
 
 
@@ -330,8 +330,8 @@ async def test_a_tool_of_a_server_belongs_to_it(mcp: Mcp) -> None:
     server, _ = await mcp.program("pets", tool("echo"))
     with pytest.raises(InvalidArgumentError):
         await mcp.registry.DeleteTool(registry_pb.DeleteToolRequest(tool_id=server.tools[0].id))
-    found = await mcp.registry.SearchTools(registry_pb.SearchToolsRequest(query="pets echo"))
-    assert "pets__echo" in [hit.tool.name for hit in found.hits]
+    matches = await mcp.registry.SearchTools(registry_pb.SearchToolsRequest(query="pets echo"))
+    assert "pets__echo" in [hit.tool.name for hit in matches.hits]
     with mcp.world.signed_in(), pytest.raises(NotFoundError):
         await mcp.refresh(server)
 
@@ -424,8 +424,8 @@ async def test_a_name_that_another_tool_has_is_not_taken_from_it(mcp: Mcp) -> No
     await mcp.registry.UpsertTool(registry_pb.UpsertToolRequest(source_code=source))
     server, _ = await mcp.program("pets", tool("echo"))
     assert "taken" in server.quarantined_tools["echo"]
-    found = await mcp.registry.GetTool(registry_pb.GetToolRequest(name="pets__echo"))
-    assert found.tool.description == "Mine."
+    response = await mcp.registry.GetTool(registry_pb.GetToolRequest(name="pets__echo"))
+    assert response.tool.description == "Mine."
 
 
 async def test_secret_is_redacted_before_a_failure_is_cut(mcp: Mcp) -> None:

@@ -111,7 +111,7 @@ class Sessions:
     async def run(self, server: str, name: str, **arguments: Any) -> Any:
         if server not in self.kept.reported:
             await self.manager.refresh(server)
-        [digest] = [each.digest for each in self.kept.reported[server] if each.name == name]
+        [digest] = [tool.digest for tool in self.kept.reported[server] if tool.name == name]
         own = OwnDefinition(id="tool", mcp=McpOrigin(server, name, digest))
         made = Tool(f"{server}__{name}", "", ToolType.MCP, ANYTHING, Effect.UNDECLARED, own=own)
         return (await self.manager.run(made, arguments)).value
@@ -120,14 +120,14 @@ class Sessions:
 @pytest_asyncio.fixture
 async def sessions() -> AsyncIterator[Sessions]:
     async with AsyncExitStack() as stack:
-        each = Sessions(
+        fixture = Sessions(
             stack.enter_context(open_folder()),
             ManagerLimits(connections=2, idle_s=0.0, call_s=20.0),
             program_users=program_users(stack),
         )
         with use(RequestContext(caller=Caller("org", "project-1", "key"))):
-            yield each
-            await each.manager.close()
+            yield fixture
+            await fixture.manager.close()
 
 
 async def test_programs_are_only_started_where_the_operator_says_so(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ async def test_an_answer_over_http_is_bounded(sessions: Sessions, packed: bool) 
         sessions.kept.servers["far"] = McpServer(
             "far", "far", Transport.STREAMABLE_HTTP, url=f"{root}/mcp"
         )
-        with pytest.raises(ConnectError, match="packed" if packed else "exceeds 100000 bytes"):
+        with pytest.raises(ConnectError, match="compressed" if packed else "exceeds 100000 bytes"):
             await sessions.manager.refresh("far")
 
 
@@ -267,7 +267,7 @@ async def test_variables_of_a_program_do_nothing_before_it_is_its_user(
         environment={"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(sessions.folder / "trace")},
     )
     ids = json.loads(await sessions.run(server, "user"))["ids"]
-    written = [each.stat().st_uid for each in sessions.folder.glob("trace.*")]
+    written = [trace.stat().st_uid for trace in sessions.folder.glob("trace.*")]
     assert written == [int(ids["Uid:"][0])]
 
 
@@ -320,7 +320,7 @@ async def test_a_project_leaves_sessions_to_others() -> None:
                 asyncio.create_task(sessions.run(name, "hang")) for name in ("one", "two", "three")
             ]
             await until(lambda: sessions.manager.connections == 3)
-            with pytest.raises(ConnectError, match="sessions with 3 MCP servers, as many"):
+            with pytest.raises(ConnectError, match="sessions with 3 MCP servers, the maximum"):
                 await sessions.manager.refresh("four")
         with use(RequestContext(caller=Caller("org", "quiet", "key"))):
             assert json.loads(await sessions.run("four", "echo", a=1)) == {"a": 1}

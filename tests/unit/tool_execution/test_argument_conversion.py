@@ -64,9 +64,9 @@ class Plain:
     ],
 )
 def test_a_value_becomes_what_its_annotation_says(value: Any, kind: Any, made: Any) -> None:
-    found = _strata_convert(value, kind)
-    assert found == made
-    assert type(found) is type(made)
+    converted = _strata_convert(value, kind)
+    assert converted == made
+    assert type(converted) is type(made)
 
 
 def test_a_function_gets_what_it_is_given_and_its_defaults() -> None:

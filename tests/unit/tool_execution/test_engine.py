@@ -152,8 +152,8 @@ async def test_a_call_that_never_ends_is_ended() -> None:
         raise AssertionError
 
     done = await outcomes(engine(behave, timeout=0.05), call(1, WRITE), call(2, READ))
-    ended = {each.call.id: each for each in done}
-    assert all("did not end within 0.05 seconds" in each.content for each in done)
+    ended = {outcome.call.id: outcome for outcome in done}
+    assert all("did not end within 0.05 seconds" in outcome.content for outcome in done)
     # What changes something may have done so; a search has nothing to find out about.
     assert ended["call-1"].status is ReturnStatus.UNKNOWN
     assert json.loads(ended["call-1"].content)["status"] == "Unknown"

@@ -159,7 +159,7 @@ class SignIns:
             raise sign_in_failed(
                 server_id,
                 "This sign-in does not exist: it was already completed, is older than ten minutes,"
-                " or was started on another server. Start it again.",
+                " or was started for another MCP server. Start it again.",
             )
         pending = _pending_sign_in(self._box.open(_pending_name(server_id), sealed))
         if pending.server_url != server.url:

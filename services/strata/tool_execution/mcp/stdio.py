@@ -34,8 +34,8 @@ _GRACE_S = 1.0
 _POLL_S = 0.01
 _WATCH_S = 0.5
 # The launcher asks the kernel to kill it when this process dies, then replaces itself by the
-# program. As root it first switches to the user and sets no_new_privs, so that setuid programs gain nothing.
-# Changing the user resets the death signal, so the signal is set last.
+# program. As root it first switches to the user and sets no_new_privs, so that setuid programs gain
+# nothing. Changing the user resets the death signal, so the signal is set last.
 # The program's environment variables arrive on standard input, before the protocol: the launcher
 # starts with the privileges of this process, and the linker obeys variables such as LD_PRELOAD.
 _START = """

@@ -45,7 +45,7 @@ async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitSt
         )
     )
     stack.push_async_callback(sandbox.close)
-    _log.info("sandbox started", isolation=sandbox.probe.words())
+    _log.info("sandbox started", isolation=sandbox.probe.description())
     return Service(
         name=NAME,
         services=[

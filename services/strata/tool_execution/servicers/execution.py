@@ -102,8 +102,10 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         messages = aiter(request_iterator)
         first = await anext(messages, None)
         if first is None or not first.HasField("request"):
-            found = FieldViolation("request", "must be set in the first message")
-            raise InvalidArgumentError(f"{found.field} {found.description}.", violations=[found])
+            violation = FieldViolation("request", "must be set in the first message")
+            raise InvalidArgumentError(
+                f"{violation.field} {violation.description}.", violations=[violation]
+            )
         events: asyncio.Queue[pb.ExecuteToolsWithCallsResponse | None] = asyncio.Queue()
 
         def send(call: pb.NestedCall) -> None:

@@ -65,15 +65,15 @@ class McpServicer(pb_grpc.McpServiceServicer):
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
         scope = "ListMcpServers"
         cursor = decode_page_token(scope, request.page_token, (str,))
-        found = await self._store.page(str(cursor[0]) if cursor else "", limit + 1)
-        limit = rows_that_fit(found, limit)
-        more = len(found) > limit
+        servers = await self._store.page(str(cursor[0]) if cursor else "", limit + 1)
+        limit = rows_that_fit(servers, limit)
+        more = len(servers) > limit
         return pb.ListMcpServersResponse(
             servers=[
                 convert_mcp.server_to_proto(server, with_credentials=_may_see_credentials())
-                for server in found[:limit]
+                for server in servers[:limit]
             ],
-            next_page_token=encode_page_token(scope, [found[limit - 1].name]) if more else "",
+            next_page_token=encode_page_token(scope, [servers[limit - 1].name]) if more else "",
         )
 
     async def UpdateMcpServer(
@@ -117,12 +117,12 @@ class McpServicer(pb_grpc.McpServiceServicer):
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
         scope = f"ListMcpTools {server_id}"
         cursor = decode_page_token(scope, request.page_token, (str,))
-        found = await self._store.tools(server_id, str(cursor[0]) if cursor else "", limit + 1)
-        limit = rows_that_fit(found, limit)
-        more = len(found) > limit
+        tools = await self._store.tools(server_id, str(cursor[0]) if cursor else "", limit + 1)
+        limit = rows_that_fit(tools, limit)
+        more = len(tools) > limit
         return pb.ListMcpToolsResponse(
-            tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in found[:limit]],
-            next_page_token=encode_page_token(scope, [found[limit - 1].name]) if more else "",
+            tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in tools[:limit]],
+            next_page_token=encode_page_token(scope, [tools[limit - 1].name]) if more else "",
         )
 
     async def ApproveMcpTool(
@@ -131,8 +131,10 @@ class McpServicer(pb_grpc.McpServiceServicer):
         """Approves what a changed tool says of itself now."""
         server_id = _id(request.mcp_server_id)
         if not 0 < len(request.name) <= MAX_REMOTE_NAME or "\0" in request.name:
-            said = f"must be that of a tool, at most {MAX_REMOTE_NAME} characters"
-            raise InvalidArgumentError(f"name {said}.", violations=[FieldViolation("name", said)])
+            problem = f"must be that of a tool, at most {MAX_REMOTE_NAME} characters"
+            raise InvalidArgumentError(
+                f"name {problem}.", violations=[FieldViolation("name", problem)]
+            )
         tool = await self._store.approve(server_id, request.name, request.version)
         return pb.ApproveMcpToolResponse(tool=convert_mcp.tool_of_server_to_proto(tool))
 

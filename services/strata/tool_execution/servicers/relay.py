@@ -59,8 +59,10 @@ class Relay:
     def _take(self, message: pb.ExecuteToolsWithCallsRequest) -> None:
         answer = message.answer
         if answer.WhichOneof("outcome") is None:
-            found = FieldViolation("answer", "must be set in every message after the first")
-            raise InvalidArgumentError(f"{found.field} {found.description}.", violations=[found])
+            violation = FieldViolation("answer", "must be set in every message after the first")
+            raise InvalidArgumentError(
+                f"{violation.field} {violation.description}.", violations=[violation]
+            )
         waiting = self._waiting.get(answer.number)
         if waiting is None or waiting.done():
             return

@@ -263,10 +263,10 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
 
 def _agent_of(request: pb.RunToolRequest) -> str:
     if not request.agent_id:
-        said = f"must be set: the tool takes {AGENT_STATE}"
+        problem = f"must be set: the tool takes {AGENT_STATE}"
         raise InvalidArgumentError(
-            f"The tool cannot be run: agent_id {said}.",
-            violations=[FieldViolation("agent_id", said)],
+            f"The tool cannot be run: agent_id {problem}.",
+            violations=[FieldViolation("agent_id", problem)],
         )
     # The method needs no more than "run"; but the tool can return what it reads.
     require_scope("read")

@@ -97,8 +97,8 @@ class PostgresMcpStore:
             values = _values(project, server)
             same = {name: values[name] for name in ("project", "id", "url", "oauth")}
             await connection.execute(sql.FORGET_OTHERS, same)
-            found = await connection.execute(sql.UPDATE, values)
-            row = found.one_or_none()
+            result = await connection.execute(sql.UPDATE, values)
+            row = result.one_or_none()
             if row is None:
                 raise server_missing(server.id)
             if not server.enabled:
@@ -141,11 +141,11 @@ class PostgresMcpStore:
             rows = (await connection.execute(sql.ALL_TOOLS, bound)).all()
             known = {row.name: _to_mcp_tool(row) for row in rows}
             space = MAX_KNOWN_TOOLS - len(known)
-            new = [each for each in reported if each.name not in known]
-            left_out = {each.name for each in new[max(0, space) :]}
-            heard = [each for each in reported if each.name not in left_out]
-            heard = await _without_taken(connection, server_id, heard)
-            after = reconcile(known, heard)
+            new = [tool for tool in reported if tool.name not in known]
+            left_out = {tool.name for tool in new[max(0, space) :]}
+            accepted = [tool for tool in reported if tool.name not in left_out]
+            accepted = await _without_taken(connection, server_id, accepted)
+            after = reconcile(known, accepted)
             for tool in after:
                 if known.get(tool.name) != tool:
                     await connection.execute(
@@ -256,13 +256,13 @@ async def _without_taken(
     connection: AsyncConnection, server_id: str, reported: Sequence[ReportedTool]
 ) -> list[ReportedTool]:
     """Tools whose names something else of the project has cannot be used."""
-    names = [each.tool_name for each in reported]
+    names = [tool.tool_name for tool in reported]
     bound = {"project": current_project(), "server": server_id, "names": names}
     taken = {row.name for row in await connection.execute(sql.TAKEN, bound)}
-    said = "its name in the registry is taken by another tool"
+    taken_problem = "its name in the registry is taken by another tool"
     return [
-        replace(each, problem=each.problem or said) if each.tool_name in taken else each
-        for each in reported
+        replace(tool, problem=tool.problem or taken_problem) if tool.tool_name in taken else tool
+        for tool in reported
     ]
 
 

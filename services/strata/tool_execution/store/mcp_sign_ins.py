@@ -83,8 +83,8 @@ class PostgresSignInStore:
     async def take(self, server_id: str, state_hash: str) -> bytes | None:
         """Takes a sign-in out."""
         async with self._database.transaction() as connection:
-            found = await connection.execute(_TAKE, {**_of(server_id), "state": state_hash})
-            row = found.one_or_none()
+            rows = await connection.execute(_TAKE, {**_of(server_id), "state": state_hash})
+            row = rows.one_or_none()
         return bytes(row.sealed) if row is not None and row.counts else None
 
     async def put(self, server_id: str, sealed: bytes, sign_in: SignIn) -> None:

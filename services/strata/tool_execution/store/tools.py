@@ -178,8 +178,8 @@ class PostgresToolStore:
         """Returns the tools of these names that there are; blocked ones only if they are kept."""
         bound = {"project": current_project(), "names": sorted(names), "kept": sorted(kept)}
         async with self._database.transaction(read_only=True) as connection:
-            found = [to_tool(row) for row in await connection.execute(_NAMED, bound)]
-        return {tool.name: tool for tool in found}
+            tools = [to_tool(row) for row in await connection.execute(_NAMED, bound)]
+        return {tool.name: tool for tool in tools}
 
     async def of_servers(self, servers: Collection[str]) -> Mapping[str, ServerTools]:
         """Returns the tools of MCP servers by name of the server; of those that there are."""

@@ -39,13 +39,13 @@ def answering(issuer: str = ISSUER, **metadata: Any) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
 
-async def found(client: httpx2.AsyncClient) -> AuthorizationServer:
+async def discover_server(client: httpx2.AsyncClient) -> AuthorizationServer:
     async with client as http:
         return await discover(http, SERVER, OAuthClient())
 
 
 async def test_what_is_asked_for_is_for_this_server() -> None:
-    one = await found(answering(scopes_supported=["read", "offline_access"]))
+    one = await discover_server(answering(scopes_supported=["read", "offline_access"]))
     assert (one.issuer.rstrip("/"), one.resource) == (ISSUER, SERVER)
     assert one.scope == "read offline_access"
 
@@ -63,4 +63,4 @@ async def test_nothing_goes_without_tls_where_the_server_has_it(
     issuer: str, metadata: dict[str, Any]
 ) -> None:
     with pytest.raises(AuthorizationError, match="without TLS"):
-        await found(answering(issuer, **metadata))
+        await discover_server(answering(issuer, **metadata))

@@ -39,9 +39,9 @@ SCHEMA_LIKE = st.recursive(
 @given(st.lists(ANY_JSON | st.fixed_dictionaries({"name": st.text(max_size=9)}), max_size=6))
 def test_whatever_is_listed_each_tool_is_judged(listed: list[Any]) -> None:
     reported = check_tools("server", listed)
-    assert len({each.name for each in reported}) == len(reported)
-    usable = [each for each in reported if not each.problem]
-    assert len({each.tool_name for each in usable}) == len(usable)
+    assert len({tool.name for tool in reported}) == len(reported)
+    usable = [tool for tool in reported if not tool.problem]
+    assert len({tool.tool_name for tool in usable}) == len(usable)
 
 
 @given(SCHEMA_LIKE)
@@ -143,7 +143,7 @@ REPORTS = st.lists(
         description=st.sampled_from(["one", "two", "three"]),
         problem=st.sampled_from(["", "", "", "odd"]),
     ),
-    unique_by=lambda each: each.name,
+    unique_by=lambda tool: tool.name,
     max_size=3,
 )
 
@@ -154,7 +154,7 @@ def test_only_what_was_first_seen_is_ever_usable(listings: list[list[ReportedToo
     first: dict[str, str] = {}
     for listing in listings:
         known = {tool.name: tool for tool in reconcile(known, listing)}
-        reported = {each.name: each for each in listing}
+        reported = {tool.name: tool for tool in listing}
         for name, tool in known.items():
             now = reported.get(name)
             if now is not None and not now.problem:
@@ -232,8 +232,8 @@ def test_images_of_a_result_are_limited_in_number_and_size() -> None:
 )
 def test_what_runs_as_a_task_only_cannot_be_used(execution: Any, usable: bool) -> None:
     listed = {"name": "dig", "description": "Digs.", "inputSchema": TOWN, "execution": execution}
-    [found] = check_tools("garden", [listed])
-    assert (found.problem == "") is usable
+    [tool] = check_tools("garden", [listed])
+    assert (tool.problem == "") is usable
 
 
 @pytest.mark.parametrize("levels", [101, 700, 1_100, 50_000])

@@ -265,8 +265,8 @@ def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> No
     if not config.namespaces or landlock.abi():
         ports = [network.PORT] if shape["egress"] else []
         landlock.restrict(readable, [scratch], _DEVICES, ports)
-    found = network.environment(bool(config.ca_file)) if shape["egress"] else {}
-    settings.give_environment(scratch, found)
+    variables = network.environment(bool(config.ca_file)) if shape["egress"] else {}
+    settings.give_environment(scratch, variables)
     tempfile.tempdir = scratch
     if packages:
         sys.path.append(packages)

@@ -54,7 +54,7 @@ def environment(with_certificates: bool) -> dict[str, str]:
     """Returns the variables by which programs find the proxy and the certificates."""
     proxy = f"http://{_HOST}:{PORT}"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
-    found = {**dict.fromkeys(names, proxy), "NO_PROXY": "", "no_proxy": ""}
+    variables = {**dict.fromkeys(names, proxy), "NO_PROXY": "", "no_proxy": ""}
     if with_certificates:
-        found.update(dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), CA_FILE))
-    return found
+        variables.update(dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), CA_FILE))
+    return variables

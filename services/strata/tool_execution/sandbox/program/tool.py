@@ -98,16 +98,18 @@ class Asker:
             self._broken = not answer
         if not answer:
             raise RuntimeError("Nobody answers.")
-        told: object = json.loads(answer)
-        return told
+        value: object = json.loads(answer)
+        return value
 
 
-def _call(source: str, function: str, arguments: dict[str, Any], given: dict[str, Any]) -> object:
+def _call(
+    source: str, function: str, arguments: dict[str, Any], extra_globals: dict[str, Any]
+) -> object:
     module = types.ModuleType("tool" if function else "__main__")
     # Dataclasses, models and type hints look up the module of a class.
     sys.modules[module.__name__] = module
     linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
-    module.__dict__.update(given)
+    module.__dict__.update(extra_globals)
     exec(compile(source, _FILE, "exec"), module.__dict__)  # noqa: S102 - it is what we are for
     if not function:
         return None
@@ -127,10 +129,10 @@ def _is_success(code: object) -> bool:
 
 
 def _answer(request: dict[str, Any], asker: Asker | None = None) -> bytes:
-    given = {request["asks"]: asker.ask} if asker is not None and request["asks"] else {}
+    extra_globals = {request["asks"]: asker.ask} if asker is not None and request["asks"] else {}
     try:
         settings.add_environment(request["environment"])
-        value = _call(request["source"], request["function"], request["arguments"], given)
+        value = _call(request["source"], request["function"], request["arguments"], extra_globals)
         body = values.encode(value)
     except values.BadResult as error:
         return json.dumps({"bad": str(error)}).encode()

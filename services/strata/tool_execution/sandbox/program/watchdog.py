@@ -79,8 +79,8 @@ def _read(pid: int) -> _Process | None:
 
 
 def _memory(text: str) -> int | None:
-    found = _COUNTED.findall(text)
-    return sum(int(kib) for kib in found) * 1024 if found else None
+    sizes = _COUNTED.findall(text)
+    return sum(int(kib) for kib in sizes) * 1024 if sizes else None
 
 
 def _memory_of_threads(pid: int) -> int:
@@ -143,7 +143,7 @@ def _buffers(pid: int, socket_bytes: int) -> dict[object, int]:
     Returns:
         Bytes by what names the object; processes that share it count it once.
     """
-    found: dict[object, int] = {}
+    buffers: dict[object, int] = {}
     try:
         descriptors = _of_a_thread(pid, "fd", _list)
     except PermissionError:
@@ -156,13 +156,13 @@ def _buffers(pid: int, socket_bytes: int) -> dict[object, int]:
             # Closed meanwhile.
             continue
         if stat.S_ISSOCK(status.st_mode):
-            found[status.st_dev, status.st_ino] = socket_bytes
+            buffers[status.st_dev, status.st_ino] = socket_bytes
         elif stat.S_ISFIFO(status.st_mode):
-            found[status.st_dev, status.st_ino] = _PIPE_BYTES
+            buffers[status.st_dev, status.st_ino] = _PIPE_BYTES
         elif not stat.S_IFMT(status.st_mode):
             # All files of this kind have one inode.
-            found[descriptor] = _POLL_BYTES
-    return found
+            buffers[descriptor] = _POLL_BYTES
+    return buffers
 
 
 def _root(pid: int, seen: dict[int, _Process], watched: dict[int, Watched]) -> int | None:
@@ -187,8 +187,8 @@ def _disk(pid: int, call: Watched) -> str:
     used = mapped * call.disk_bytes
     if used > call.disk_bytes:
         return "disk"
-    found = (*_tree(call.scratch, call.files + 1), *deleted)
-    for entries, status in enumerate(found, start=1):
+    statuses = (*_tree(call.scratch, call.files + 1), *deleted)
+    for entries, status in enumerate(statuses, start=1):
         used += status.st_blocks * 512
         if used > call.disk_bytes:
             return "disk"
@@ -235,7 +235,7 @@ def _deleted(pid: int) -> tuple[int, list[os.stat_result]]:
             opened[status.st_ino] = status
     mapped: set[tuple[str, str]] = set()
     for text in _of_a_thread(pid, "maps", _text):
-        mapped.update(found for found in _UNNAMED.findall(text) if int(found[1]) not in opened)
+        mapped.update(match_ for match_ in _UNNAMED.findall(text) if int(match_[1]) not in opened)
     return len(mapped), list(opened.values())
 
 
@@ -251,8 +251,8 @@ def _of_a_thread(pid: int, name: str, read: Callable[[str], list[str]]) -> list[
     for thread in threads:
         place = f"/proc/{pid}/task/{thread}"
         try:
-            if found := read(f"{place}/{name}"):
-                return found
+            if content := read(f"{place}/{name}"):
+                return content
         except PermissionError:
             # A thread that has ended has no memory, and cannot be looked at either.
             if any(_memory(text) is not None for text in _status(place)):
