@@ -189,5 +189,7 @@ async def test_the_tools_of_an_agent_are_listed_with_those_of_whole_servers(
     rows = [row.split("\t") for row in shown.out.splitlines()[1:]]
     assert ["wiki__search", "wiki__*"] in [[row[0], row[2]] for row in rows]
     assert "wiki__*: write cannot be used: it has changed" in shown.err
-    assert "gone__*: the MCP server is away: no server answers at this address" in shown.err
+    assert (
+        "gone__*: the MCP server cannot be reached: no server answers at this address" in shown.err
+    )
     assert "none__*: there is no such MCP server" in shown.err

@@ -32,7 +32,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
     made = await JailSandbox.start(JailConfig(warm=2))
     if made.isolation is Isolation.NONE:
         await made.close()
-        pytest.skip(f"no isolation can be had here: {made.probe.words()}")
+        pytest.skip(f"no isolation can be had here: {made.probe.description()}")
     yield made
     await made.close()
 

@@ -146,7 +146,11 @@ async def test_a_request_is_done_once(registry: Any) -> None:
         ({"secret_names": ["1A"]}, "secret_names[0]", "digit"),
         ({"secret_names": ["PATH"]}, "secret_names[0]", "sandbox"),
         ({"pip_requirements": ["not a requirement !"]}, "pip_requirements[0]", "requirement"),
-        ({"pip_requirements": ["a @ https://x.org/a.whl"]}, "pip_requirements[0]", "contains a URL"),
+        (
+            {"pip_requirements": ["a @ https://x.org/a.whl"]},
+            "pip_requirements[0]",
+            "contains a URL",
+        ),
         ({"pip_requirements": ["A_b>1", "a-B"]}, "pip_requirements", "twice"),
         ({"parameters_json": "{"}, "parameters_json", "JSON"),
         ({"parameters_json": '{"properties": {"x": {}}}'}, "parameters_json", "'x'"),

@@ -1,4 +1,4 @@
-"""ExecutionService: resolves and runs an agent's tools."""
+"""gRPC servicer of ExecutionService: resolves and runs the tools of agents."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from strata.tool_execution.server_tools import ServerToolNames
 from strata.tool_execution.servicers.relay import Relay
 
 Context = Any
-# Built-in tools that need the sandbox too.
+# Built-in tools that need the sandbox.
 _SANDBOXED = CodeTools.names
 
 
 class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
-    """Resolves and runs an agent's tools. Of an agent with built-in tools alone nothing is read.
+    """Resolves and runs tools of agents. Reads nothing for agents with only built-in tools.
 
     Args:
         tools: The built-in tools by name.
         engine: Runs calls.
         store: The project's own tools.
-        runner: Runs those.
-        mcp: Runs those of MCP servers.
-        memory: For tools that take ``agent_state``.
-        prepare: Is called when an agent has such tools, before any is called.
-        nesting: Makes what runs code that calls tools, of whom it asks and what it finds.
+        runner: Runs custom tools.
+        mcp: Runs tools of MCP servers.
+        memory: Memory blocks for tools that take ``agent_state``.
+        prepare: Called when an agent has tools that need the sandbox, before the first call.
+        nesting: Creates the executor of code that calls tools, from the maker of nested calls and
+            the parameter names by tool name.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         request_iterator: AsyncIterator[pb.ExecuteToolsWithCallsRequest],
         context: Context,
     ) -> AsyncIterator[pb.ExecuteToolsWithCallsResponse]:
-        """Runs the calls of one reply, and passes on what their code calls."""
+        """Runs the calls of one reply; sends nested calls of their code to the client."""
         messages = aiter(request_iterator)
         first = await anext(messages, None)
         if first is None or not first.HasField("request"):
@@ -112,7 +113,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
             events.put_nowait(pb.ExecuteToolsWithCallsResponse(call=call))
 
         def ended(task: asyncio.Task[None]) -> None:
-            # The stream ends with the work; with the client's messages only if one is wrong.
+            # The stream ends when all calls have ended, or when a client message is invalid.
             if task is working or _failed(task):
                 events.put_nowait(None)
 
@@ -125,19 +126,19 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
                     events.put_nowait(pb.ExecuteToolsWithCallsResponse(response=response))
 
         working = asyncio.create_task(work())
-        hearing = asyncio.create_task(relay.hear(messages))
+        reading = asyncio.create_task(relay.read(messages))
         working.add_done_callback(ended)
-        hearing.add_done_callback(ended)
+        reading.add_done_callback(ended)
         try:
             while (event := await events.get()) is not None:
                 yield event
-            for task in (hearing, working):
+            for task in (reading, working):
                 if _failed(task):
                     task.result()
         finally:
-            for task in (working, hearing):
+            for task in (working, reading):
                 task.cancel()
-            await asyncio.gather(working, hearing, return_exceptions=True)
+            await asyncio.gather(working, reading, return_exceptions=True)
 
     async def _execute(
         self, request: pb.ExecuteToolsRequest, more: Sequence[Executor] = ()
@@ -171,6 +172,6 @@ def _failed(task: asyncio.Task[None]) -> bool:
 
 def _offered(tool: Tool) -> Any:
     wire = convert.tool_to_proto(tool)
-    # The loop has no use for it, and it may be long.
+    # The agent loop does not need it, and it may be long.
     wire.ClearField("source_code")
     return wire

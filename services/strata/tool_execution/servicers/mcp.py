@@ -1,4 +1,4 @@
-"""McpService: the MCP servers of a project."""
+"""gRPC servicer of McpService: the MCP servers of a project."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MAX_PAGE_SIZE = 500
 
 
 class McpServicer(pb_grpc.McpServiceServicer):
-    """Servers and their tools.
+    """Manages MCP servers, their tools and sign-ins.
 
     Args:
-        store: Where they are kept.
-        manager: Speaks with the servers.
-        way: How they may be reached.
-        sign_ins: Signs people in.
+        store: Store of the servers.
+        manager: Manages the sessions.
+        transports: Checks whether servers may be reached.
+        sign_ins: Sign-ins of people.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def UpdateMcpServer(
         self, request: pb.UpdateMcpServerRequest, context: Context
     ) -> pb.UpdateMcpServerResponse:
-        """Replaces how a server is reached and used."""
+        """Replaces the configuration of a server."""
         before = await self._store.get(_id(request.mcp_server_id))
         server = convert_mcp.to_changed_server(request, before)
         if server.enabled:
@@ -112,7 +112,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def ListMcpTools(
         self, request: pb.ListMcpToolsRequest, context: Context
     ) -> pb.ListMcpToolsResponse:
-        """Lists all tools that a server was seen to have."""
+        """Lists all known tools of a server."""
         server_id = _id(request.mcp_server_id)
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
         scope = f"ListMcpTools {server_id}"
@@ -128,10 +128,10 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def ApproveMcpTool(
         self, request: pb.ApproveMcpToolRequest, context: Context
     ) -> pb.ApproveMcpToolResponse:
-        """Approves what a changed tool says of itself now."""
+        """Approves the current description and schema of a changed tool."""
         server_id = _id(request.mcp_server_id)
         if not 0 < len(request.name) <= MAX_REMOTE_NAME or "\0" in request.name:
-            problem = f"must be that of a tool, at most {MAX_REMOTE_NAME} characters"
+            problem = f"must be the name of a tool, at most {MAX_REMOTE_NAME} characters"
             raise InvalidArgumentError(
                 f"name {problem}.", violations=[FieldViolation("name", problem)]
             )
@@ -141,7 +141,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def BeginMcpSignIn(
         self, request: pb.BeginMcpSignInRequest, context: Context
     ) -> pb.BeginMcpSignInResponse:
-        """Says where a person has to go to sign in."""
+        """Starts a sign-in; returns the URL for the browser."""
         server_id = _id(request.mcp_server_id)
         redirect_uri = convert_mcp.to_redirect(request.redirect_uri)
         step = await self._sign_ins.begin(server_id, redirect_uri)
@@ -154,7 +154,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def CompleteMcpSignIn(
         self, request: pb.CompleteMcpSignInRequest, context: Context
     ) -> pb.CompleteMcpSignInResponse:
-        """Gets tokens for what the browser came back with."""
+        """Completes a sign-in with the authorization response of the browser."""
         server_id = _id(request.mcp_server_id)
         convert_mcp.check_authorization_response(request)
         await self._sign_ins.complete(server_id, request.state, request.code, request.issuer)
@@ -164,14 +164,14 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def ForgetMcpSignIn(
         self, request: pb.ForgetMcpSignInRequest, context: Context
     ) -> pb.ForgetMcpSignInResponse:
-        """Forgets the tokens of a server."""
+        """Deletes the tokens of a server."""
         server_id = _id(request.mcp_server_id)
         await self._sign_ins.forget(server_id)
         await self._manager.forget(server_id)
         return pb.ForgetMcpSignInResponse(server=await self._whole(server_id))
 
     async def _read(self, server_id: str) -> list[str]:
-        """Reads the tools of a server; that it cannot be reached is stored with it."""
+        """Reads the tools of a server; the manager stores it if the server is unreachable."""
         try:
             return list((await self._manager.refresh(server_id)).changed)
         except ConnectError:

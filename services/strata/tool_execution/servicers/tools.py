@@ -1,4 +1,4 @@
-"""ToolService: the registry of a project's tools."""
+"""gRPC servicer of ToolService: the registry of a project's tools."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ MAX_QUERY = 1_000
 
 
 class ToolServicer(pb_grpc.ToolServiceServicer):
-    """The registry: the project's own tools beside the built-in ones.
+    """The registry of the project's own tools and the built-in ones.
 
     Args:
         builtin: The built-in tools by name.
         store: The project's own tools.
-        secrets: Its secrets.
-        box: Seals them.
+        secrets: Secrets of the project.
+        box: Encrypts secrets.
         runner: Runs custom tools.
-        memory: For those that take ``agent_state``.
-        search: Finds tools.
-        clock: Measures runs.
+        memory: Memory blocks for tools that take ``agent_state``.
+        search: Searches tools.
+        clock: Measures durations.
         mcp: Runs tools of MCP servers.
     """
 
@@ -169,13 +169,14 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         )
 
     async def RunTool(self, request: pb.RunToolRequest, context: Context) -> pb.RunToolResponse:
-        """Runs a tool once, in the sandbox or by its MCP server; one that fails is data."""
+        """Runs a tool once, in the sandbox or on its MCP server; a failure is a normal response."""
         if request.agent_id:
             check_id(request.agent_id, "agent", field="agent_id")
         tool, sealed = await self._to_run(request)
         of_server = tool.type is ToolType.MCP
         if of_server:
-            # As giving the tool to an agent does: a key with "run" alone calls what agents have.
+            # The same scope as for giving the tool to an agent: a key with only "run" can call the
+            # tools that agents have.
             require_scope("write")
         else:
             self._check_sandbox()
@@ -252,7 +253,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             raise _not_for_builtin(
                 "run without an agent",
                 "it is built in, or the client's",
-                "a custom tool or of a tool of an MCP server",
+                "a custom tool or a tool of an MCP server",
             )
         return tool, runnable.sealed
 
@@ -268,7 +269,7 @@ def _agent_of(request: pb.RunToolRequest) -> str:
             f"The tool cannot be run: agent_id {problem}.",
             violations=[FieldViolation("agent_id", problem)],
         )
-    # The method needs no more than "run"; but the tool can return what it reads.
+    # The method needs only "run", but the tool can return the memory that it reads.
     require_scope("read")
     return request.agent_id
 
@@ -279,6 +280,6 @@ def _not_for_builtin(
     allowed: str = "a custom tool of the project",
 ) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"This is no tool that can be {what}: {kinds}.",
+        f"This tool cannot be {what}: {kinds}.",
         violations=[FieldViolation("tool_id", f"must be that of {allowed}")],
     )

@@ -1,4 +1,4 @@
-"""Sign-ins to MCP servers in PostgreSQL; all that is secret comes and goes sealed."""
+"""Store of sign-ins to MCP servers in PostgreSQL; secrets are encrypted by the caller."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PostgresSignInStore:
     async def begin(
         self, server_id: str, state_hash: str, sealed: bytes, expire_time: datetime
     ) -> None:
-        """Keeps a sign-in under way."""
+        """Stores a pending sign-in."""
         bound = _of(server_id)
         async with self._database.transaction() as connection:
             await _lock_server(connection, server_id)
@@ -81,7 +81,7 @@ class PostgresSignInStore:
             await connection.execute(_BEGIN, {**bound, **values})
 
     async def take(self, server_id: str, state_hash: str) -> bytes | None:
-        """Takes a sign-in out."""
+        """Removes and returns a pending sign-in."""
         async with self._database.transaction() as connection:
             rows = await connection.execute(_TAKE, {**_of(server_id), "state": state_hash})
             row = rows.one_or_none()
@@ -106,15 +106,15 @@ class PostgresSignInStore:
         return None if row is None else SealedTokens(bytes(row.sealed), row.version, row.problem)
 
     async def forget(self, server_id: str) -> None:
-        """Deletes the tokens of a server, and what was begun."""
+        """Deletes the tokens and the pending sign-ins of a server."""
         async with self._database.transaction() as connection:
             await connection.execute(_FORGET, _of(server_id))
             await connection.execute(_FORGET_BEGUN, _of(server_id))
 
     @asynccontextmanager
     async def renewing(self, server_id: str) -> AsyncIterator[Renewal | None]:
-        """Locks the tokens of a server."""
-        # The server of others that renews them is asked meanwhile.
+        """Locks the tokens of a server for a refresh."""
+        # A long transaction, since the authorization server is called meanwhile.
         async with self._database.transaction(long=True) as connection:
             row = (await connection.execute(_LOCKED, _of(server_id))).one_or_none()
             if row is None:
@@ -133,13 +133,13 @@ class _Renewal:
         self._server_id = server_id
 
     async def put(self, sealed: bytes) -> SealedTokens:
-        """Stores newer ones."""
+        """Stores refreshed tokens."""
         bound = {**_of(self._server_id), "sealed": sealed}
         row = (await self._connection.execute(_RENEW, bound)).one()
         return SealedTokens(bytes(row.sealed), row.version, row.problem)
 
     async def require_sign_in(self, problem: str) -> None:
-        """Notes that somebody has to sign in again."""
+        """Records why a new sign-in is needed."""
         await self._connection.execute(_GIVE_UP, {**_of(self._server_id), "problem": problem})
 
 

@@ -1,4 +1,4 @@
-"""The environment of the tool's process: the one place of this program that touches it."""
+"""Environment variables of the tool's process; no other module of this program changes them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 
 
-def give_environment(scratch: str, network: Mapping[str, str]) -> None:
-    """Replaces the environment of this process by a few names that programs expect.
+def set_environment(scratch: str, network: Mapping[str, str]) -> None:
+    """Replaces the environment of this process by a few variables that programs expect.
 
     Args:
         scratch: Its scratch folder.
