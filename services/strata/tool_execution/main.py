@@ -208,7 +208,7 @@ def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[
 
 
 def main() -> None:
-    """Runs the service in a process of its own."""
+    """Runs the service in its own process."""
     run_service(NAME, build, ToolExecutionSettings())
 
 

@@ -234,7 +234,7 @@ def test_a_busy_loop_that_ignores_signals_is_ended(jail: Worker) -> None:
 def test_processor_time_is_limited_and_named(jail: Worker) -> None:
     result = jail.run("def f():\n    while True:\n        pass", limits={"cpu_seconds": 1})
     assert result.status is RunStatus.CPU, result
-    assert "1 seconds of processor time" in result.detail
+    assert "1 seconds of CPU time" in result.detail
 
 
 def test_a_loop_in_c_that_holds_the_lock_is_ended(jail: Worker) -> None:

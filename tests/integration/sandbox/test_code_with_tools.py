@@ -110,7 +110,7 @@ async def test_tools_are_functions(sandbox: JailSandbox, code: str, value: str) 
     assert answer["value"] == value
 
 
-async def test_what_python_has_stays_and_what_was_called_is_told(sandbox: JailSandbox) -> None:
+async def test_builtins_are_kept_and_tool_calls_are_counted(sandbox: JailSandbox) -> None:
     asked = Asked()
     ok, answer = await run(sandbox, "print(add(1, 2))\nadd(3, 4)\nfails()", asked)
     assert not ok
@@ -157,7 +157,7 @@ add(1, 2)
         ("import os\nos.close(3)\nadd(1, 2)", ""),
     ],
 )  # fmt: skip
-async def test_code_that_asks_wrongly_harms_itself_alone(
+async def test_invalid_nested_calls_fail_only_in_the_code(
     sandbox: JailSandbox, code: str, words: str
 ) -> None:
     asked = Asked()
@@ -168,7 +168,7 @@ async def test_code_that_asks_wrongly_harms_itself_alone(
     assert (ok, answer["value"]) == (True, "2")
 
 
-async def test_code_whose_time_is_up_waits_for_no_answer(sandbox: JailSandbox) -> None:
+async def test_timeout_ends_code_that_waits_for_a_nested_call(sandbox: JailSandbox) -> None:
     asked = Asked()
     ok, answer = await run(sandbox, "print('on')\ncall_tool('hangs')", asked, wall=1.0)
     assert not ok
@@ -186,7 +186,7 @@ async def test_cancelled_code_waits_for_no_answer(sandbox: JailSandbox) -> None:
     assert asked.left == 1
 
 
-async def test_code_that_asks_leaves_the_place_that_its_tools_need(sandbox: JailSandbox) -> None:
+async def test_code_with_tools_leaves_slots_for_its_nested_calls(sandbox: JailSandbox) -> None:
     """There is one place here, and what the code calls needs it."""
 
     class Running(Asked):

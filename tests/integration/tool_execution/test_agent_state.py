@@ -165,7 +165,7 @@ async def test_a_tool_that_raises_changes_nothing(tools: Tools, registry: Any) -
         ("memory.get_block('law').value = 'x'", "read-only"),
     ],
 )
-async def test_what_cannot_be_stored_is_said_where_it_is_done(
+async def test_invalid_block_change_raises_in_the_tool(
     tools: Tools, registry: Any, blocks: Any, body: str, words: str
 ) -> None:
     await make_block(tools, blocks, "law", read_only=True)
@@ -202,7 +202,7 @@ def forger(answer: str) -> str:
         (["human"], "not a JSON object"),
     ],
 )
-async def test_what_the_process_claims_is_not_believed(
+async def test_invalid_memory_from_the_sandbox_is_refused(
     tools: Tools, registry: Any, blocks: Any, claimed: Any, words: str
 ) -> None:
     await make_block(tools, blocks, "law", read_only=True)
@@ -233,7 +233,7 @@ async def test_a_forged_answer_of_the_right_form_is_as_good_as_a_change(
     assert (await tools.block("human")).value == "forged"
 
 
-async def test_what_others_changed_meanwhile_is_merged_or_told(
+async def test_concurrent_changes_are_merged_or_refused(
     tools: Tools, registry: Any, blocks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = AgentMemory.read
@@ -299,7 +299,7 @@ async def test_the_same_call_again_edits_once(tools: Tools, registry: Any) -> No
     assert (await tools.block("human")).value == f"{START}!"
 
 
-async def test_what_strangers_may_have_said_marks_the_block(
+async def test_untrusted_content_taints_the_changed_block(
     tools: Tools, registry: Any, blocks: Any
 ) -> None:
     body = "memory.get_block('human').value += '!'\nreturn 'done'"

@@ -95,7 +95,7 @@ def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_a_block_that_is_taken_away_meanwhile_is_not_made_again(
+async def test_a_block_deleted_during_the_call_is_not_recreated(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     """Nor is another one overwritten that has got its label."""
@@ -118,7 +118,7 @@ async def test_a_block_that_is_taken_away_meanwhile_is_not_made_again(
         assert (await tools.block("human")).value == "Somebody else"
 
 
-async def test_who_may_not_read_sees_no_memory_in_a_dry_run(
+async def test_dry_run_with_memory_needs_the_read_scope(
     tools: Tools, world: World, registry: Any
 ) -> None:
     """The method itself needs no more than "run", and its tool could return everything."""

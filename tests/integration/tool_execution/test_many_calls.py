@@ -43,7 +43,7 @@ CALLS = 200
 HARM = {17: "sleep", 101: "print", 163: "fork"}
 
 
-async def test_of_two_hundred_calls_three_do_harm_and_the_rest_return(
+async def test_three_harmful_calls_do_not_affect_two_hundred_others(
     tools: Tools, world: World
 ) -> None:
     registry: Any = pb_grpc.ToolServiceStub(world.channel("tool_execution"))

@@ -83,7 +83,7 @@ async def test_odd_tools_are_quarantined_and_the_rest_works(mcp: Mcp) -> None:
     assert await mcp.offered("odd__fine", "odd__list") == ["odd__fine"]
 
 
-async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
+async def test_hanging_server_does_not_block_other_servers(mcp: Mcp) -> None:
     await mcp.program(
         "slow", tool("hang"), tool("echo"), call_timeout_seconds=1, max_concurrent_calls=1
     )
@@ -109,7 +109,7 @@ async def test_a_server_that_dies_in_a_call_leaves_the_outcome_open(mcp: Mcp) ->
     assert json.loads(await mcp.run("mortal__echo", n=1)) == {"n": 1}
 
 
-async def test_what_a_server_says_reaches_the_model_as_it_can(mcp: Mcp) -> None:
+async def test_all_kinds_of_results_reach_the_model(mcp: Mcp) -> None:
     await mcp.program("odd", *(tool(name) for name in ("fail", "liar", "structured", "mixed")))
     assert await mcp.refused("odd__fail") == "Error executing function odd__fail: no such town"
     assert "an invalid result" in await mcp.refused("odd__liar")
@@ -144,7 +144,7 @@ async def test_a_changed_tool_waits_for_approval(mcp: Mcp) -> None:
     assert json.loads(await mcp.run("pets__feed", town="Graz")) == {"town": "Graz"}
 
 
-async def test_a_tool_that_went_and_came_back_otherwise_waits_too(mcp: Mcp) -> None:
+async def test_tool_that_returns_changed_needs_approval(mcp: Mcp) -> None:
     server, listed = await mcp.program("pets", tool("feed", "Feeds."))
     listed.write()
     await mcp.refresh(server)
@@ -157,7 +157,7 @@ async def test_a_tool_that_went_and_came_back_otherwise_waits_too(mcp: Mcp) -> N
     assert await mcp.offered("pets__feed") == ["pets__feed"]
 
 
-async def test_a_server_tells_that_its_tools_changed(mcp: Mcp) -> None:
+async def test_notified_tool_change_is_read_again(mcp: Mcp) -> None:
     server, listed = await mcp.program("pets", tool("feed", "Feeds."), tool("change"))
     listed.write(tool("feed", "Feeds otherwise."), tool("change"), tool("new"))
     assert await mcp.run("pets__change") == "changed"
@@ -171,7 +171,7 @@ async def test_a_server_tells_that_its_tools_changed(mcp: Mcp) -> None:
     assert states["new"].state == pb.MCP_TOOL_STATE_APPROVED
 
 
-async def test_a_change_that_was_not_read_yet_is_seen_when_the_server_is_met_again(
+async def test_missed_tool_change_is_noticed_at_the_next_connection(
     mcp: Mcp,
 ) -> None:
     _, listed = await mcp.program("pets", tool("feed", "Feeds."), tool("die"))
@@ -371,7 +371,7 @@ async def test_what_is_wrong_with_a_server_is_named(
     assert field in {violation.field for violation in caught.value.violations}
 
 
-async def test_where_nobody_may_go_no_server_can_be(mcp: Mcp) -> None:
+async def test_server_at_a_forbidden_address_is_refused(mcp: Mcp) -> None:
     for url in ("http://169.254.169.254/mcp", "http://10.0.0.1/mcp", "http://[fe80::1]/mcp"):
         with pytest.raises(InvalidArgumentError) as caught:
             await mcp.add("inside", url=url, transport=3)
@@ -419,7 +419,7 @@ async def test_what_cannot_be_used_cannot_be_approved(mcp: Mcp) -> None:
     assert missing.value.reason is Reason.TOOL_NOT_FOUND
 
 
-async def test_a_name_that_another_tool_has_is_not_taken_from_it(mcp: Mcp) -> None:
+async def test_mcp_tool_does_not_replace_a_tool_of_the_same_registry_name(mcp: Mcp) -> None:
     source = "def pets__echo() -> str:\n  'Mine.'\n  return 'mine'"
     await mcp.registry.UpsertTool(registry_pb.UpsertToolRequest(source_code=source))
     server, _ = await mcp.program("pets", tool("echo"))

@@ -172,7 +172,7 @@ async def test_credentials_are_checked(place: Place, field: str, value: str) -> 
     }
 
 
-async def test_credentials_are_for_one_way_of_signing_in(place: Place) -> None:
+async def test_client_credentials_exclude_other_authentication(place: Place) -> None:
     credentials = pb.McpClientCredentials(
         issuer="http://127.0.0.1:9", client_id="c", client_secret="CLIENT_SECRET"
     )
@@ -187,7 +187,7 @@ async def test_credentials_are_for_one_way_of_signing_in(place: Place) -> None:
         assert f"server.client_credentials{named}" in violated, json.dumps(sorted(violated))
 
 
-async def test_an_issuer_may_not_be_where_nobody_may_go(place: Place) -> None:
+async def test_issuer_at_a_forbidden_address_is_refused(place: Place) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await place.add(issuer="http://10.0.0.1")
     assert "private or reserved" in caught.value.message

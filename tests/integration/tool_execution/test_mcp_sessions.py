@@ -292,7 +292,7 @@ async def test_a_program_that_its_user_may_not_start_says_so(sessions: Sessions)
         await sessions.manager.refresh("closed")
 
 
-async def test_servers_that_are_not_needed_make_service(sessions: Sessions) -> None:
+async def test_idle_sessions_are_closed_to_make_space(sessions: Sessions) -> None:
     pids = []
     for name in ("one", "two", "three"):
         server = sessions.program(name, tool("child"))

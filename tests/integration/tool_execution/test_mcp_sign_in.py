@@ -134,7 +134,7 @@ async def test_a_token_that_ends_or_is_refused_is_replaced_within_the_call(place
     assert place.grants[before:] == ["refresh_token"]
 
 
-async def test_what_was_revoked_is_said_and_signed_in_to_again(place: Place) -> None:
+async def test_revoked_sign_in_is_reported_and_can_be_renewed(place: Place) -> None:
     server = await place.sign_in(await place.add())
     place.authority.valid.clear()
     place.authority.refreshing.clear()
@@ -167,7 +167,7 @@ async def test_an_authorization_server_that_fails_for_a_while_costs_no_sign_in(
     assert (await place.look()).startswith("gold")
 
 
-async def test_who_forgets_has_nobody_signed_in(place: Place) -> None:
+async def test_forgetting_a_sign_in_deletes_its_tokens(place: Place) -> None:
     server = await place.sign_in(await place.add())
     request = pb.ForgetMcpSignInRequest(mcp_server_id=server.id)
     for _ in range(2):
@@ -187,7 +187,7 @@ async def test_tokens_do_not_go_to_another_url(place: Place) -> None:
         assert "nobody has signed in" in after.error
 
 
-async def test_what_was_begun_does_not_outlive_another_client(place: Place) -> None:
+async def test_pending_sign_in_is_dropped_when_client_changes(place: Place) -> None:
     server = await place.add()
     begun = await place.begin(server)
     for scope in ("", "gold:read"):
@@ -225,7 +225,7 @@ async def test_a_client_that_was_registered_by_hand_is_used(place: Place) -> Non
     assert (await place.look()).startswith("gold")
 
 
-async def test_whoever_comes_back_from_elsewhere_gets_nothing(place: Place) -> None:
+async def test_authorization_response_from_another_issuer_is_refused(place: Place) -> None:
     server = await place.add()
     for back in ({"iss": "https://evil.example"}, {"iss": ""}):
         begun = await place.begin(server)
@@ -242,7 +242,7 @@ async def test_whoever_comes_back_from_elsewhere_gets_nothing(place: Place) -> N
     assert place.grants == ["authorization_code"]
 
 
-async def test_a_state_counts_for_ten_minutes(
+async def test_a_pending_sign_in_expires_after_ten_minutes(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await place.add()
@@ -265,7 +265,7 @@ async def test_a_state_counts_for_ten_minutes(
         ({"token_endpoint": 7}, "No authorization server"),
     ],
 )
-async def test_an_authorization_server_that_lies_is_not_used(
+async def test_authorization_server_with_wrong_metadata_is_refused(
     place: Place, metadata: dict[str, Any], words: str
 ) -> None:
     place.authority.metadata = metadata
@@ -284,7 +284,7 @@ async def test_another_authorization_server_than_the_configured_one_is_not_used(
     assert place.authority.registered == []
 
 
-async def test_what_makes_no_sense_is_named(place: Place) -> None:
+async def test_invalid_sign_in_configuration_names_the_field(place: Place) -> None:
     server = await place.add()
     for uri in ("", "http://example.org/x", "https://a.example/x?y", "javascript:1", "x" * 600):
         with pytest.raises(InvalidArgumentError) as caught:

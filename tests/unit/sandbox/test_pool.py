@@ -171,7 +171,7 @@ def test_the_kind_that_was_not_called_for_longest_goes() -> None:
     assert [child.shape for child in server.killed][-1] == SHAPES[0]
 
 
-def test_a_pool_for_nobody_keeps_nobody() -> None:
+def test_a_pool_of_size_zero_stays_empty() -> None:
     pool, server = Pool(0), Server()
     assert pool.take(real(server), SHAPES[0]) is None
     pool.refill(real(server), SHAPES[0])

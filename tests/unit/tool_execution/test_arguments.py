@@ -75,7 +75,7 @@ def test_null_of_a_required_argument_is_refused() -> None:
 
 
 @pytest.mark.parametrize("limit", ['"4"', "4.0", "4"])
-def test_numbers_in_other_clothes_are_taken_as_numbers(limit: str) -> None:
+def test_numbers_written_as_text_are_converted(limit: str) -> None:
     assert parse_arguments(SEARCH, f'{{"query": "x", "limit": {limit}}}')["limit"] == 4
 
 

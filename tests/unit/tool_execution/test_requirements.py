@@ -37,7 +37,7 @@ def test_pinned_and_ranged_requirements_are_taken(text: str) -> None:
         ("a" * 201, "not a valid pip requirement"),
     ],
 )
-def test_what_could_be_anything_else_is_refused(text: str, problem: str) -> None:
+def test_invalid_requirements_are_refused(text: str, problem: str) -> None:
     assert problem in problem_of(text)
 
 

@@ -50,7 +50,9 @@ class CodeTools:
             UnavailableError: The sandbox is not running.
         """
         if call.name != "run_code":
-            raise ToolError(f"{call.name} works only in a turn of an agent: nobody runs its calls.")
+            raise ToolError(
+                f"{call.name} works only in a turn of an agent, which runs its nested calls."
+            )
         code_arguments, function = {"code": arguments["code"]}, "run"
         if arguments.get("language") == "javascript":
             function, code_arguments["around"] = "run_javascript", _source_of("code_child.js")
@@ -79,7 +81,7 @@ def run_of(
         arguments_json = json.dumps({**code_arguments, "most": VALUE_CHARS}, ensure_ascii=False)
         arguments_json.encode()
     except UnicodeEncodeError:
-        raise ToolError("The code contains half a surrogate pair, which is no text.") from None
+        raise ToolError("The code contains a lone surrogate, which is not valid text.") from None
     return Run(
         source=_source_of("code_child.py"),
         function=function,

@@ -113,7 +113,9 @@ class CodeWithTools:
             )
         text = json.dumps(arguments, ensure_ascii=False)
         if not _is_text(name + text):
-            return "?", NestedReturn(error="A call holds half a surrogate pair, which is no text.")
+            return "?", NestedReturn(
+                error="A call contains a lone surrogate, which is not valid text."
+            )
         if len(text) > _ARGUMENT_CHARS:
             words = f"The arguments are longer than {_ARGUMENT_CHARS:,} characters as JSON."
             return name, NestedReturn(error=f"{words} {name} was not called.")

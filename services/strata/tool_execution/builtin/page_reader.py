@@ -106,7 +106,7 @@ class PageReader:
             return PageText("", await asyncio.to_thread(_as_text, fetched))
         if kind == PDF and fetched.truncated:
             size = len(fetched.body) / 1024**2
-            raise ToolError(f"The PDF is larger than {size:.0f} MB, the most that is read.")
+            raise ToolError(f"The PDF is larger than {size:.0f} MB, the maximum.")
         async with self._slots:
             answer = await self._ask_child(kind, fetched)
         if "refusal" in answer:

@@ -19,7 +19,7 @@ _RESULTS = 5
 _SNIPPET_CHARS = 1_000
 _NOT_SET_UP = (
     "Web search is not set up on this server, so it cannot be used. Go on without it, and tell"
-    " the user if it matters; whoever runs the server can set"
+    " the user if it matters; the operator can set"
     " STRATA_TOOL_EXECUTION_WEB_SEARCH_PROVIDER."
 )
 

@@ -19,7 +19,7 @@ from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.tool_execution.domain.sandbox import ASK, Limits, Proxy, Run, RunResult, RunStatus
 from strata.tool_execution.sandbox import frames, outcome
 from strata.tool_execution.sandbox.forkserver import Child, Exit
-from strata.tool_execution.sandbox.outcome import Verdict
+from strata.tool_execution.sandbox.outcome import CallVerdict
 
 # Prefix of a message that asks a question; other messages are the answer to the call.
 _ASKS = b'{"ask":'
@@ -154,7 +154,7 @@ class Call:
             if not self._flood.done():
                 self._flood.set_result(None)
 
-    async def _wait(self, talk: asyncio.Future[Verdict | None]) -> Verdict | None:
+    async def _wait(self, talk: asyncio.Future[CallVerdict | None]) -> CallVerdict | None:
         """Returns the verdict, or None if the process ended without an answer."""
         limits = self._run.limits
         exited = self._child.exited
@@ -169,18 +169,18 @@ class Call:
             return talk.result() or await self._silent()
         if self._flood.done():
             words = f"It printed more than {_FLOOD} times {outcome.size(limits.output_bytes)}."
-            return Verdict(RunStatus.OUTPUT, detail=words)
+            return CallVerdict(RunStatus.OUTPUT, detail=words)
         if exited.done():
             return None
         words = f"It did not end within {limits.wall_seconds:.3g} seconds."
-        return Verdict(RunStatus.TIMEOUT, detail=words)
+        return CallVerdict(RunStatus.TIMEOUT, detail=words)
 
-    async def _silent(self) -> Verdict | None:
+    async def _silent(self) -> CallVerdict | None:
         """Returns the verdict of a process that closed its connection; None if it has ended."""
         await asyncio.wait({self._child.exited}, timeout=_LAST_ANSWER_S)
         if self._child.exited.done():
             return None
-        return Verdict(RunStatus.KILLED, detail="It closed its connection without an answer.")
+        return CallVerdict(RunStatus.KILLED, detail="It closed its connection without an answer.")
 
     async def _end(self, *, answered: bool) -> Exit:
         """Kills the process if necessary, and waits for its end."""
@@ -205,14 +205,14 @@ class Call:
             return child.exited.result()
         return Exit(-9, reason="its end was not reported")
 
-    async def _talk(self) -> Verdict | None:
+    async def _talk(self) -> CallVerdict | None:
         """Sends the request and reads the answer; None if the process ends first."""
         try:
             return await self._converse()
         except OSError:
             return None
 
-    async def _converse(self) -> Verdict | None:
+    async def _converse(self) -> CallVerdict | None:
         body = self._request()
         connection = self._child.connection
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -223,7 +223,9 @@ class Call:
             return None
         if first != b'{"locked":true}':
             words = first.decode("utf-8", "replace")[:500]
-            return Verdict(RunStatus.REFUSED, detail=f"The call could not be locked in: {words}")
+            return CallVerdict(
+                RunStatus.REFUSED, detail=f"The call could not be locked in: {words}"
+            )
         limits = self._run.limits
         # A character of the value takes up to six bytes when it is escaped; ours are not.
         most = limits.result_bytes + _ENVELOPE

@@ -59,8 +59,6 @@ async def test_what_is_asked_for_is_for_this_server() -> None:
         (ISSUER, {"registration_endpoint": "http://login.example/register"}),
     ],
 )
-async def test_nothing_goes_without_tls_where_the_server_has_it(
-    issuer: str, metadata: dict[str, Any]
-) -> None:
+async def test_https_server_requires_https_endpoints(issuer: str, metadata: dict[str, Any]) -> None:
     with pytest.raises(AuthorizationError, match="without TLS"):
         await discover_server(answering(issuer, **metadata))

@@ -37,7 +37,7 @@ SCHEMA_LIKE = st.recursive(
 
 
 @given(st.lists(ANY_JSON | st.fixed_dictionaries({"name": st.text(max_size=9)}), max_size=6))
-def test_whatever_is_listed_each_tool_is_judged(listed: list[Any]) -> None:
+def test_any_listing_gives_one_checked_tool_per_name(listed: list[Any]) -> None:
     reported = check_tools("server", listed)
     assert len({tool.name for tool in reported}) == len(reported)
     usable = [tool for tool in reported if not tool.problem]
@@ -45,7 +45,7 @@ def test_whatever_is_listed_each_tool_is_judged(listed: list[Any]) -> None:
 
 
 @given(SCHEMA_LIKE)
-def test_what_passes_the_gate_is_a_closed_schema_of_an_object(schema: Any) -> None:
+def test_usable_schemas_are_closed_object_schemas(schema: Any) -> None:
     try:
         usable = usable_schema(schema)
     except GivenSchemaError:
@@ -67,7 +67,7 @@ def test_names_are_fit_for_models(server: str, name: str) -> None:
 
 
 @given(st.sets(st.text(alphabet="ab.ü/ ", min_size=1, max_size=60), min_size=2, max_size=6))
-def test_names_that_are_cut_or_replaced_stay_apart(names: set[str]) -> None:
+def test_shortened_names_stay_unique(names: set[str]) -> None:
     assert len({registry_name("server", name) for name in names}) == len(names)
 
 
@@ -95,7 +95,7 @@ def test_names_that_are_cut_or_replaced_stay_apart(names: set[str]) -> None:
         ({"type": "object"}, {}),
     ],
 )
-def test_what_only_narrows_is_left_out(schema: Any, properties: Any) -> None:
+def test_restricting_keywords_are_removed_from_schemas(schema: Any, properties: Any) -> None:
     assert usable_schema(schema)["properties"] == properties
 
 
@@ -149,7 +149,7 @@ REPORTS = st.lists(
 
 
 @given(st.lists(REPORTS, max_size=8))
-def test_only_what_was_first_seen_is_ever_usable(listings: list[list[ReportedTool]]) -> None:
+def test_only_approved_definitions_are_usable(listings: list[list[ReportedTool]]) -> None:
     known: dict[str, McpTool] = {}
     first: dict[str, str] = {}
     for listing in listings:

@@ -254,7 +254,7 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
     # No namespaces: it sees the machine's processes and must reach none but itself.
     again = _refuse(errno.EAGAIN)
     rules["clone"] = _clones(again)
-    # Takes any amount at once, and the watchdog comes later. Libraries write zeros instead.
+    # Could allocate any amount before the watchdog checks. Libraries write zeros instead.
     rules["fallocate"] = [_refuse(errno.EOPNOTSUPP)]
     rules["fork"] = rules["vfork"] = [again]
     for name in ("prlimit64", "sched_setaffinity", "sched_setattr", "kill"):

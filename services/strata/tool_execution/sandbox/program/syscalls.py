@@ -105,7 +105,7 @@ def machine() -> str:
     """Returns the name of this machine's table.
 
     Raises:
-        OSError: There is none for it.
+        OSError: There is no table for this machine.
     """
     name = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if name not in TABLES:
