@@ -1,4 +1,4 @@
-"""Which processes are whose, where the engines of other tests are children of ours as well."""
+"""Finds the descendants of a process; engines of other tests are children of this process, too."""
 
 from __future__ import annotations
 

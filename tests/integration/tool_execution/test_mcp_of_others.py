@@ -1,4 +1,4 @@
-"""MCP servers that others wrote, as the registries of Python and Node have them."""
+"""Third-party MCP servers from the registries of Python and Node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a model writes into an argument, it is answered in the names of the tool's arguments."""
+"""Errors of invalid arguments name the arguments of the tool, not fields of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches a tool's function: made by its annotations from JSON."""
+"""Conversion of JSON arguments to the annotated types of a custom tool."""
 
 from __future__ import annotations
 

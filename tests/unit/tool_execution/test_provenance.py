@@ -1,4 +1,4 @@
-"""Whose words a return holds."""
+"""Provenance of tool returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runner is sent and answers is what was asked and found, whatever it is."""
+"""Messages between service and tool runner keep every value unchanged."""
 
 from __future__ import annotations
 

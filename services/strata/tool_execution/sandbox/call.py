@@ -168,12 +168,12 @@ class Call:
         if talk.done():
             return talk.result() or await self._silent()
         if self._flood.done():
-            words = f"It printed more than {_FLOOD} times {outcome.size(limits.output_bytes)}."
-            return CallVerdict(RunStatus.OUTPUT, detail=words)
+            detail = f"It printed more than {_FLOOD} times {outcome.size(limits.output_bytes)}."
+            return CallVerdict(RunStatus.OUTPUT, detail=detail)
         if exited.done():
             return None
-        words = f"It did not end within {limits.wall_seconds:.3g} seconds."
-        return CallVerdict(RunStatus.TIMEOUT, detail=words)
+        detail = f"It did not end within {limits.wall_seconds:.3g} seconds."
+        return CallVerdict(RunStatus.TIMEOUT, detail=detail)
 
     async def _silent(self) -> CallVerdict | None:
         """Returns the verdict of a process that closed its connection; None if it has ended."""
@@ -222,12 +222,12 @@ class Call:
         if first is None:
             return None
         if first != b'{"locked":true}':
-            words = first.decode("utf-8", "replace")[:500]
+            detail = first.decode("utf-8", "replace")[:500]
             return CallVerdict(
-                RunStatus.REFUSED, detail=f"The call could not be locked in: {words}"
+                RunStatus.REFUSED, detail=f"The call could not be locked in: {detail}"
             )
         limits = self._run.limits
-        # A character of the value takes up to six bytes when it is escaped; ours are not.
+        # The jail's program does not escape characters; escaped ones would take up to six bytes.
         most = limits.result_bytes + _ENVELOPE
         answer = await self._frame(most)
         while answer and self._run.answerer is not None and answer.startswith(_ASKS):

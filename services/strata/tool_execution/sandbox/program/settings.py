@@ -10,8 +10,8 @@ def set_environment(scratch: str, network: Mapping[str, str]) -> None:
     """Replaces the environment of this process by a few variables that programs expect.
 
     Args:
-        scratch: Its scratch folder.
-        network: Those by which programs find the proxy; empty for a call without network.
+        scratch: The scratch folder.
+        network: Variables for the proxy; empty for a call without network access.
     """
     os.environ.clear()
     os.environ.update({
@@ -20,5 +20,5 @@ def set_environment(scratch: str, network: Mapping[str, str]) -> None:
 
 
 def add_environment(own: Mapping[str, str]) -> None:
-    """Adds the variables of the call, its secrets among them."""
+    """Adds the variables of the call, including its secrets."""
     os.environ.update(own)
