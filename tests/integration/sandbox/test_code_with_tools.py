@@ -91,16 +91,16 @@ async def run(
          "{'p': {'x': 1}}"),
         ("import asyncio\nasync def f():\n    return add(1, 1)\nawait f()", "2"),
         (("from threading import Thread\nfound = []\n"
-         "all = [Thread(target=lambda n=n: found.append(add(n, n))) for n in range(5)]\n"
-         "[t.start() for t in all]\n[t.join() for t in all]\nsorted(found)"), "[0, 2, 4, 6, 8]"),
-        ("try:\n    fails()\nexcept ToolError as error:\n    found = str(error)\nfound",
+         "all = [Thread(target=lambda n=n: result.append(add(n, n))) for n in range(5)]\n"
+         "[t.start() for t in all]\n[t.join() for t in all]\nsorted(result)"), "[0, 2, 4, 6, 8]"),
+        ("try:\n    fails()\nexcept ToolError as error:\n    result = str(error)\nfound",
          "'It fails: ä.'"),
-        ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    found = str(error)\nfound",
+        ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    result = str(error)\nfound",
          "'add() takes a, b'"),
-        ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    found = str(error)\nfound",
+        ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    result = str(error)\nfound",
          "\"add() got multiple values for argument 'a'\""),
-        (("try:\n    add({1}, 2)\nexcept TypeError as error:\n    found = str(error)\n"
-         "found.startswith('What is asked must be JSON.')"), "True"),
+        (("try:\n    add({1}, 2)\nexcept TypeError as error:\n    result = str(error)\n"
+         "result.startswith('The question must be JSON.')"), "True"),
         ("add.__name__", "'add'"),
     ],
 )  # fmt: skip
@@ -136,7 +136,7 @@ add(1, 2)
 """
     ok, answer = await run(sandbox, code)
     assert not ok
-    assert "a question was interrupted" in answer["error"]["message"]
+    assert "one was interrupted" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -320,8 +320,8 @@ def f():
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (Run(source="", arguments_json="[1]"), "no JSON object"),
-        (Run(source="", arguments_json="{"), "no JSON"),
+        (Run(source="", arguments_json="[1]"), "not a JSON object"),
+        (Run(source="", arguments_json="{"), "not JSON"),
         (Run(source="", environment={"A=B": "x"}), "environment variable"),
         (Run(source="", environment={"A": "x\0y"}), "environment variable"),
         (Run(source="", hosts=("example.com",)), "hosts"),

@@ -111,7 +111,7 @@ async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_
     assert "was not run" in await mcp.refused("pets__echo")
     [note] = (await resolve(mcp, "pets__*")).servers
     assert (note.name, note.tools) == ("pets__*", 0)
-    assert "the MCP server is away" in note.problem
+    assert "the MCP server cannot be reached" in note.problem
     mcp.world.model.script(say("Without them."))
     ran = await mcp.world.run(agent, "Hello.")
     assert ran.text == "Without them."
