@@ -90,14 +90,14 @@ async def run(
         ("import dataclasses as d\n@d.dataclass\nclass P:\n    x: int\ncall_tool('p', p=P(1))",
          "{'p': {'x': 1}}"),
         ("import asyncio\nasync def f():\n    return add(1, 1)\nawait f()", "2"),
-        (("from threading import Thread\nfound = []\n"
+        (("from threading import Thread\nresult = []\n"
          "all = [Thread(target=lambda n=n: result.append(add(n, n))) for n in range(5)]\n"
          "[t.start() for t in all]\n[t.join() for t in all]\nsorted(result)"), "[0, 2, 4, 6, 8]"),
-        ("try:\n    fails()\nexcept ToolError as error:\n    result = str(error)\nfound",
+        ("try:\n    fails()\nexcept ToolError as error:\n    result = str(error)\nresult",
          "'It fails: ä.'"),
-        ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    result = str(error)\nfound",
+        ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    result = str(error)\nresult",
          "'add() takes a, b'"),
-        ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    result = str(error)\nfound",
+        ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    result = str(error)\nresult",
          "\"add() got multiple values for argument 'a'\""),
         (("try:\n    add({1}, 2)\nexcept TypeError as error:\n    result = str(error)\n"
          "result.startswith('The question must be JSON.')"), "True"),
