@@ -120,11 +120,11 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
     violations = []
     seen: set[str] = set()
     for index, call in enumerate(request.calls):
-        place = f"calls[{index}]"
+        path = f"calls[{index}]"
         if not call.tool_call_id or call.tool_call_id in seen:
-            violations.append(FieldViolation(f"{place}.tool_call_id", "must be set and unique"))
+            violations.append(FieldViolation(f"{path}.tool_call_id", "must be set and unique"))
         if not call.idempotency_key:
-            violations.append(FieldViolation(f"{place}.idempotency_key", "must be set"))
+            violations.append(FieldViolation(f"{path}.idempotency_key", "must be set"))
         seen.add(call.tool_call_id)
     if not request.calls:
         violations.append(FieldViolation("calls", "must not be empty"))

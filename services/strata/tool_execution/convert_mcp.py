@@ -307,61 +307,61 @@ def _check_http(wire: pb.McpServer, violations: Violations) -> None:
 
 
 def _check_oauth(client: pb.McpOAuthClient, url: str, violations: Violations) -> None:
-    place = "server.oauth_client"
+    path = "server.oauth_client"
     violations.unless(
         bool(client.issuer) or not client.client_id,
-        f"{place}.issuer",
+        f"{path}.issuer",
         "must be set together with client_id",
     )
     violations.unless(
         bool(client.client_id) or not client.client_secret,
-        f"{place}.client_id",
+        f"{path}.client_id",
         "must be set together with client_secret",
     )
     if client.issuer:
-        _check_issuer(client.issuer, f"{place}.issuer", url, violations)
+        _check_issuer(client.issuer, f"{path}.issuer", url, violations)
     if client.client_id:
-        _check_client_id(client.client_id, place, violations)
+        _check_client_id(client.client_id, path, violations)
     if client.client_secret:
         problem = secret_name_problem(client.client_secret)
-        violations.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
-    _check_scope(client.scope, place, violations)
+        violations.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
+    _check_scope(client.scope, path, violations)
 
 
 def _check_client(
     client: pb.McpClientCredentials, field: str, url: str, violations: Violations
 ) -> None:
-    place = f"server.{field}"
-    _check_issuer(client.issuer, f"{place}.issuer", url, violations)
-    _check_client_id(client.client_id, place, violations)
+    path = f"server.{field}"
+    _check_issuer(client.issuer, f"{path}.issuer", url, violations)
+    _check_client_id(client.client_id, path, violations)
     problem = secret_name_problem(client.client_secret)
-    violations.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
-    _check_scope(client.scope, place, violations)
+    violations.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
+    _check_scope(client.scope, path, violations)
 
 
-def _check_issuer(issuer: str, place: str, url: str, violations: Violations) -> None:
+def _check_issuer(issuer: str, path: str, url: str, violations: Violations) -> None:
     try:
         parse_url(issuer)
     except ForbiddenUrlError as error:
-        violations.add(place, f"cannot be used: {error.message}")
-    violations.unless(not set("?#") & set(issuer), place, "must have no query and no fragment")
+        violations.add(path, f"cannot be used: {error.message}")
+    violations.unless(not set("?#") & set(issuer), path, "must have no query and no fragment")
     # If the server's traffic is encrypted, the client secret must not be sent in plain text.
     plain = issuer.lower().startswith("http:") and url.lower().startswith("https:")
-    violations.unless(not plain, place, "must begin with https, as the server's URL does")
+    violations.unless(not plain, path, "must begin with https, as the server's URL does")
 
 
-def _check_client_id(client_id: str, place: str, violations: Violations) -> None:
+def _check_client_id(client_id: str, path: str, violations: Violations) -> None:
     violations.unless(
         len(client_id) <= MAX_CLIENT_ID and bool(_HEADER_VALUE.fullmatch(client_id)),
-        f"{place}.client_id",
+        f"{path}.client_id",
         f"must be at most {MAX_CLIENT_ID} printable ASCII characters",
     )
 
 
-def _check_scope(scope: str, place: str, violations: Violations) -> None:
+def _check_scope(scope: str, path: str, violations: Violations) -> None:
     violations.unless(
         not scope or (len(scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(scope))),
-        f"{place}.scope",
+        f"{path}.scope",
         f"must be scopes separated by single spaces, at most {MAX_SCOPE} characters",
     )
 
@@ -458,14 +458,14 @@ def _check_map(
         len(entries) <= MAX_ENTRIES, f"server.{field}", f"has more than {MAX_ENTRIES} entries"
     )
     for name, value in list(entries.items())[:MAX_ENTRIES]:
-        place = f'server.{field}["{name[:100]}"]'
-        violations.unless(bool(key.fullmatch(name)), place, "is not a valid name")
+        path = f'server.{field}["{name[:100]}"]'
+        violations.unless(bool(key.fullmatch(name)), path, "is not a valid name")
         if secrets:
             problem = secret_name_problem(value)
-            violations.unless(not problem, place, f"names a secret that {problem}")
+            violations.unless(not problem, path, f"names a secret that {problem}")
         else:
             violations.unless(
                 len(value) <= MAX_VALUE and "\0" not in value,
-                place,
+                path,
                 f"must have at most {MAX_VALUE} characters, no NUL among them",
             )

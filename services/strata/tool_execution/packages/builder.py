@@ -210,10 +210,10 @@ def _files(folder: Path) -> list[int]:
     """Returns the sizes of the files below a folder; hard links to one file count once."""
     seen: set[int] = set()
     sizes: list[int] = []
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                status = os.lstat(os.path.join(place, name))  # noqa: PTH118 - many
+                status = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - many
             except OSError:
                 continue
             if status.st_ino not in seen:
@@ -227,10 +227,10 @@ def _let_read(target: Path) -> None:
 
     Removes setuid and setgid bits.
     """
-    for place, _, names in os.walk(target):
-        Path(place).chmod(0o755)
+    for parent, _, names in os.walk(target):
+        Path(parent).chmod(0o755)
         for name in names:
-            path = Path(place, name)
+            path = Path(parent, name)
             if not path.is_symlink():
                 path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o755 | 0o444)
 

@@ -225,7 +225,7 @@ class JailSandbox:
         if left is not None:
             seconds = min(run.limits.wall_seconds, left - _ANSWER_S)
             if seconds <= 0:
-                reason = "No time was left to run it when there was a place for it."
+                reason = "No time was left when a slot became free."
                 return replace(outcome.refused(reason), isolation=self.isolation)
             run = replace(run, limits=replace(run.limits, wall_seconds=seconds))
         server = await self._ready()

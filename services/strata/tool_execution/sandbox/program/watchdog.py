@@ -249,22 +249,22 @@ def _of_a_thread(pid: int, name: str, read: Callable[[str], list[str]]) -> list[
     except OSError:
         return []
     for thread in threads:
-        place = f"/proc/{pid}/task/{thread}"
+        folder = f"/proc/{pid}/task/{thread}"
         try:
-            if content := read(f"{place}/{name}"):
+            if content := read(f"{folder}/{name}"):
                 return content
         except PermissionError:
             # A thread that has ended has no memory and cannot be inspected either.
-            if any(_memory(text) is not None for text in _status(place)):
+            if any(_memory(text) is not None for text in _status(folder)):
                 raise
         except OSError:
             continue
     return []
 
 
-def _status(place: str) -> list[str]:
+def _status(folder: str) -> list[str]:
     try:
-        return _text(f"{place}/status")
+        return _text(f"{folder}/status")
     except OSError:
         return []
 
