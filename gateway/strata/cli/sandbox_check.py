@@ -54,8 +54,8 @@ async def local_sandbox() -> Finding:
     try:
         isolation = sandbox.isolation
         if isolation is Isolation.NONE:
-            return Finding(_CHECK, CheckVerdict.WARN, sandbox.probe.words(), _TOOLS_REFUSED)
-        return _finding(isolation.label, sandbox.probe.words())
+            return Finding(_CHECK, CheckVerdict.WARN, sandbox.probe.description(), _TOOLS_REFUSED)
+        return _finding(isolation.label, sandbox.probe.description())
     finally:
         await sandbox.close()
 

@@ -1,4 +1,4 @@
-"""Between the messages of the wire and the domain; the one place that checks requests."""
+"""Converts execution requests and events between the wire and the domain; checks the requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from strata.tool_execution.domain.tools import (
     Call,
     Caller,
     CallingGroup,
+    CallOutcome,
     Effect,
     Image,
     OlderLines,
-    Outcome,
     ReturnStatus,
     Tool,
     ToolType,
@@ -96,16 +96,17 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
 
 
 def types_to_domain(values: Iterable[tool_pb2.ToolType.ValueType]) -> frozenset[ToolType]:
-    """Returns the known types among those asked for."""
+    """Returns the domain types of wire values; unknown values are ignored."""
     wanted = set(values)
     return frozenset(name for name, value in _TYPES.items() if value in wanted)
 
 
 def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Caller]:
-    """Returns the calls to run and on whose behalf.
+    """Returns the calls to run, and the caller on whose behalf they run.
 
     Raises:
-        InvalidArgumentError: An id is wrong, a call lacks its id or key, or two share one.
+        InvalidArgumentError: An id is malformed, a call has no id or idempotency key, or two calls
+            have the same id.
     """
     check_id(request.agent_id, "agent", field="agent_id")
     check_id(request.conversation_id, "conversation", field="conversation_id")
@@ -119,11 +120,11 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
     violations = []
     seen: set[str] = set()
     for index, call in enumerate(request.calls):
-        place = f"calls[{index}]"
+        path = f"calls[{index}]"
         if not call.tool_call_id or call.tool_call_id in seen:
-            violations.append(FieldViolation(f"{place}.tool_call_id", "must be set and unique"))
+            violations.append(FieldViolation(f"{path}.tool_call_id", "must be set and unique"))
         if not call.idempotency_key:
-            violations.append(FieldViolation(f"{place}.idempotency_key", "must be set"))
+            violations.append(FieldViolation(f"{path}.idempotency_key", "must be set"))
         seen.add(call.tool_call_id)
     if not request.calls:
         violations.append(FieldViolation("calls", "must not be empty"))
@@ -165,17 +166,15 @@ def _older_lines(request: execution_pb.ExecuteToolsRequest) -> OlderLines | None
     return OlderLines(wire.agent_id, wire.range_key, tuple(wire.lines))
 
 
-def to_callable(
-    tools: Iterable[execution_pb.NestedTool],
-) -> dict[str, list[str]]:
-    """Returns what code finds as functions: names of parameters by name of the tool."""
+def nested_tools_to_domain(tools: Iterable[execution_pb.NestedTool]) -> dict[str, list[str]]:
+    """Returns the tools that code can call as functions: parameter names by tool name."""
     return {tool.name: list(tool.parameters) for tool in tools}
 
 
 def event_to_proto(
-    event: Started | Outcome, tools: Mapping[str, Tool]
+    event: Started | CallOutcome, tools: Mapping[str, Tool]
 ) -> execution_pb.ExecuteToolsResponse:
-    """Returns the wire form of what happened."""
+    """Returns the wire form of the start or the end of a call."""
     if isinstance(event, Started):
         call = event.call
         return execution_pb.ExecuteToolsResponse(
@@ -186,7 +185,7 @@ def event_to_proto(
     return execution_pb.ExecuteToolsResponse(finished=_finished(event, tools))
 
 
-def _finished(outcome: Outcome, tools: Mapping[str, Tool]) -> execution_pb.FinishedCall:
+def _finished(outcome: CallOutcome, tools: Mapping[str, Tool]) -> execution_pb.FinishedCall:
     return execution_pb.FinishedCall(
         tool_return=common.ToolReturnPart(
             tool_call_id=outcome.call.id,
@@ -226,13 +225,13 @@ def image_to_proto(image: Image) -> common.ImagePart:
     )
 
 
-def _provenance(outcome: Outcome, tools: Mapping[str, Tool]) -> common.Provenance.ValueType:
-    """Says whose words a return holds; what we say of a failed call is our own."""
+def _provenance(outcome: CallOutcome, tools: Mapping[str, Tool]) -> common.Provenance.ValueType:
+    """Returns the provenance of a tool return; errors of built-in web tools are our own text."""
     tool = tools.get(outcome.call.name)
     if tool is None:
         return common.PROVENANCE_SYSTEM
     if tool.own is not None:
-        # Also when it failed: what it raised are its own words, or those of strangers.
+        # Errors are labelled, too: their text comes from the tool.
         return returns_from(tool) or common.PROVENANCE_TOOL
     if tool.from_web:
         return common.PROVENANCE_WEB if outcome.ok else common.PROVENANCE_SYSTEM
@@ -240,9 +239,10 @@ def _provenance(outcome: Outcome, tools: Mapping[str, Tool]) -> common.Provenanc
 
 
 def returns_from(tool: Tool) -> common.Provenance.ValueType:
-    """Says which strangers write what a tool returns: the one place that decides what taints.
+    """Returns the label of the untrusted content that a tool returns.
 
-    UNSPECIFIED if none do, as for a tool of a project that cannot reach the network.
+    UNSPECIFIED if it returns none, such as a custom tool without network access. No other code
+    decides which tools return untrusted content.
     """
     if tool.type is ToolType.MCP:
         return common.PROVENANCE_MCP

@@ -1,4 +1,4 @@
-"""Between the messages of McpService and the domain; checks what is asked of it."""
+"""Converts messages of McpService between the wire and the domain; checks the requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from strata.tool_execution.domain.mcp import (
     ToolState,
     Transport,
 )
-from strata.tool_execution.domain.registry import Request
+from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.domain.tools import Tool
 
 MAX_NAME = 24
@@ -42,14 +42,14 @@ _NAME = re.compile(r"[a-z](?:_?[a-z0-9-])*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-# As RFC 6749 has it.
+# The syntax of RFC 6749, section 3.3.
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+(?: [\x21\x23-\x5b\x5d-\x7e]+)*")
 _ANSWER = re.compile(r"[\x21-\x7e]+")
 _REDIRECT = re.compile(
     r"(http://(127\.0\.0\.1|\[::1\]):[0-9]{1,5}|https://[A-Za-z0-9.:\[\]-]+)(/[!$-;=@-Z_a-z~]*)?"
 )
-# What the protocol and the connection need themselves.
-_OUR_HEADERS = frozenset(
+# Headers that the MCP client and the HTTP connection set.
+_RESERVED_HEADERS = frozenset(
     {
         *("host", "content-length", "content-type", "content-encoding", "transfer-encoding"),
         *("connection", "upgrade", "te", "trailer", "accept", "accept-encoding", "expect"),
@@ -71,53 +71,55 @@ _STATES = {
 }
 
 
-def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, Request]:
+def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, IdempotentRequest]:
     """Returns the server that a request describes, with a new id.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the error names all of them.
     """
-    found = Violations()
-    found.unless(
+    violations = Violations()
+    violations.unless(
         bool(REQUEST_ID.fullmatch(request.request_id)),
         "request_id",
         "must be at most 128 printable ASCII characters",
     )
     wire = request.server
     transport = _TRANSPORTS.get(wire.transport)
-    found.unless(transport is not None, "server.transport", "must be STDIO, SSE or STREAMABLE_HTTP")
-    found.unless(
+    violations.unless(
+        transport is not None, "server.transport", "must be STDIO, SSE or STREAMABLE_HTTP"
+    )
+    violations.unless(
         len(wire.name) <= MAX_NAME and bool(_NAME.fullmatch(wire.name)),
         "server.name",
-        f'must be at most {MAX_NAME} small letters, digits, "-" and single "_", beginning with a'
-        ' letter and not ending in "_"',
+        f'must be at most {MAX_NAME} lower-case letters, digits, "-" and single "_", beginning with'
+        ' a letter and not ending in "_"',
     )
     server = _checked(
-        wire, new_id("mcp_server"), wire.name, transport or Transport.STREAMABLE_HTTP, found
+        wire, new_id("mcp_server"), wire.name, transport or Transport.STREAMABLE_HTTP, violations
     )
     text = json.dumps(
         [server.name, server.configuration, server.enabled, server.call_timeout], sort_keys=True
     )
-    return server, Request(request.request_id, hashlib.sha256(text.encode()).hexdigest())
+    return server, IdempotentRequest(request.request_id, hashlib.sha256(text.encode()).hexdigest())
 
 
 def to_changed_server(request: pb.UpdateMcpServerRequest, before: McpServer) -> McpServer:
-    """Returns a server as it is to be.
+    """Returns a server with the new values of a request; name and transport stay as before.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the error names all of them.
     """
-    found = Violations()
+    violations = Violations()
     wire = request.server
-    found.unless(
-        wire.name in ("", before.name), "server.name", "stays what it is; add another server"
+    violations.unless(
+        wire.name in ("", before.name), "server.name", "cannot be changed; add another server"
     )
-    found.unless(
+    violations.unless(
         wire.transport in (pb.MCP_TRANSPORT_UNSPECIFIED, _WIRE_TRANSPORTS[before.transport]),
         "server.transport",
-        "stays what it is; add another server",
+        "cannot be changed; add another server",
     )
-    return _checked(wire, before.id, before.name, before.transport, found)
+    return _checked(wire, before.id, before.name, before.transport, violations)
 
 
 def server_to_proto(
@@ -130,10 +132,10 @@ def server_to_proto(
     """Returns the wire form of a server.
 
     Args:
-        server: It.
+        server: The server.
         tools: Its usable tools.
-        quarantined: Reasons by name of the tools that cannot be used.
-        with_credentials: Whether values that are named like credentials are shown.
+        quarantined: Why tools cannot be used, by tool name.
+        with_credentials: Whether values with names of credentials are shown or redacted.
     """
     redactor = Redactor({} if with_credentials else server.plain_credentials)
     wire = pb.McpServer(
@@ -167,7 +169,7 @@ def server_to_proto(
 
 
 def tool_of_server_to_proto(tool: McpTool) -> pb.McpTool:
-    """Returns the wire form of what is known of a tool."""
+    """Returns the wire form of a server's tool and its approval state."""
     approved = tool.approved or ("", None)
     shown = tool.state is not ToolState.QUARANTINED
     return pb.McpTool(
@@ -186,22 +188,22 @@ def tool_of_server_to_proto(tool: McpTool) -> pb.McpTool:
 
 
 def _checked(
-    wire: pb.McpServer, server_id: str, name: str, transport: Transport, found: Violations
+    wire: pb.McpServer, server_id: str, name: str, transport: Transport, violations: Violations
 ) -> McpServer:
     if transport is Transport.STDIO:
-        _check_program(wire, found)
+        _check_program(wire, violations)
     else:
-        _check_http(wire, found)
+        _check_http(wire, violations)
     timeout, calls = wire.call_timeout_seconds, wire.max_concurrent_calls
-    found.unless(
+    violations.unless(
         0 <= timeout <= MAX_TIMEOUT_S,
         "server.call_timeout_seconds",
         f"must be 0 to {MAX_TIMEOUT_S}",
     )
-    found.unless(
+    violations.unless(
         0 <= calls <= MAX_CALLS, "server.max_concurrent_calls", f"must be 0 to {MAX_CALLS}"
     )
-    found.refuse()
+    violations.refuse()
     return McpServer(
         id=server_id,
         name=name,
@@ -221,231 +223,249 @@ def _checked(
     )
 
 
-def _check_program(wire: pb.McpServer, found: Violations) -> None:
+def _check_program(wire: pb.McpServer, violations: Violations) -> None:
     for field in ("url", "headers", "header_secrets", "bearer_secret"):
-        found.unless(not getattr(wire, field), f"server.{field}", "is not for stdio")
+        violations.unless(
+            not getattr(wire, field), f"server.{field}", "must be empty for a stdio server"
+        )
     none = not wire.HasField("client_credentials")
-    found.unless(none, "server.client_credentials", "is not for stdio")
-    found.unless(not wire.oauth, "server.oauth", "is not for stdio")
-    found.unless(not wire.HasField("oauth_client"), "server.oauth_client", "is not for stdio")
-    found.unless(
+    violations.unless(none, "server.client_credentials", "must be empty for a stdio server")
+    violations.unless(not wire.oauth, "server.oauth", "must be empty for a stdio server")
+    violations.unless(
+        not wire.HasField("oauth_client"), "server.oauth_client", "must be empty for a stdio server"
+    )
+    violations.unless(
         0 < len(wire.command) <= MAX_ARGUMENTS and bool(wire.command[0].strip()),
         "server.command",
         f"must be a program and at most {MAX_ARGUMENTS - 1} arguments",
     )
     for index, argument in enumerate(wire.command[:MAX_ARGUMENTS]):
-        found.unless(
+        violations.unless(
             len(argument) <= MAX_VALUE and "\0" not in argument,
             f"server.command[{index}]",
             f"must have at most {MAX_VALUE} characters, no NUL among them",
         )
-    _check_map(wire.environment, "environment", found, _VARIABLE)
-    _check_map(wire.environment_secrets, "environment_secrets", found, _VARIABLE, secrets=True)
+    _check_map(wire.environment, "environment", violations, _VARIABLE)
+    _check_map(wire.environment_secrets, "environment_secrets", violations, _VARIABLE, secrets=True)
     both = sorted(set(wire.environment) & set(wire.environment_secrets))
-    found.unless(not both, "server.environment", "names a variable that a secret sets, too")
+    violations.unless(
+        not both, "server.environment", "names a variable that environment_secrets sets as well"
+    )
 
 
-def _check_http(wire: pb.McpServer, found: Violations) -> None:
+def _check_http(wire: pb.McpServer, violations: Violations) -> None:
     for field in ("command", "environment", "environment_secrets"):
-        found.unless(not getattr(wire, field), f"server.{field}", "is only for stdio")
+        violations.unless(
+            not getattr(wire, field),
+            f"server.{field}",
+            "must be empty unless the transport is STDIO",
+        )
     try:
         parse_url(wire.url)
     except ForbiddenUrlError as error:
-        found.add("server.url", f"cannot be used: {error.message}")
-    _check_map(wire.headers, "headers", found, _HEADER)
-    _check_map(wire.header_secrets, "header_secrets", found, _HEADER, secrets=True)
+        violations.add("server.url", f"cannot be used: {error.message}")
+    _check_map(wire.headers, "headers", violations, _HEADER)
+    _check_map(wire.header_secrets, "header_secrets", violations, _HEADER, secrets=True)
     for name, value in wire.headers.items():
-        found.unless(
+        violations.unless(
             bool(_HEADER_VALUE.fullmatch(value)),
             f'server.headers["{name[:100]}"]',
             "must be printable ASCII",
         )
-        found.unless(
+        violations.unless(
             name.lower() not in _SECRET_HEADERS,
             f'server.headers["{name[:100]}"]',
             "is a secret: store it with PutSecret and name it in header_secrets or bearer_secret",
         )
     names = [name.lower() for name in (*wire.headers, *wire.header_secrets)]
     names += ["authorization"] * bool(wire.bearer_secret)
-    found.unless(len(set(names)) == len(names), "server.headers", "names a header twice")
-    ours = sorted(_OUR_HEADERS.intersection(names))
-    found.unless(not ours, "server.headers", "names one that the connection sets itself")
+    violations.unless(len(set(names)) == len(names), "server.headers", "names a header twice")
+    reserved = _RESERVED_HEADERS.intersection(names)
+    violations.unless(
+        not reserved, "server.headers", "names a header that the connection sets itself"
+    )
     if wire.bearer_secret:
         problem = secret_name_problem(wire.bearer_secret)
-        found.unless(not problem, "server.bearer_secret", problem)
+        violations.unless(not problem, "server.bearer_secret", problem)
     if wire.HasField("client_credentials"):
-        found.unless(
+        violations.unless(
             "authorization" not in names,
             "server.client_credentials",
             "cannot be used together with bearer_secret or an Authorization header",
         )
-        _check_client(wire.client_credentials, "client_credentials", wire.url, found)
+        _check_client(wire.client_credentials, "client_credentials", wire.url, violations)
     if wire.oauth:
-        found.unless(
+        violations.unless(
             "authorization" not in names and not wire.HasField("client_credentials"),
             "server.oauth",
             "cannot be used together with client_credentials, bearer_secret or an Authorization"
             " header",
         )
     if wire.HasField("oauth_client"):
-        found.unless(wire.oauth, "server.oauth_client", "is of use only with oauth")
-        _check_oauth(wire.oauth_client, wire.url, found)
+        violations.unless(wire.oauth, "server.oauth_client", "needs oauth to be true")
+        _check_oauth(wire.oauth_client, wire.url, violations)
 
 
-def _check_oauth(given: pb.McpOAuthClient, url: str, found: Violations) -> None:
-    place = "server.oauth_client"
-    found.unless(
-        bool(given.issuer) or not given.client_id, f"{place}.issuer", "is needed with client_id"
+def _check_oauth(client: pb.McpOAuthClient, url: str, violations: Violations) -> None:
+    path = "server.oauth_client"
+    violations.unless(
+        bool(client.issuer) or not client.client_id,
+        f"{path}.issuer",
+        "must be set together with client_id",
     )
-    found.unless(
-        bool(given.client_id) or not given.client_secret,
-        f"{place}.client_id",
-        "is needed with client_secret",
+    violations.unless(
+        bool(client.client_id) or not client.client_secret,
+        f"{path}.client_id",
+        "must be set together with client_secret",
     )
-    if given.issuer:
-        _check_issuer(given.issuer, f"{place}.issuer", url, found)
-    if given.client_id:
-        _check_client_id(given.client_id, place, found)
-    if given.client_secret:
-        problem = secret_name_problem(given.client_secret)
-        found.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
-    _check_scope(given.scope, place, found)
+    if client.issuer:
+        _check_issuer(client.issuer, f"{path}.issuer", url, violations)
+    if client.client_id:
+        _check_client_id(client.client_id, path, violations)
+    if client.client_secret:
+        problem = secret_name_problem(client.client_secret)
+        violations.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
+    _check_scope(client.scope, path, violations)
 
 
-def _check_client(given: pb.McpClientCredentials, field: str, url: str, found: Violations) -> None:
-    place = f"server.{field}"
-    _check_issuer(given.issuer, f"{place}.issuer", url, found)
-    _check_client_id(given.client_id, place, found)
-    problem = secret_name_problem(given.client_secret)
-    found.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
-    _check_scope(given.scope, place, found)
+def _check_client(
+    client: pb.McpClientCredentials, field: str, url: str, violations: Violations
+) -> None:
+    path = f"server.{field}"
+    _check_issuer(client.issuer, f"{path}.issuer", url, violations)
+    _check_client_id(client.client_id, path, violations)
+    problem = secret_name_problem(client.client_secret)
+    violations.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
+    _check_scope(client.scope, path, violations)
 
 
-def _check_issuer(issuer: str, place: str, url: str, found: Violations) -> None:
+def _check_issuer(issuer: str, path: str, url: str, violations: Violations) -> None:
     try:
         parse_url(issuer)
     except ForbiddenUrlError as error:
-        found.add(place, f"cannot be used: {error.message}")
-    found.unless(not set("?#") & set(issuer), place, "must have no query and no fragment")
-    # Whoever protects the server's traffic must not send the client's secret in the clear.
-    clear = issuer.lower().startswith("http:") and url.lower().startswith("https:")
-    found.unless(not clear, place, "must begin with https, as the server's URL does")
+        violations.add(path, f"cannot be used: {error.message}")
+    violations.unless(not set("?#") & set(issuer), path, "must have no query and no fragment")
+    # If the server's traffic is encrypted, the client secret must not be sent in plain text.
+    plain = issuer.lower().startswith("http:") and url.lower().startswith("https:")
+    violations.unless(not plain, path, "must begin with https, as the server's URL does")
 
 
-def _check_client_id(client_id: str, place: str, found: Violations) -> None:
-    found.unless(
+def _check_client_id(client_id: str, path: str, violations: Violations) -> None:
+    violations.unless(
         len(client_id) <= MAX_CLIENT_ID and bool(_HEADER_VALUE.fullmatch(client_id)),
-        f"{place}.client_id",
+        f"{path}.client_id",
         f"must be at most {MAX_CLIENT_ID} printable ASCII characters",
     )
 
 
-def _check_scope(scope: str, place: str, found: Violations) -> None:
-    found.unless(
+def _check_scope(scope: str, path: str, violations: Violations) -> None:
+    violations.unless(
         not scope or (len(scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(scope))),
-        f"{place}.scope",
+        f"{path}.scope",
         f"must be scopes separated by single spaces, at most {MAX_SCOPE} characters",
     )
 
 
 def to_redirect(uri: str) -> str:
-    """Returns where a browser is to be sent back to.
+    """Returns a checked redirect URI.
 
     Raises:
-        InvalidArgumentError: That is neither this machine nor a place with TLS.
+        InvalidArgumentError: The URI is neither a loopback address nor an https URL.
     """
-    found = Violations()
-    found.unless(
+    violations = Violations()
+    violations.unless(
         len(uri) <= MAX_REDIRECT and bool(_REDIRECT.fullmatch(uri)),
         "redirect_uri",
         "must be http with a loopback address, a port and a path, or an https URL, at most"
         f" {MAX_REDIRECT} characters without query and fragment",
     )
-    found.refuse()
+    violations.refuse()
     return uri
 
 
-def check_answer(request: pb.CompleteMcpSignInRequest) -> None:
-    """Checks what a browser came back with.
+def check_authorization_response(request: pb.CompleteMcpSignInRequest) -> None:
+    """Checks the authorization response that the browser brought back from a sign-in.
 
     Raises:
-        InvalidArgumentError: It is nothing that comes of a sign-in.
+        InvalidArgumentError: State, code or issuer is malformed.
     """
-    found = Violations()
+    violations = Violations()
     for field, needed in (("state", True), ("code", True), ("issuer", False)):
         value = getattr(request, field)
-        found.unless(
+        violations.unless(
             len(value) <= MAX_ANSWER and (bool(_ANSWER.fullmatch(value)) or not (needed or value)),
             field,
             f"must be at most {MAX_ANSWER} printable ASCII characters",
         )
-    found.refuse()
+    violations.refuse()
 
 
 def _to_oauth(wire: pb.McpServer) -> OAuthClient | None:
     if not wire.oauth:
         return None
-    given = wire.oauth_client
-    return OAuthClient(given.issuer, given.client_id, given.client_secret, given.scope)
+    client = wire.oauth_client
+    return OAuthClient(client.issuer, client.client_id, client.client_secret, client.scope)
 
 
-def _oauth_to_proto(given: OAuthClient | None) -> pb.McpOAuthClient | None:
-    if given is None:
+def _oauth_to_proto(client: OAuthClient | None) -> pb.McpOAuthClient | None:
+    if client is None:
         return None
     return pb.McpOAuthClient(
-        issuer=given.issuer,
-        client_id=given.client_id,
-        client_secret=given.client_secret,
-        scope=given.scope,
+        issuer=client.issuer,
+        client_id=client.client_id,
+        client_secret=client.client_secret,
+        scope=client.scope,
     )
 
 
-def _sign_in_to_proto(given: SignIn | None) -> pb.McpSignIn | None:
-    if given is None:
+def _sign_in_to_proto(sign_in: SignIn | None) -> pb.McpSignIn | None:
+    if sign_in is None:
         return None
-    wire = pb.McpSignIn(principal=given.principal, issuer=given.issuer, problem=given.problem)
-    wire.sign_in_time.FromDatetime(given.time)
+    wire = pb.McpSignIn(principal=sign_in.principal, issuer=sign_in.issuer, problem=sign_in.problem)
+    wire.sign_in_time.FromDatetime(sign_in.time)
     return wire
 
 
 def _to_credentials(wire: pb.McpServer) -> ClientCredentials | None:
     if not wire.HasField("client_credentials"):
         return None
-    given = wire.client_credentials
-    return ClientCredentials(given.issuer, given.client_id, given.client_secret, given.scope)
+    credentials = wire.client_credentials
+    return ClientCredentials(
+        credentials.issuer, credentials.client_id, credentials.client_secret, credentials.scope
+    )
 
 
-def _credentials_to_proto(given: ClientCredentials | None) -> pb.McpClientCredentials | None:
-    if given is None:
+def _credentials_to_proto(credentials: ClientCredentials | None) -> pb.McpClientCredentials | None:
+    if credentials is None:
         return None
     return pb.McpClientCredentials(
-        issuer=given.issuer,
-        client_id=given.client_id,
-        client_secret=given.client_secret,
-        scope=given.scope,
+        issuer=credentials.issuer,
+        client_id=credentials.client_id,
+        client_secret=credentials.client_secret,
+        scope=credentials.scope,
     )
 
 
 def _check_map(
-    given: Mapping[str, str],
+    entries: Mapping[str, str],
     field: str,
-    found: Violations,
+    violations: Violations,
     key: re.Pattern[str],
     *,
     secrets: bool = False,
 ) -> None:
-    found.unless(
-        len(given) <= MAX_ENTRIES, f"server.{field}", f"has more than {MAX_ENTRIES} entries"
+    violations.unless(
+        len(entries) <= MAX_ENTRIES, f"server.{field}", f"has more than {MAX_ENTRIES} entries"
     )
-    for name, value in list(given.items())[:MAX_ENTRIES]:
-        place = f'server.{field}["{name[:100]}"]'
-        found.unless(bool(key.fullmatch(name)), place, "is no name of that kind")
+    for name, value in list(entries.items())[:MAX_ENTRIES]:
+        path = f'server.{field}["{name[:100]}"]'
+        violations.unless(bool(key.fullmatch(name)), path, "is not a valid name")
         if secrets:
             problem = secret_name_problem(value)
-            found.unless(not problem, place, f"names a secret that {problem}")
+            violations.unless(not problem, path, f"names a secret that {problem}")
         else:
-            found.unless(
+            violations.unless(
                 len(value) <= MAX_VALUE and "\0" not in value,
-                place,
+                path,
                 f"must have at most {MAX_VALUE} characters, no NUL among them",
             )

@@ -1,4 +1,4 @@
-"""What kind of editor core memory notes for an agent that changes a block."""
+"""The kind of editor that core memory records when an agent changes a block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from strata.shared.agent_types import MEMORY_AGENT_TYPES
 
 
 def editor_kind(agent_type: str) -> pb.EditorKind.ValueType:
-    """Returns the kind for an agent type, which is given by its wire name."""
+    """Returns the editor kind of an agent type (its wire name, such as ``letta_v1_agent``)."""
     if agent_type in MEMORY_AGENT_TYPES:
         return pb.EDITOR_KIND_SLEEPTIME_AGENT
     return pb.EDITOR_KIND_AGENT

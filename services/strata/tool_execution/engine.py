@@ -1,4 +1,4 @@
-"""Runs the calls of one reply."""
+"""Runs the tool calls of one model reply: parallel and serial calls, timeouts, errors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
+    CallOutcome,
     Effect,
-    Outcome,
     Output,
     ReturnStatus,
     Tool,
@@ -28,8 +28,8 @@ from strata.tool_execution.domain.tools import (
 )
 from strata.tool_execution.peers import LostAnswerError
 
-# What a tier says with these statuses is about the request; the model can mend it.
-_TOLD_TO_MODEL = frozenset(
+# Errors of a service with these statuses are about the request, so the model can correct it.
+_CORRECTABLE_BY_MODEL = frozenset(
     {
         "INVALID_ARGUMENT",
         "NOT_FOUND",
@@ -47,25 +47,25 @@ class Executor(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """The tools that it runs."""
+        """Names of the tools that it runs."""
         ...
 
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
         """Runs one call with valid arguments.
 
         Raises:
-            ToolError: The tool refused.
-            StrataError: A tier refused or failed.
+            ToolError: The tool failed.
+            StrataError: Another service refused the request or failed.
         """
         ...
 
 
 class OwnExecutor(Executor, Protocol):
-    """Runs the tools of the calling project among the calls of one reply."""
+    """Runs the custom and MCP tools of the calling project for the calls of one reply."""
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Those tools by name."""
+        """The project's tools by name."""
         ...
 
 
@@ -77,15 +77,15 @@ class Started:
 
 
 class Engine:
-    """Runs calls: parallel ones at once, the others one after the other in their order.
+    """Runs calls: those of parallel tools concurrently, the others one after another in order.
 
     Args:
         tools: The built-in tools by name.
-        executors: What runs them.
-        clock: Stamps returns and measures calls.
+        executors: The executors of these tools.
+        clock: Timestamps of returns, and durations.
         timeout: Seconds that one call may take.
-        timeouts: The same for tools that have another time, by name.
-        max_parallel: Calls at the same time at most.
+        timeouts: Seconds by tool name, for tools with a limit of their own.
+        max_parallel: Maximum number of concurrent calls.
     """
 
     def __init__(
@@ -113,15 +113,15 @@ class Engine:
         allowed: Collection[str],
         own: OwnExecutor | None = None,
         more: Sequence[Executor] = (),
-    ) -> AsyncGenerator[Started | Outcome, None]:
-        """Yields each start and each outcome as they happen; closing it stops what still runs.
+    ) -> AsyncGenerator[Started | CallOutcome, None]:
+        """Yields the start and the outcome of each call as they happen; closing it cancels calls.
 
         Args:
             calls: The calls of one reply.
-            caller: On whose behalf.
+            caller: The agent and the run that make the calls.
             allowed: Names of the tools that may be called.
-            own: The project's own tools among them; a built-in tool goes before one of its name.
-            more: What runs built-in tools of these calls in the place of what else runs them.
+            own: Executor of the project's own tools; a built-in tool of the same name wins.
+            more: Executors that replace the usual ones for these calls.
         """
         if own is None and not more:
             return self._run(calls, caller, allowed)
@@ -137,33 +137,33 @@ class Engine:
 
     async def _run(
         self, calls: Sequence[Call], caller: Caller, allowed: Collection[str]
-    ) -> AsyncGenerator[Started | Outcome, None]:
-        events: asyncio.Queue[Started | Outcome] = asyncio.Queue()
+    ) -> AsyncGenerator[Started | CallOutcome, None]:
+        events: asyncio.Queue[Started | CallOutcome] = asyncio.Queue()
         slots = asyncio.Semaphore(self._max_parallel)
 
-        async def one(call: Call, caller: Caller) -> Outcome:
+        async def run_one(call: Call, caller: Caller) -> CallOutcome:
             async with slots:
                 events.put_nowait(Started(call))
                 outcome = await self._outcome(call, caller, allowed)
                 events.put_nowait(outcome)
                 return outcome
 
-        async def in_order(serial: Sequence[Call], caller: Caller) -> None:
+        async def run_in_order(serial: Sequence[Call], caller: Caller) -> None:
             for call in serial:
-                outcome = await one(call, caller)
+                outcome = await run_one(call, caller)
                 caller = caller.after(outcome.output.memory_edits)
 
         parallel = [call for call in calls if self._is_parallel(call)]
         serial = [call for call in calls if not self._is_parallel(call)]
         tasks: list[asyncio.Task[object]] = [
-            asyncio.create_task(one(call, caller)) for call in parallel
+            asyncio.create_task(run_one(call, caller)) for call in parallel
         ]
-        tasks.append(asyncio.create_task(in_order(serial, caller)))
+        tasks.append(asyncio.create_task(run_in_order(serial, caller)))
         try:
             waiting = len(calls)
             while waiting:
                 event = await events.get()
-                waiting -= isinstance(event, Outcome)
+                waiting -= isinstance(event, CallOutcome)
                 yield event
         finally:
             for task in tasks:
@@ -175,7 +175,7 @@ class Engine:
         tool = self._tools.get(call.name)
         return tool is not None and tool.parallel
 
-    async def _outcome(self, call: Call, caller: Caller, allowed: Collection[str]) -> Outcome:
+    async def _outcome(self, call: Call, caller: Caller, allowed: Collection[str]) -> CallOutcome:
         began = self._clock.monotonic()
         try:
             output = await self._execute(call, caller, allowed)
@@ -188,7 +188,7 @@ class Engine:
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT
         content, truncated = pack(status, value, now, limit)
         duration = self._clock.monotonic() - began
-        return Outcome(call, status, content, duration, truncated, output)
+        return CallOutcome(call, status, content, duration, truncated, output)
 
     async def _execute(self, call: Call, caller: Caller, allowed: Collection[str]) -> Output:
         tool = self._tools.get(call.name)
@@ -202,21 +202,23 @@ class Engine:
         acts = False
         try:
             arguments = parse_arguments(tool, call.arguments)
-            # Of what only reads, nothing is left to find out.
+            # A read-only tool has no effect whose outcome could be unknown.
             acts = tool.effect is not Effect.READ_ONLY
-            with use(_until(seconds)):
+            with use(_context_with_deadline(seconds)):
                 async with asyncio.timeout(seconds):
                     return await self._executors[call.name].run(call, arguments, caller)
         except ToolError:
             raise
         except TimeoutError:
-            raise _unended(f"{call.name} did not end within {seconds:g} seconds.", acts) from None
+            raise _without_result(
+                f"{call.name} did not end within {seconds:g} seconds.", acts
+            ) from None
         except LostAnswerError as error:
             _log.warning("answer of a tool call lost", tool=call.name, reason=error.reason.value)
-            raise _unended(f"{call.name} was begun: {error.message}", acts) from error
+            raise _without_result(f"{call.name} was begun: {error.message}", acts) from error
         except StrataError as error:
-            if error.status in _TOLD_TO_MODEL:
-                # Only the fields that built-in tools fill in are known.
+            if error.status in _CORRECTABLE_BY_MODEL:
+                # Request fields are mapped to argument names for built-in tools only.
                 named = tool.own is None
                 message = in_argument_names(call.name, error, arguments) if named else error.message
                 raise ToolError(message) from error
@@ -226,11 +228,13 @@ class Engine:
             ) from error
         except Exception:  # noqa: BLE001 - a defect of one tool must not end the others
             _log.exception("tool call failed", tool=call.name)
-            raise _unended(f"{call.name} failed because of an internal error.", acts) from None
+            raise _without_result(
+                f"{call.name} failed because of an internal error.", acts
+            ) from None
 
 
-def _until(seconds: float) -> RequestContext:
-    """Returns the context with a deadline after so many seconds, or an earlier one that it has."""
+def _context_with_deadline(seconds: float) -> RequestContext:
+    """Returns the current context with a deadline in `seconds`, or with its earlier deadline."""
     context = current()
     deadline = asyncio.get_running_loop().time() + seconds
     if context.deadline is not None and context.deadline < deadline:
@@ -238,8 +242,8 @@ def _until(seconds: float) -> RequestContext:
     return context.with_deadline(deadline)
 
 
-def _unended(text: str, acts: bool) -> ToolError:
-    """Returns the failure of a call that was begun and gave no answer."""
+def _without_result(text: str, acts: bool) -> ToolError:
+    """Returns the error of a call that was started and returned no result."""
     if not acts:
         return ToolError(text)
     return ToolError(

@@ -1,4 +1,4 @@
-"""Labels of text that strangers wrote, between the wire and the domain."""
+"""Converts labels of untrusted content (taint) between the wire and the domain."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _BACK = {name: value for value, name in _UNTRUSTED.items()}
 
 
 def labels_to_proto(taint: Iterable[str]) -> list[common.Provenance.ValueType]:
-    """Returns the wire form of labels, "web" and "mcp"."""
+    """Returns the wire form of the labels "web" and "mcp"."""
     return [_BACK[label] for label in taint]
 
 
 def labels_to_domain(values: Iterable[common.Provenance.ValueType]) -> tuple[str, ...]:
-    """Returns the untrusted labels among those given, each once, in a fixed order."""
-    given = set(values)
-    return tuple(name for value, name in _UNTRUSTED.items() if value in given)
+    """Returns the labels of untrusted provenances, without duplicates, in a fixed order."""
+    wanted = set(values)
+    return tuple(name for value, name in _UNTRUSTED.items() if value in wanted)
 
 
 def taint_of_messages(messages: Iterable[common.Message]) -> tuple[str, ...]:

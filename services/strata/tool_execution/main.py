@@ -1,4 +1,4 @@
-"""The tool-execution service: wiring, and the entry point of its process."""
+"""The tool-execution service: its construction, and the entry point of its process."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from strata.tool_execution.builtin.summaries import ExpandSummary
 from strata.tool_execution.builtin.talk import SendMessage
 from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
-from strata.tool_execution.builtin.web_wiring import open_web_tools
+from strata.tool_execution.builtin.web_factory import open_web_tools
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.egress.wiring import network_policy
+from strata.tool_execution.egress.factory import network_policy
 from strata.tool_execution.engine import Engine, Executor
-from strata.tool_execution.mcp.wiring import open_mcp
+from strata.tool_execution.mcp.factory import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
-from strata.tool_execution.packages.wiring import open_packages
+from strata.tool_execution.packages.factory import open_packages
 from strata.tool_execution.peers import PeerChannel
-from strata.tool_execution.runner.wiring import sandbox_starter
+from strata.tool_execution.runner.factory import sandbox_starter
 from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
 from strata.tool_execution.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
@@ -64,15 +64,15 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     """Builds the service.
 
     Args:
-        settings: Its settings.
-        wiring: The process that it is built in.
+        settings: Settings of the service.
+        wiring: Resources of the process that the service runs in.
         stack: Closes what the service opens.
 
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
-        ValueError: A master key is none, or the folder of packages or the certificates for tools
-            cannot be used.
+        ValueError: A master key is invalid, or the packages folder or the CA file of tools cannot
+            be used.
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
@@ -122,14 +122,14 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         wiring.clock,
         timeout=settings.tool_timeout_s,
         max_parallel=settings.max_parallel_calls,
-        # Longer than the wait: what came until then is told.
+        # Longer than the wait for a reply, so that the tool can return a partial reply.
         timeouts=dict.fromkeys(
             AgentTools.names, settings.agent_reply_timeout_s + settings.tool_timeout_s
         ),
     )
     servers = PostgresMcpStore(database)
     signed = PostgresSignInStore(database)
-    mcp, way, sign_ins = await open_mcp(settings, servers, signed, box, stack)
+    mcp, transports, sign_ins = await open_mcp(settings, servers, signed, box, stack)
     memory = AgentMemory(block_grpc.BlockServiceStub(core_memory))
     tools = ToolServicer(
         BUILTIN_TOOLS,
@@ -167,10 +167,10 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             GrpcService(
                 mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,
                 mcp_grpc.add_McpServiceServicer_to_server,
-                McpServicer(servers, mcp, way, sign_ins),
+                McpServicer(servers, mcp, transports, sign_ins),
             ),
         ],
-        background=[mcp.keep_tidy, *_background(settings, stack)],
+        background=[mcp.close_idle_sessions_regularly, *_background(settings, stack)],
     )
 
 
@@ -186,7 +186,7 @@ async def _open_embedder(
         closing.push_async_callback(local.close)
         return CachingEmbedder(QueriesFirst(local))
 
-    # The key of the services that search: in one process they have one model together.
+    # The same key as in recall and archival memory: services in one process share the model.
     return await wiring.shared_resources.share(
         ("embedder", settings.embedding_model_path), make, stack
     )
@@ -208,7 +208,7 @@ def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[
 
 
 def main() -> None:
-    """Runs the service in a process of its own."""
+    """Runs the service in its own process."""
     run_service(NAME, build, ToolExecutionSettings())
 
 

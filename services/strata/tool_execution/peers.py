@@ -1,9 +1,9 @@
-"""Channels to other services: calls are repeated while a peer is away, and failures are told apart.
+"""Channels to other services that retry calls and tell definite failures from unknown outcomes.
 
-Every call of a built-in tool goes through one of these. A service that restarts or is replaced is
-waited for, since the contract says which methods may be repeated (`idempotency_level`: the caller
-sends an idempotency key, or nothing is changed). When the time is over, the error says whether the
-call may have had its effect, and names the service, never an address.
+All calls of built-in tools to other services use these channels. Calls are retried while a service
+is unavailable, such as during a restart, if the contract allows it (`idempotency_level`: the method
+takes an idempotency key, or changes nothing). After the last attempt, the error says whether the
+call may have had an effect. It names the service, never an address.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from strata.shared.errors import (
 from strata.shared.logs import get_logger
 
 PATIENCE_S = 15.0
-"""How long a call without a deadline is repeated."""
+"""Seconds for which a call without a deadline is retried."""
 _log = get_logger(__name__)
 
 
 class LostAnswerError(UnavailableError):
-    """A call that changes something was sent, and nothing tells whether it had its effect."""
+    """A call with side effects was sent, and it is unknown whether it had its effect."""
 
 
 class PeerChannel(grpc.aio.Channel):
-    """A channel to a service whose unary calls are repeated until their deadline.
+    """A channel to a service that retries unary calls until their deadline.
 
-    Repeated are calls that failed with UNAVAILABLE or DEADLINE_EXCEEDED, or were shed with the
-    reason OVERLOADED, of methods that the contract lets be repeated. Streams are passed through.
+    It retries calls that failed with UNAVAILABLE or DEADLINE_EXCEEDED, or with the reason
+    OVERLOADED, if the contract marks the method as repeatable. Streams are not retried.
 
     Args:
         inner: The channel that makes the calls; its errors are those of `strata.shared.errors`.
-        name: The service as models and people know it: "core memory".
+        name: Name of the service in error messages, such as "core memory".
     """
 
     def __init__(self, inner: grpc.aio.Channel, name: str) -> None:
@@ -58,13 +58,13 @@ class PeerChannel(grpc.aio.Channel):
     ) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
         """Returns the callable of a unary method.
 
-        Its calls raise LostAnswerError if they may have had an effect that no answer tells of,
-        and UnavailableError if they certainly had none.
+        Its calls raise LostAnswerError if they may have had an effect, and UnavailableError if
+        they certainly had none.
         """
         inner = self._inner.unary_unary(method, *args, **kwargs)
         return cast(
             "grpc.aio.UnaryUnaryMultiCallable[Any, Any]",
-            _Repeating(inner, self._name, _idempotency(method)),
+            _RetryingCall(inner, self._name, _idempotency(method)),
         )
 
     def unary_stream(
@@ -126,7 +126,7 @@ def backoff(seconds: float | None = None) -> Backoff:
     return Backoff(now + (PATIENCE_S if seconds is None else seconds))
 
 
-class _Repeating:
+class _RetryingCall:
     def __init__(self, inner: Any, name: str, idempotency: int) -> None:
         self._inner = inner
         self._name = name
@@ -150,11 +150,11 @@ class _Repeating:
                     raise self._final(error, lost=lost) from error
 
     def _final(self, error: StrataError, *, lost: bool) -> StrataError:
-        """Returns what the caller is told in the place of the last error."""
+        """Returns the error to raise in place of the last one."""
         if lost and self._changes:
             _log.warning("answer lost", peer=self._name, reason=error.reason.value)
             return LostAnswerError(f"The {self._name} service gave no answer.")
-        # What gRPC itself says names addresses.
+        # Messages of gRPC itself contain addresses.
         match error:
             case UnavailableError() | CancelledError():
                 return UnavailableError(
@@ -170,7 +170,7 @@ class _Repeating:
 
 
 def _is_lost(error: StrataError) -> bool:
-    """Whether the request may have been carried out all the same."""
+    """Says whether a failed request may have been carried out."""
     return not error.unsent and isinstance(
         error, UnavailableError | DeadlineExceededError | CancelledError | InternalError
     )
@@ -178,5 +178,5 @@ def _is_lost(error: StrataError) -> bool:
 
 def _idempotency(method: str) -> int:
     name = method.strip("/").replace("/", ".")
-    found = descriptor_pool.Default().FindMethodByName(name)
-    return int(found.GetOptions().idempotency_level)
+    descriptor = descriptor_pool.Default().FindMethodByName(name)
+    return int(descriptor.GetOptions().idempotency_level)

@@ -1,4 +1,4 @@
-"""Finds tools by words and by meaning."""
+"""Searches tools by words and by meaning (embeddings)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.shared.logs import get_logger
 from strata.tool_execution.domain.registry import StoredVector, ToolStore
 from strata.tool_execution.domain.tools import Tool
 
-# Projects have some hundred tools; beyond this, the rest is found by name in the list only.
+# Projects have a few hundred tools. Tools beyond this limit are not searched, only listed.
 MOST_TOOLS = 2_000
 _WORD = re.compile(r"[a-z0-9]+")
 _NAME_WEIGHT = 2.0
@@ -25,8 +25,8 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A tool, and how well it fits; scores of one search can be compared."""
+class ToolMatch:
+    """A matching tool and its score; scores are comparable within one search."""
 
     tool: Tool
     score: float
@@ -35,13 +35,13 @@ class Hit:
 class ToolSearch:
     """Searches the tools of the calling project and the built-in ones.
 
-    There is no index: a project's tools fit into one reading, each with its vector beside it,
-    which is made when it is first needed and kept for as long as the text stays the same.
+    There is no index: all tools of a project are read with one query, together with their vectors.
+    A vector is computed when it is first needed, and again when the text of the tool changes.
 
     Args:
         store: The project's tools.
         builtin: The built-in tools by name.
-        open_embedder: Opens the model, once, when the first search needs it.
+        open_embedder: Loads the embedding model; called once, for the first search.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ToolSearch:
         self._opening = asyncio.Lock()
         self._own_vectors: dict[str, bytes] = {}
 
-    async def search(self, query: str, limit: int) -> Sequence[Hit]:
-        """Returns the best tools, best first; those that have nothing of the query are left out.
+    async def search(self, query: str, limit: int) -> Sequence[ToolMatch]:
+        """Returns the best matches, best first; tools that do not match at all are left out.
 
-        Without a model, words alone decide.
+        Without an embedding model, only words are compared.
         """
         stored = await self._store.searchable(MOST_TOOLS)
         known = {tool.name: (tool, vector) for tool, vector in stored}
@@ -72,7 +72,7 @@ class ToolSearch:
             words = _overlap(query, tool)
             meaning = max(0.0, near.get(tool.id, 0.0))
             if words or meaning > _UNRELATED:
-                hits.append(Hit(tool, (words + meaning) / 2))
+                hits.append(ToolMatch(tool, (words + meaning) / 2))
         hits.sort(key=lambda hit: (-hit.score, hit.tool.name))
         return hits[:limit]
 
@@ -84,11 +84,11 @@ class ToolSearch:
             if embedder is None:
                 return {}
             vectors = await self._vectors(embedder, tools, kept)
-            [asked] = await embedder.embed([query], "query")
+            [query_vector] = await embedder.embed([query], "query")
         except StrataError as error:
             _log.warning("tools are searched by words only", reason=error.reason.value)
             return {}
-        return {key: _cosine(asked, _unpacked(vector)) for key, vector in vectors.items()}
+        return {key: _cosine(query_vector, _unpacked(vector)) for key, vector in vectors.items()}
 
     async def _model(self) -> Embedder | None:
         if self._open is None:
@@ -101,30 +101,30 @@ class ToolSearch:
     async def _vectors(
         self, embedder: Embedder, tools: Sequence[Tool], kept: Mapping[str, StoredVector]
     ) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        vectors: dict[str, bytes] = {}
         missing: list[tuple[Tool, str]] = []
         for tool in tools:
             name = _hash(embedder.model_id, tool)
             stored = kept.get(tool.id)
             if tool.own is None and name in self._own_vectors:
-                found[tool.id] = self._own_vectors[name]
+                vectors[tool.id] = self._own_vectors[name]
             elif stored is not None and stored.text_hash == name:
-                found[tool.id] = stored.vector
+                vectors[tool.id] = stored.vector
             else:
                 missing.append((tool, name))
         if missing:
             made = await embedder.embed([_text(tool) for tool, _ in missing], "document")
             packed = [_packed(vector) for vector in made]
             new = list(zip(missing, packed, strict=True))
-            found.update((tool.id, vector) for (tool, _), vector in new)
+            vectors.update((tool.id, vector) for (tool, _), vector in new)
             self._own_vectors.update((key, v) for (tool, key), v in new if tool.own is None)
             keep = [StoredVector(t.id, key, v) for (t, key), v in new if t.own is not None]
             if keep:
                 await self._store.keep_vectors(keep)
-        return found
+        return vectors
 
 
-# Cosine of two texts that have nothing to do with each other, at the most, with the local model.
+# Highest cosine similarity of unrelated texts with the local model.
 _UNRELATED = 0.2
 
 
@@ -139,7 +139,7 @@ def _hash(model: str, tool: Tool) -> str:
 
 
 def _overlap(query: str, tool: Tool) -> float:
-    """The part of the query's words that a tool has, those of its name counting more; 0 to 1."""
+    """Returns the weighted share of the query's words that a tool contains; 0 to 1."""
     wanted = set(_words(query))
     if not wanted:
         return 0.0
@@ -157,7 +157,7 @@ def _overlap(query: str, tool: Tool) -> float:
 
 
 def _words(text: str) -> list[str]:
-    # getWeather and get_weather are two words each.
+    # Splits getWeather into two words, like get_weather.
     return _WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).lower())
 
 

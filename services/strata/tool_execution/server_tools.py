@@ -1,4 +1,4 @@
-"""Which tools an agent has that was given whole MCP servers."""
+"""Resolves whole MCP servers among the tools of an agent (``files__*``) to their tools."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from strata.tool_execution.domain.registry import ServerTools, ToolStore, tool_m
 class ServerContact(Protocol):
     """Keeps sessions with MCP servers."""
 
-    def look_after(self, server_ids: Collection[str], away: Collection[str]) -> None:
-        """Opens sessions with servers in the background and reads their tools."""
+    def keep_connected(self, server_ids: Collection[str], away: Collection[str]) -> None:
+        """Opens sessions with servers in the background and reads their tools.
+
+        Args:
+            server_ids: The enabled servers.
+            away: The servers that could not be reached last time.
+        """
         ...
 
 
 class ServerToolNames:
-    """Replaces names such as ``files__*`` by those of the tools.
+    """Replaces names such as ``files__*`` by the names of the server's tools.
 
     Args:
         store: The project's own tools.
-        contact: Is asked to keep in touch with the servers, so that changes are noticed.
+        contact: Keeps sessions with the servers, so that changes of their tools are noticed.
     """
 
     def __init__(self, store: ToolStore, contact: ServerContact) -> None:
@@ -33,41 +38,43 @@ class ServerToolNames:
     async def names(
         self, names: Sequence[str], run_id: str, *, skip_missing: bool
     ) -> tuple[list[str], list[str], list[pb.ServerTools]]:
-        """Returns the single names, those of tools of servers, and a note for each server.
+        """Returns the names of single tools, the tools of whole servers, and a note per server.
 
-        Nothing is read if no name is that of a server.
+        Reads nothing from the database if no name stands for a server.
 
         Args:
-            names: As the agent has them.
-            run_id: The run whose first attempt decides; empty if none does.
-            skip_missing: Leave out servers that do not exist.
+            names: The tool names of the agent.
+            run_id: The run. Its first attempt fixes the tools for later attempts. Empty if there
+                is no run.
+            skip_missing: Whether to leave out servers that do not exist.
 
         Raises:
-            NotFoundError: TOOL_NOT_FOUND: there is no such server.
+            NotFoundError: A server does not exist (``TOOL_NOT_FOUND``).
         """
         wanted = {name: server for name in names if (server := server_of(name)) is not None}
         if not wanted:
             return list(names), [], []
-        found = await self._store.of_servers(set(wanted.values()))
-        missing = [name for name, server in wanted.items() if server not in found]
+        servers = await self._store.of_servers(set(wanted.values()))
+        missing = [name for name, server in wanted.items() if server not in servers]
         if missing and not skip_missing:
             raise tool_missing(missing[0])
-        self._contact.look_after(
-            [each.server_id for each in found.values() if each.enabled],
-            [each.server_id for each in found.values() if each.away],
+        self._contact.keep_connected(
+            [server.server_id for server in servers.values() if server.enabled],
+            [server.server_id for server in servers.values() if server.away],
         )
         single = [name for name in names if name not in wanted]
         chosen: list[str] = []
         notes: dict[str, pb.ServerTools] = {}
         for name, server in wanted.items():
-            tools = found.get(server) or ServerTools("", problem="there is no such MCP server")
-            fitting = [name for name in tools.names if name not in single]
-            taken = fitting[: MAX_SERVER_TOOLS - len(chosen)]
+            tools = servers.get(server) or ServerTools("", problem="there is no such MCP server")
+            available = [name for name in tools.names if name not in single]
+            taken = available[: MAX_SERVER_TOOLS - len(chosen)]
             problem = tools.problem
-            if len(taken) < len(fitting):
+            if len(taken) < len(available):
+                left_out = len(available) - len(taken)
                 problem = (
-                    f"{len(fitting) - len(taken)} of {len(fitting)} tools are left out: an agent"
-                    f" has at most {MAX_SERVER_TOOLS} tools of whole MCP servers"
+                    f"{left_out} of {len(available)} tools are left out: an agent has"
+                    f" at most {MAX_SERVER_TOOLS} tools of whole MCP servers"
                 )
             chosen += taken
             notes[name] = pb.ServerTools(name=name, tools=len(taken), problem=problem)

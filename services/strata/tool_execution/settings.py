@@ -20,42 +20,43 @@ from strata.tool_execution.sandbox.jail import JAIL_UID
 
 
 class ToolExecutionSettings(EgressFields, ServiceSettings):
-    """What the tool-execution service can be told from outside."""
+    """Settings of the tool-execution service."""
 
     model_config = settings_config("tool_execution")
 
     port: int = Field(default=7605, ge=0, le=65535, description="Port; 0 lets the system choose.")
     tool_timeout_s: float = Field(
-        default=60.0, gt=0, description="Time that one call of a built-in tool may take, seconds."
+        default=60.0, gt=0, description="Seconds that one call of a built-in tool may take."
     )
     agent_reply_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="Time that a tool waits for the answer of another agent, seconds; the agent"
-        " goes on after it.",
+        description="Seconds that a tool waits for the answer of another agent; that agent"
+        " continues after it.",
     )
     max_parallel_calls: int = Field(
-        default=16, gt=0, description="Calls of one reply that run at the same time at most."
+        default=16, gt=0, description="Maximum number of calls of one reply that run concurrently."
     )
     web_private_networks: tuple[str, ...] = Field(
         default=(),
         description="Private networks that fetch_webpage may reach as well, such as a company's own"
-        ' wiki, as a JSON list: ["10.1.0.0/16"]. Metadata services stay closed.',
+        ' wiki, as a JSON list: ["10.1.0.0/16"]. Metadata services stay blocked.',
     )
     web_ports: tuple[int, ...] = Field(
         default=(80, 443), description="Ports that fetch_webpage may connect to, as a JSON list."
     )
     web_timeout_s: float = Field(
-        default=20.0, gt=0, description="Time for a page or a search with all redirects, seconds."
+        default=20.0, gt=0, description="Seconds for a page or a search, including redirects."
     )
     web_page_bytes: int = Field(
-        default=2 * MIB, gt=0, description="Bytes of a page that are read; the rest is cut off."
+        default=2 * MIB, gt=0, description="Bytes of a page that are read; the rest is ignored."
     )
     web_pdf_bytes: int = Field(
-        default=16 * MIB, gt=0, description="Bytes of the largest PDF that is read from the web."
+        default=16 * MIB, gt=0, description="Maximum size in bytes of a PDF from the web."
     )
     web_search_provider: ProviderName | None = Field(
-        default=None, description="Search engine of web_search; without one it says so."
+        default=None,
+        description="Search engine of web_search; without one the tool returns an error.",
     )
     web_search_api_key: SecretStr = Field(
         default=SecretStr(""), description="Key of the search engine; SearXNG needs none."
@@ -65,142 +66,144 @@ class ToolExecutionSettings(EgressFields, ServiceSettings):
     )
 
     packages: bool = Field(
-        default=True, description="Whether tools may have packages; they need packages_path too."
+        default=True, description="Whether tools may have packages; needs packages_path as well."
     )
     packages_path: Path | None = Field(
         default=None,
-        description="Folder in which the packages of tools are kept; unset means that tools have"
-        " none. It may be shared by replicas, and must be readable by the user that tools run as.",
+        description="Folder of the packages of tools; unset means no packages. Replicas may share"
+        " it. The user that tools run as must be able to read it.",
     )
     packages_index_url: SecretStr = Field(
         default=SecretStr(""),
-        description="Index that packages are taken from; empty means PyPI.",
+        description="Package index; empty means PyPI.",
     )
     packages_wheels: Path | None = Field(
-        default=None, description="Folder with wheels to take packages from instead of an index."
+        default=None, description="Folder with wheels to use instead of an index."
     )
     packages_proxy: SecretStr = Field(
         default=SecretStr(""),
-        description="Proxy that packages are fetched through, http://user:password@host:port.",
+        description="Proxy for downloading packages, http://user:password@host:port.",
     )
     packages_no_proxy: str = Field(
-        default="", description="Hosts that packages are fetched from without it, with commas."
+        default="", description="Hosts that are reached without this proxy, separated by commas."
     )
     packages_ca_file: Path | None = Field(
         default=None,
-        description="Certificates, as PEM, that the index and the proxy are verified with.",
+        description="PEM file with the CA certificates for the index and the proxy.",
     )
     packages_system_certs: bool = Field(
         default=False,
-        description="Whether they are verified with the certificates of this machine; those that"
-        " come with uv otherwise.",
+        description="Whether they are verified with the certificates of the machine instead of"
+        " those of uv.",
     )
     packages_timeout_s: float = Field(
-        default=120.0, gt=0, description="Time that fetching a tool's packages may take, seconds."
+        default=120.0, gt=0, description="Seconds that downloading a tool's packages may take."
     )
     packages_bytes: int = Field(
-        default=512 * MIB, gt=0, description="Bytes that the packages of one tool may take."
+        default=512 * MIB, gt=0, description="Maximum size in bytes of the packages of one tool."
     )
     packages_days: int = Field(
-        default=30, gt=0, description="Days after which packages that no tool used are removed."
+        default=30, gt=0, description="Days after which unused packages are removed."
     )
 
     mcp_local: bool = Field(
         default=False,
-        description="Defaults of MCP servers for the machine of one person: programs may be"
-        " started, this machine and all ports reached. `strata up` and `strata run` set it.",
+        description="MCP defaults for a personal machine: MCP servers may be programs, and this"
+        " machine and all ports can be reached. `strata up` and `strata run` set it.",
     )
     mcp_stdio: bool | None = Field(
         default=None,
-        description="Whether MCP servers may be programs that are started on this host (stdio),"
-        " with the rights of this process, or of a user of their own (mcp_stdio_uid) if it is root;"
-        " unset means as mcp_local says.",
+        description="Whether MCP servers may be programs on this host (stdio). They have the"
+        " privileges of this process, or of separate users (mcp_stdio_uid) if it is root. Unset"
+        " means the value of mcp_local.",
     )
     mcp_stdio_uid: int = Field(
         default=PROGRAM_UID,
         gt=0,
-        description="First of the user ids, which are group ids as well, that these programs run"
-        " as when this process is root; they never run as root. Every MCP server has its own. The"
-        " program and what it reads must be open to all of these users.",
+        description="First user id of these programs if this process is root; also the group id."
+        " Every MCP server has its own, never root. All of these users must be able to read the"
+        " program and its files.",
     )
     mcp_stdio_uids: int = Field(
         default=PROGRAM_UIDS,
         gt=0,
-        description="How many such user ids there are, from mcp_stdio_uid on. When all are"
-        " assigned, the server that was started longest ago and is not running loses its own, with"
-        " its home folder.",
+        description="Number of such user ids, from mcp_stdio_uid on. When all are assigned, the"
+        " server that was started longest ago and is not running loses its user id and its home"
+        " folder.",
     )
     mcp_stdio_homes: Path | None = Field(
         default=None,
-        description="Folder for the home folders that these programs then have, one per server,"
-        " with the caches of npx and uvx; unset means a temporary one.",
+        description="Folder for the home folders of these users, which hold the caches of npx and"
+        " uvx; unset means a temporary folder.",
     )
     mcp_private_networks: tuple[str, ...] | None = Field(
         default=None,
-        description="Private networks in which MCP servers may be, as a JSON list:"
+        description="Private networks of MCP servers, as a JSON list:"
         ' ["10.1.0.0/16"]. Unset means none, or this machine with mcp_local.',
     )
     mcp_ports: tuple[int, ...] | None = Field(
         default=None,
-        description="Ports that MCP servers may be reached at, as a JSON list. Unset means 80 and"
-        " 443, or all with mcp_local.",
+        description="Ports of MCP servers, as a JSON list. Unset means 80 and 443, or all ports"
+        " with mcp_local.",
     )
     mcp_connect_timeout_s: float = Field(
-        default=15.0, gt=0, description="Time to reach an MCP server and read its tools, seconds."
+        default=15.0, gt=0, description="Seconds to connect to an MCP server and read its tools."
     )
     mcp_idle_s: float = Field(
-        default=600.0, gt=0, description="Seconds without a call after which an MCP server is left."
+        default=600.0,
+        gt=0,
+        description="Seconds without a call after which an MCP session is closed.",
     )
     mcp_max_connections: int = Field(
-        default=64, gt=0, description="MCP servers that this process talks to at once at most."
+        default=64, gt=0, description="Maximum number of MCP sessions of this process."
     )
     mcp_message_bytes: int = Field(
-        default=4 * MIB, gt=0, description="Bytes of the longest message of an MCP server."
+        default=4 * MIB, gt=0, description="Maximum size in bytes of a message of an MCP server."
     )
 
-    pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
+    pool_size: int = Field(default=10, gt=0, description="Maximum number of database connections.")
     request_days: int = Field(
-        default=7, gt=0, description="Days for which a repeated request_id is recognised."
+        default=7, gt=0, description="Days for which repeated request ids are recognised."
     )
     embedding_model_path: Path | None = Field(
         default=None,
-        description="File of the local model that tools are searched with; unset means the"
-        " packaged one.",
+        description="File of the local embedding model for tool search; unset means the packaged"
+        " model.",
     )
     master_keys: tuple[SecretStr, ...] = Field(
         default=(),
-        description="Keys that the secrets of tools are encrypted with, as a JSON list, each 32"
-        " bytes in Base64; the first one encrypts, all of them decrypt.",
+        description="Keys that encrypt the secrets of tools, as a JSON list, each 32 bytes in"
+        " Base64. The first one encrypts, all of them decrypt.",
     )
     master_keys_file: Path | None = Field(
-        default=None, description="File to read those keys from instead, one per line."
+        default=None, description="File to read these keys from instead, one per line."
     )
 
     def envelope(self) -> Envelope | None:
-        """Returns what seals secrets; None if there is no master key.
+        """Returns the encryption with the master keys; None if there are none.
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: A master key is none.
+            ValueError: A master key is invalid.
         """
         keys = [key.get_secret_value() for key in self.master_keys]
         return open_envelope(keys, self.master_keys_file)
 
     @property
     def mcp_starts_programs(self) -> bool:
-        """Whether MCP servers may be started as programs."""
+        """Whether MCP servers may be programs on this host."""
         return self.mcp_local if self.mcp_stdio is None else self.mcp_stdio
 
     @property
     def mcp_networks(self) -> tuple[str, ...]:
-        """The private networks in which MCP servers may be."""
+        """The private networks of MCP servers."""
         if self.mcp_private_networks is not None:
             return self.mcp_private_networks
         return ("127.0.0.0/8", "::1/128") if self.mcp_local else ()
 
     @property
     def mcp_open_ports(self) -> Collection[int]:
-        """The ports that MCP servers may be reached at."""
+        """The ports of MCP servers."""
         if self.mcp_ports is not None:
             return self.mcp_ports
         return range(1, 65_536) if self.mcp_local else (80, 443)

@@ -25,10 +25,10 @@ from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpServer, OAuthClient, SignIn, Transport
-from strata.tool_execution.domain.mcp_sign_in import MAX_BEGUN, Client, Tokens
-from strata.tool_execution.domain.registry import Request
+from strata.tool_execution.domain.mcp_sign_in import MAX_PENDING, RegisteredClient, Tokens
+from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.mcp.http import GuardedTransport
-from strata.tool_execution.mcp.signing_in import NoTokenError, SignIns
+from strata.tool_execution.mcp.sign_in import NoTokenError, SignIns
 from strata.tool_execution.store import PostgresMcpStore, PostgresSignInStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,7 +47,7 @@ async def server(database: Database) -> McpServer:
     made = McpServer(
         new_id("mcp_server"), "vault", Transport.STREAMABLE_HTTP, url=URL, oauth=OAuthClient()
     )
-    return await PostgresMcpStore(database).add(made, Request())
+    return await PostgresMcpStore(database).add(made, IdempotentRequest())
 
 
 async def test_what_was_begun_is_taken_once_and_in_time(
@@ -68,7 +68,7 @@ async def test_what_was_begun_is_taken_once_and_in_time(
 
 async def test_only_so_many_can_be_under_way(store: PostgresSignInStore, server: McpServer) -> None:
     await store.begin(server.id, "old", b"", NOW)
-    for number in range(MAX_BEGUN):
+    for number in range(MAX_PENDING):
         await store.begin(server.id, str(number), b"", LATER)
     with pytest.raises(ResourceExhaustedError):
         await store.begin(server.id, "one more", b"", LATER)
@@ -89,11 +89,11 @@ async def test_tokens_are_one_row_that_tells_what_became_of_it(
     assert (await servers.get(server.id)).sign_in == SIGNED
     async with store.renewing(server.id) as renewal:
         assert renewal is not None
-        assert renewal.kept == first
+        assert renewal.current == first
         assert (await renewal.put(b"2")).version == first.version + 1
     async with store.renewing(server.id) as renewal:
         assert renewal is not None
-        await renewal.give_up("revoked")
+        await renewal.require_sign_in("revoked")
     kept = await store.get(server.id)
     assert kept is not None
     assert (kept.sealed, kept.problem) == (b"2", "revoked")
@@ -146,18 +146,18 @@ async def test_two_replicas_that_renew_at_once_renew_once(
             server_url=URL,
             issuer=issuer,
             token_endpoint=f"{issuer}/token",
-            client=Client("us"),
+            client=RegisteredClient("us"),
             resource=URL,
             refresh="first",
             expire_time=0.0,
         )
         await store.put(server.id, one._sealed(server.id, old), SIGNED)
-        found = await asyncio.gather(*(each.token(server) for each in (one, two) * 4))
-        assert {each.access for each in found} == set(authority.issued)
+        tokens = await asyncio.gather(*(sign_ins.token(server) for sign_ins in (one, two) * 4))
+        assert {token.access for token in tokens} == set(authority.issued)
         assert [form["refresh_token"] for form in authority.asked] == ["first"]
         # The newer refresh token is kept, too.
-        newer = await two.token(server, refused=found[0].access)
-        assert newer.access == authority.issued[-1] != found[0].access
+        newer = await two.token(server, refused=tokens[0].access)
+        assert newer.access == authority.issued[-1] != tokens[0].access
     async with replica(urls, Envelope({"other": os.urandom(32)})) as stranger:
         with pytest.raises(NoTokenError, match="sign in to it again"):
             await stranger.token(server)

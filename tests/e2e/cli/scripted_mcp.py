@@ -25,7 +25,7 @@ class McpServers(pb_grpc.McpServiceServicer):
         server = self.servers[request.mcp_server_id]
         server.CopyFrom(request.server)
         server.healthy = server.url != UNREACHABLE
-        server.error = "" if server.healthy else "nobody answers there"
+        server.error = "" if server.healthy else "no server answers at this address"
         return pb.UpdateMcpServerResponse(server=server)
 
     async def AddMcpServer(self, request: Any, context: Any) -> Any:
@@ -33,7 +33,7 @@ class McpServers(pb_grpc.McpServiceServicer):
         server.CopyFrom(request.server)
         server.id = new_id("mcp_server")
         server.healthy = server.url != UNREACHABLE
-        server.error = "" if server.healthy else "nobody answers there"
+        server.error = "" if server.healthy else "no server answers at this address"
         server.tools.append(tool_pb.Tool(name=f"{server.name}__search"))
         server.quarantined_tools["write"] = "it has changed"
         self.servers[server.id] = server

@@ -64,7 +64,7 @@ async def test_update_keeps_fields_without_an_option(strata: Run, gateway: Scrip
     assert (done.code, server.bearer_secret, server.disabled) == (0, "", False)
     done = await strata("mcp", "servers", "update", "wiki", "--url", UNREACHABLE)
     assert done.code == 1
-    assert "nobody answers there" in done.err
+    assert "no server answers at this address" in done.err
 
 
 async def test_a_changed_tool_is_shown_and_approved_as_it_was_seen(
@@ -170,7 +170,7 @@ async def test_without_a_browser_its_address_is_pasted(
 async def test_adding_an_unreachable_server_fails_with_a_message(strata: Run) -> None:
     done = await strata("mcp", "servers", "add", "wiki", "--url", UNREACHABLE)
     assert done.code == 1
-    assert "nobody answers there" in done.err
+    assert "no server answers at this address" in done.err
     assert "strata mcp servers refresh wiki" in done.err
     signing_in = await strata("mcp", "servers", "add", "crm", "--url", UNREACHABLE, "--sign-in")
     assert signing_in.code == 0
@@ -189,5 +189,7 @@ async def test_the_tools_of_an_agent_are_listed_with_those_of_whole_servers(
     rows = [row.split("\t") for row in shown.out.splitlines()[1:]]
     assert ["wiki__search", "wiki__*"] in [[row[0], row[2]] for row in rows]
     assert "wiki__*: write cannot be used: it has changed" in shown.err
-    assert "gone__*: the MCP server is away: nobody answers there" in shown.err
+    assert (
+        "gone__*: the MCP server cannot be reached: no server answers at this address" in shown.err
+    )
     assert "none__*: there is no such MCP server" in shown.err

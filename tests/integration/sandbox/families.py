@@ -1,4 +1,4 @@
-"""Which processes are whose, where the engines of other tests are children of ours as well."""
+"""Finds the descendants of a process; engines of other tests are children of this process, too."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def children() -> set[int]:
 
 def descendants(besides: AbstractSet[int]) -> set[int]:
     """Our processes that live, without the families of some children."""
-    found = set()
+    processes = set()
     for child in psutil.Process().children():
         if child.pid not in besides:
             with contextlib.suppress(psutil.NoSuchProcess):
                 for process in (child, *child.children(recursive=True)):
                     if process.status() != psutil.STATUS_ZOMBIE:
-                        found.add(process.pid)
-    return found
+                        processes.add(process.pid)
+    return processes

@@ -43,7 +43,7 @@ async def build(place: Path, *names: str) -> Path:
 
 
 def entries(path: Path) -> set[Path]:
-    return {each for each in path.rglob("*") if "root" not in each.relative_to(path).parts[:1]}
+    return {entry for entry in path.rglob("*") if "root" not in entry.relative_to(path).parts[:1]}
 
 
 ESCAPED = Path("/var/tmp/strata-escaped.py")
@@ -62,7 +62,7 @@ async def test_no_file_of_a_wheel_is_written_outside_its_folder(place: Path) -> 
     )
     assert all(isinstance(result, Path | PackagesError) for result in results), results
     assert entries(place) == before
-    assert ESCAPED.name not in {each.name for each in ESCAPED.parent.iterdir()}
+    assert ESCAPED.name not in {entry.name for entry in ESCAPED.parent.iterdir()}
     kept = {result for result in results if isinstance(result, Path)}
     assert set((place / "root").iterdir()) == {place / "root" / ".locks", *kept}
 
@@ -103,10 +103,10 @@ async def test_modes_links_and_start_files_of_a_wheel_do_nothing(place: Path) ->
         )
         worker = await asyncio.to_thread(start)
         try:
-            found = await asyncio.to_thread(worker.value, source(LOOK), None, packages=str(folder))
+            result = await asyncio.to_thread(worker.value, source(LOOK), None, packages=str(folder))
         finally:
             await asyncio.to_thread(worker.close)
-        assert found == {"evil": "1.0", "stdlib": [], "written": "stopped", "env": "the machine"}
+        assert result == {"evil": "1.0", "stdlib": [], "written": "stopped", "env": "the machine"}
     assert not ran.exists()
 
 

@@ -17,9 +17,9 @@ from integration.sandbox.jails import Worker
 from strata.tool_execution.domain.sandbox import Isolation
 
 
-def all_stopped(found: dict[str, Any]) -> None:
-    assert found
-    assert {name: what for name, what in found.items() if what[0] != "stopped"} == {}
+def all_stopped(attempts: dict[str, Any]) -> None:
+    assert attempts
+    assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
 
 
 @pytest.fixture
@@ -59,11 +59,11 @@ def test_only_the_environment_of_the_call_is_seen(jail: Worker) -> None:
         here.restype = ctypes.c_char_p
         return {"own": found, "others": others, "libc": repr(here(b"SERVICE_SECRET"))}
     """
-    found = jail.value(source(body), environment={"TOKEN": "of this call"})
-    assert found["own"].keys() == {"PATH", "HOME", "TMPDIR", "LANG", "TOKEN"}
-    assert found["own"]["TOKEN"] == "of this call"
-    assert found["libc"] == "None"
-    all_stopped(found["others"])
+    result = jail.value(source(body), environment={"TOKEN": "of this call"})
+    assert result["own"].keys() == {"PATH", "HOME", "TMPDIR", "LANG", "TOKEN"}
+    assert result["own"]["TOKEN"] == "of this call"
+    assert result["libc"] == "None"
+    all_stopped(result["others"])
 
 
 def test_the_memory_of_the_parent_and_the_service_cannot_be_read(jail: Worker) -> None:
@@ -196,8 +196,8 @@ def test_other_processes_cannot_be_traced(jail: Worker) -> None:
             found[f"kcmp {target}"] = call(kcmp, target, os.getpid(), 0, 0, 0)
         return found
     """
-    found = jail.value(source(body), {"pid": jail.pid})
-    assert set(found.values()) == {-1}, found  # EPERM
+    result = jail.value(source(body), {"pid": jail.pid})
+    assert set(result.values()) == {-1}, result  # EPERM
 
 
 def test_other_processes_cannot_be_signalled_or_limited(jail: Worker) -> None:
@@ -324,8 +324,8 @@ def test_links_and_renames_do_not_lead_out(jail: Worker, open_file: Path) -> Non
             "exchange": attempt(lambda: os.replace("own", "/etc/passwd")),
         }
     """
-    found = jail.value(source(body), {"out": str(open_file)})
-    all_stopped(found)
+    result = jail.value(source(body), {"out": str(open_file)})
+    all_stopped(result)
     assert open_file.read_text() == "hunter2"
 
 

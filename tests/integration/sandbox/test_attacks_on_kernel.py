@@ -38,9 +38,9 @@ DANGEROUS = {
 }  # fmt: skip
 
 
-def all_stopped(found: dict[str, Any]) -> None:
-    assert found
-    assert {name: what for name, what in found.items() if what[0] != "stopped"} == {}
+def all_stopped(attempts: dict[str, Any]) -> None:
+    assert attempts
+    assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
 
 
 def test_dangerous_system_calls_are_refused(jail: Worker) -> None:
@@ -49,8 +49,8 @@ def test_dangerous_system_calls_are_refused(jail: Worker) -> None:
         return {name: call(number, 0, 0, 0, 0, 0, 0) for name, number in calls.items()}
     """
     calls = DANGEROUS[syscalls.machine()]
-    found = jail.value(source(body), {"calls": calls})
-    assert found == dict.fromkeys(calls, -1)  # EPERM
+    result = jail.value(source(body), {"calls": calls})
+    assert result == dict.fromkeys(calls, -1)  # EPERM
 
 
 def test_new_namespaces_are_refused(jail: Worker) -> None:
@@ -88,8 +88,8 @@ def test_no_capability_is_had_or_gained(jail: Worker) -> None:
                 "privileges": LIBC.prctl(39, 0, 0, 0, 0), "filter": LIBC.prctl(21, 0, 0, 0, 0)}
     """
     table = syscalls.TABLES[syscalls.machine()]
-    found = jail.value(source(body), {"capget": table["capget"], "capset": table["capset"]})
-    assert found == {"held": [0] * 6, "gained": -1, "privileges": 1, "filter": 2}
+    result = jail.value(source(body), {"capget": table["capget"], "capset": table["capset"]})
+    assert result == {"held": [0] * 6, "gained": -1, "privileges": 1, "filter": 2}
 
 
 def test_users_and_set_id_bits_are_refused(jail: Worker) -> None:
@@ -139,7 +139,7 @@ def test_the_namespaces_and_the_last_filter_hold(jail: Worker) -> None:
     def f():
         return {"host": os.uname().nodename, "pid": os.getpid(), "parent": os.getppid(), "user": os.getuid()}
     """
-    found = jail.value(source(body))
+    result = jail.value(source(body))
     if jail.level is Isolation.NAMESPACES:
-        assert found == {"host": "sandbox", "pid": 1, "parent": 0, "user": 1000}
-    assert found["user"] != 0
+        assert result == {"host": "sandbox", "pid": 1, "parent": 0, "user": 1000}
+    assert result["user"] != 0

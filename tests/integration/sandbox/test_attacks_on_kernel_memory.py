@@ -73,9 +73,9 @@ def test_buffers_of_sockets_and_pipes_cannot_be_enlarged(jail: Worker) -> None:
         after = [a.getsockopt(1, n) for n in (7, 8)] + [fcntl.fcntl(write, 1032)]
         return {"ways": {name: what[0] for name, what in ways.items()}, "same": before == after}
     """
-    found = jail.value(source(body))
-    assert set(found["ways"].values()) == {"stopped"}
-    assert found["same"] is True
+    result = jail.value(source(body))
+    assert set(result["ways"].values()) == {"stopped"}
+    assert result["same"] is True
 
 
 def test_sockets_cannot_be_hidden_in_messages(jail: Worker) -> None:
@@ -171,8 +171,8 @@ def test_watches_on_files_and_folders_are_refused(jail: Worker) -> None:
         "aarch64": {"inotify_init1": 26, "fanotify_init": 262},
     }[syscalls.machine()]
     calls = {name: (number, [0, 0]) for name, number in numbers.items()}
-    found = jail.value(source(body), {"calls": calls})
-    assert found == dict.fromkeys(found, -1)
+    result = jail.value(source(body), {"calls": calls})
+    assert result == dict.fromkeys(result, -1)
 
 
 def test_no_lock_on_a_file_of_the_host_is_held(jail: Worker) -> None:
@@ -197,12 +197,12 @@ def test_no_lock_on_a_file_of_the_host_is_held(jail: Worker) -> None:
         [sys.executable, "-c", _PROBE, path], stdout=subprocess.PIPE, text=True
     )
     try:
-        found = jail.value(source(body), {"path": path})
+        result = jail.value(source(body), {"path": path})
     finally:
-        said, _ = probe.communicate()
+        output, _ = probe.communicate()
     # Locks by fcntl are granted and not taken: see docs/decisions/0093.
-    assert found == ["stopped", "stopped", "got", "stopped"]
-    assert said.strip() == "free"
+    assert result == ["stopped", "stopped", "got", "stopped"]
+    assert output.strip() == "free"
 
 
 # Tries to take what the call would hold, again and again while the call runs.

@@ -103,8 +103,8 @@ def test_memory_without_a_process_cannot_be_made(jail: Worker) -> None:
                 "shm": attempt(lambda: shared_memory.SharedMemory(create=True, size=1 << 20)),
                 "queue": attempt(lambda: 1 / 0 if LIBC.mq_open(b"/x", os.O_CREAT, 0o600, None) < 0 else 0)}
     """
-    found = jail.value(source(body))
-    assert {what[0] for what in found.values()} == {"stopped"}, found
+    result = jail.value(source(body))
+    assert {what[0] for what in result.values()} == {"stopped"}, result
 
 
 def test_the_scratch_folder_can_be_filled_to_its_limit_only(jail: Worker) -> None:
@@ -234,7 +234,7 @@ def test_a_busy_loop_that_ignores_signals_is_ended(jail: Worker) -> None:
 def test_processor_time_is_limited_and_named(jail: Worker) -> None:
     result = jail.run("def f():\n    while True:\n        pass", limits={"cpu_seconds": 1})
     assert result.status is RunStatus.CPU, result
-    assert "1 seconds of processor time" in result.detail
+    assert "1 seconds of CPU time" in result.detail
 
 
 def test_a_loop_in_c_that_holds_the_lock_is_ended(jail: Worker) -> None:

@@ -192,8 +192,8 @@ def test_a_call_does_not_outlive_a_service_that_is_killed(restricted: bool) -> N
     process.stdin.close()
     process.stdout.close()
     _, left = psutil.wait_procs(family, timeout=60)
-    for each in left:
-        each.kill()
+    for pid in left:
+        pid.kill()
     assert left == []
 
 

@@ -52,9 +52,9 @@ MORE = {
 HARMLESS = {"signalfd"}
 
 
-def all_stopped(found: dict[str, Any]) -> None:
-    assert found
-    assert {name: what for name, what in found.items() if what[0] != "stopped"} == {}
+def all_stopped(attempts: dict[str, Any]) -> None:
+    assert attempts
+    assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
 
 
 def test_more_system_calls_are_refused(jail: Worker) -> None:
@@ -64,10 +64,10 @@ def test_more_system_calls_are_refused(jail: Worker) -> None:
     """
     refused = {**EVERYWHERE, **MORE[syscalls.machine()]}
     calls = {n: c for n, c in {**refused, **NEW}.items() if n not in HARMLESS}
-    found = jail.value(source(body), {"calls": calls})
+    result = jail.value(source(body), {"calls": calls})
     # What is newer than the tables is answered as a kernel would that does not know it.
     wanted = {name: -38 if name in NEW else -1 for name in calls}
-    assert found == wanted
+    assert result == wanted
 
 
 def test_the_calls_of_32_bit_programs_end_the_process(jail: Worker) -> None:
@@ -193,8 +193,8 @@ def test_what_stands_around_the_call_tells_no_secret(jail: Worker) -> None:
         return {"service": any("hun" + "ter2" in t for t in texts), "other": any("of-another" + "-call" in t for t in texts), "open": open_now}
     """
     jail.run("def f():\n    return 1", environment={"TOKEN": "of-another-call"})
-    found = jail.value(source(body), environment={"TOKEN": "own"})
-    assert found == {"service": False, "other": False, "open": [0, 1, 2, 3]}
+    result = jail.value(source(body), environment={"TOKEN": "own"})
+    assert result == {"service": False, "other": False, "open": [0, 1, 2, 3]}
 
 
 OF_EACH_LEVEL = ["unprivileged, namespaces", "unprivileged, landlock"]

@@ -44,11 +44,11 @@ def test_every_end_has_a_clear_status(
         assert result.status in ends
     else:
         assert result.status is status, result
-    said = result.detail + (
+    message = result.detail + (
         f"{result.failure.type} {result.failure.message}" if result.failure else ""
     )
-    assert words in said
-    assert said
+    assert words in message
+    assert message
 
 
 def test_an_exception_whose_text_raises_is_told(jail: Worker) -> None:

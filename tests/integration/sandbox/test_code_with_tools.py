@@ -16,10 +16,10 @@ from strata.shared.clock import SystemClock
 from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.code import CodeTools
-from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, Answer, CodeWithTools
+from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, CodeWithTools, NestedReturn
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
-from strata.tool_execution.domain.tools import Call, Caller, Outcome
+from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 
@@ -38,10 +38,10 @@ class Asked:
         self.waiting = asyncio.Event()
         self.left = 0
 
-    async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
+    async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
         assert parent_id == "call"
-        given = json.loads(arguments)
-        self.calls.append((name, given))
+        values = json.loads(arguments)
+        self.calls.append((name, values))
         if name == "hangs":
             self.waiting.set()
             try:
@@ -51,8 +51,8 @@ class Asked:
         if name == "gone":
             raise UnavailableError("Nobody is there.")
         if name == "fails":
-            return Answer(error="It fails: ä.")
-        return Answer(json.dumps(given["a"] + given["b"] if name == "add" else given))
+            return NestedReturn(error="It fails: ä.")
+        return NestedReturn(json.dumps(values["a"] + values["b"] if name == "add" else values))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -60,7 +60,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
     made = await JailSandbox.start(JailConfig(warm=2, parallel=1))
     if made.isolation is Isolation.NONE:
         await made.close()
-        pytest.skip(f"no isolation can be had here: {made.probe.words()}")
+        pytest.skip(f"no isolation can be had here: {made.probe.description()}")
     yield made
     await made.close()
 
@@ -75,7 +75,7 @@ async def run(
     call = Call("call", CODE, json.dumps({"code": code}), "key")
     events = engine.run([call], CALLER, frozenset(BUILTIN_TOOLS), more=[nesting])
     async with aclosing(events):
-        (outcome,) = [event async for event in events if isinstance(event, Outcome)]
+        (outcome,) = [event async for event in events if isinstance(event, CallOutcome)]
     return outcome.ok, json.loads(outcome.content)["message"]
 
 
@@ -90,34 +90,34 @@ async def run(
         ("import dataclasses as d\n@d.dataclass\nclass P:\n    x: int\ncall_tool('p', p=P(1))",
          "{'p': {'x': 1}}"),
         ("import asyncio\nasync def f():\n    return add(1, 1)\nawait f()", "2"),
-        (("from threading import Thread\nfound = []\n"
-         "all = [Thread(target=lambda n=n: found.append(add(n, n))) for n in range(5)]\n"
-         "[t.start() for t in all]\n[t.join() for t in all]\nsorted(found)"), "[0, 2, 4, 6, 8]"),
-        ("try:\n    fails()\nexcept ToolError as error:\n    found = str(error)\nfound",
+        (("from threading import Thread\nresult = []\n"
+         "all = [Thread(target=lambda n=n: result.append(add(n, n))) for n in range(5)]\n"
+         "[t.start() for t in all]\n[t.join() for t in all]\nsorted(result)"), "[0, 2, 4, 6, 8]"),
+        ("try:\n    fails()\nexcept ToolError as error:\n    result = str(error)\nresult",
          "'It fails: ä.'"),
-        ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    found = str(error)\nfound",
+        ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    result = str(error)\nresult",
          "'add() takes a, b'"),
-        ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    found = str(error)\nfound",
+        ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    result = str(error)\nresult",
          "\"add() got multiple values for argument 'a'\""),
-        (("try:\n    add({1}, 2)\nexcept TypeError as error:\n    found = str(error)\n"
-         "found.startswith('What is asked must be JSON.')"), "True"),
+        (("try:\n    add({1}, 2)\nexcept TypeError as error:\n    result = str(error)\n"
+         "result.startswith('The question must be JSON.')"), "True"),
         ("add.__name__", "'add'"),
     ],
 )  # fmt: skip
 async def test_tools_are_functions(sandbox: JailSandbox, code: str, value: str) -> None:
-    ok, told = await run(sandbox, code)
-    assert ok, told
-    assert told["value"] == value
+    ok, answer = await run(sandbox, code)
+    assert ok, answer
+    assert answer["value"] == value
 
 
-async def test_what_python_has_stays_and_what_was_called_is_told(sandbox: JailSandbox) -> None:
+async def test_builtins_are_kept_and_tool_calls_are_counted(sandbox: JailSandbox) -> None:
     asked = Asked()
-    ok, told = await run(sandbox, "print(add(1, 2))\nadd(3, 4)\nfails()", asked)
+    ok, answer = await run(sandbox, "print(add(1, 2))\nadd(3, 4)\nfails()", asked)
     assert not ok
-    assert told["stdout"] == "3\n"
-    assert told["tool_calls"] == "add: 2 ok, fails: 1 failed"
-    assert (told["error"]["type"], told["error"]["message"]) == ("ToolError", "It fails: ä.")
-    assert "line 3" in told["error"]["traceback"]
+    assert answer["stdout"] == "3\n"
+    assert answer["tool_calls"] == "add: 2 ok, fails: 1 failed"
+    assert (answer["error"]["type"], answer["error"]["message"]) == ("ToolError", "It fails: ä.")
+    assert "line 3" in answer["error"]["traceback"]
     assert [name for name, _ in asked.calls] == ["add", "add", "fails"]
 
 
@@ -134,9 +134,9 @@ except Late:
     signal.setitimer(signal.ITIMER_REAL, 0)
 add(1, 2)
 """
-    ok, told = await run(sandbox, code)
+    ok, answer = await run(sandbox, code)
     assert not ok
-    assert "a question was interrupted" in told["error"]["message"]
+    assert "one was interrupted" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -157,23 +157,23 @@ add(1, 2)
         ("import os\nos.close(3)\nadd(1, 2)", ""),
     ],
 )  # fmt: skip
-async def test_code_that_asks_wrongly_harms_itself_alone(
+async def test_invalid_nested_calls_fail_only_in_the_code(
     sandbox: JailSandbox, code: str, words: str
 ) -> None:
     asked = Asked()
-    _, told = await run(sandbox, code, asked)
-    assert words in str(told), told
+    _, answer = await run(sandbox, code, asked)
+    assert words in str(answer), answer
     assert len(asked.calls) <= MAX_CALLS
-    ok, told = await run(sandbox, "add(1, 1)")
-    assert (ok, told["value"]) == (True, "2")
+    ok, answer = await run(sandbox, "add(1, 1)")
+    assert (ok, answer["value"]) == (True, "2")
 
 
-async def test_code_whose_time_is_up_waits_for_no_answer(sandbox: JailSandbox) -> None:
+async def test_timeout_ends_code_that_waits_for_a_nested_call(sandbox: JailSandbox) -> None:
     asked = Asked()
-    ok, told = await run(sandbox, "print('on')\ncall_tool('hangs')", asked, wall=1.0)
+    ok, answer = await run(sandbox, "print('on')\ncall_tool('hangs')", asked, wall=1.0)
     assert not ok
-    assert "did not end within 1 seconds" in told["error"]["message"]
-    assert told["stdout"] == "on\n"
+    assert "did not end within 1 seconds" in answer["error"]["message"]
+    assert answer["stdout"] == "on\n"
     assert asked.left == 1
 
 
@@ -186,27 +186,27 @@ async def test_cancelled_code_waits_for_no_answer(sandbox: JailSandbox) -> None:
     assert asked.left == 1
 
 
-async def test_code_that_asks_leaves_the_place_that_its_tools_need(sandbox: JailSandbox) -> None:
+async def test_code_with_tools_leaves_slots_for_its_nested_calls(sandbox: JailSandbox) -> None:
     """There is one place here, and what the code calls needs it."""
 
     class Running(Asked):
-        async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
-            found = await sandbox.run(Run("def f():\n    return 7\n", "f"))
-            assert found.status is RunStatus.OK
-            return Answer(found.value_json)
+        async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
+            result = await sandbox.run(Run("def f():\n    return 7\n", "f"))
+            assert result.status is RunStatus.OK
+            return NestedReturn(result.value_json)
 
     async with asyncio.timeout(60):
-        ok, told = await run(sandbox, "call_tool('f')", Running())
-    assert (ok, told["value"]) == (True, "7")
+        ok, answer = await run(sandbox, "call_tool('f')", Running())
+    assert (ok, answer["value"]) == (True, "7")
 
 
 async def test_without_isolation_it_says_so_and_runs_nothing() -> None:
     refusing = await JailSandbox.start(JailConfig(minimum=Isolation.MICROVM))
     asked = Asked()
     try:
-        ok, told = await run(refusing, "add(1, 2)", asked)
+        ok, answer = await run(refusing, "add(1, 2)", asked)
     finally:
         await refusing.close()
     assert not ok
-    assert f"{CODE} cannot be used on this server" in told
+    assert f"{CODE} cannot be used on this server" in answer
     assert asked.calls == []

@@ -76,12 +76,12 @@ def age(path: str | Path, days: float) -> None:
     os.utime(path, (then, then))
 
 
-async def test_many_that_ask_at_once_get_one_that_is_built_once(
+async def test_concurrent_requests_build_an_environment_once(
     environments: Environments, tmp_path: Path, builder: Builder
 ) -> None:
     # Another process has locks of its own; so has another instance.
     other = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
-    asking = [each.folder(["alpha"]) for each in (environments, other) for _ in range(4)]
+    asking = [provider.folder(["alpha"]) for provider in (environments, other) for _ in range(4)]
     folders = set(await asyncio.gather(*asking))
     assert len(folders) == 1
     folder = Path(folders.pop())
@@ -105,7 +105,7 @@ async def test_every_user_can_read_it_and_its_modules_are_compiled(
     check_readable(environments.root, folder)
 
 
-async def test_what_a_builder_left_that_died_is_removed_and_built_anew(
+async def test_leftovers_of_a_dead_builder_are_removed_and_rebuilt(
     environments: Environments,
 ) -> None:
     key = key_of(normal(["alpha"]))
@@ -117,7 +117,7 @@ async def test_what_a_builder_left_that_died_is_removed_and_built_anew(
     assert left(environments) == [key]
 
 
-async def test_who_comes_second_waits_for_the_lock_of_the_first(
+async def test_second_process_waits_for_the_build_of_the_first(
     environments: Environments,
 ) -> None:
     lock = environments.root / ".locks" / key_of(normal(["alpha"]))
@@ -131,7 +131,7 @@ async def test_who_comes_second_waits_for_the_lock_of_the_first(
     assert Counting.built == 2
 
 
-async def test_one_that_gives_up_does_not_end_the_building(environments: Environments) -> None:
+async def test_cancelled_request_does_not_cancel_the_build(environments: Environments) -> None:
     asking = asyncio.create_task(environments.folder(["alpha"]))
     while not Counting.built:
         await asyncio.sleep(0.001)
@@ -156,7 +156,7 @@ async def test_a_failure_leaves_nothing_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("limits", "said", "temporary"),
+    ("limits", "problem", "temporary"),
     [
         (BuildLimits(bytes=1 << 20), "larger than 1 MiB", False),
         (BuildLimits(files=3), "more than 3 files", False),
@@ -164,14 +164,14 @@ async def test_a_failure_leaves_nothing_and_can_be_tried_again(
     ],
 )
 async def test_a_limit_ends_the_building_and_is_named(
-    tmp_path: Path, builder: Builder, limits: BuildLimits, said: str, temporary: bool
+    tmp_path: Path, builder: Builder, limits: BuildLimits, problem: str, temporary: bool
 ) -> None:
     # Small when packed, large when unpacked.
     many = {f"large/{n}.txt": b"0" * 500_000 for n in range(10)}
     make_wheel(tmp_path / "wheels", "large", files=many)
     bounded = replace(builder, limits=limits)
     environments = Environments(tmp_path / "root", bounded, unused=timedelta(days=30))
-    with pytest.raises(PackagesError, match=said) as caught:
+    with pytest.raises(PackagesError, match=problem) as caught:
         await environments.folder(["large"])
     assert caught.value.temporary is temporary
     assert left(environments) == []
@@ -239,7 +239,7 @@ async def test_unused_ones_are_removed_and_built_again_when_wanted(
     assert Counting.built == 3
 
 
-async def test_of_too_many_those_used_last_are_kept_and_those_just_used(
+async def test_excess_environments_are_removed_least_recently_used_first(
     tmp_path: Path, builder: Builder
 ) -> None:
     environments = Environments(tmp_path / "root", builder, unused=timedelta(days=30), most=1)

@@ -85,8 +85,8 @@ class Place:
         return await asyncio.to_thread(self.worker.value, *arguments, **fields)
 
     async def get(self, *urls: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self.value(FETCH, {"urls": urls})
-        return found
+        responses: dict[str, Any] = await self.value(FETCH, {"urls": urls})
+        return responses
 
 
 @pytest.fixture(scope="module")
@@ -138,10 +138,10 @@ async def test_hosts_of_the_list_are_reached_by_http_and_https(place: Place) -> 
         f"https://api.example.com:{place.secure.port}/",
         f"https://A.B.example.org.:{place.secure.port}/",
     ]
-    found = await place.get(*urls)
+    responses = await place.get(*urls)
     # The certificate is not one of a name with a final dot; the proxy let it through.
-    last = found.pop(urls[-1])
-    assert found == {url: [200, "hello"] for url in urls[:-1]}
+    last = responses.pop(urls[-1])
+    assert responses == {url: [200, "hello"] for url in urls[:-1]}
     assert last == [200, "hello"] or "CERTIFICATE" in last[1].upper()
 
 
@@ -165,11 +165,11 @@ async def test_what_is_not_on_the_list_is_refused(place: Place) -> None:
                "[::ffff:127.0.0.1]", "169.254.169.254", "0", "127.0.0.1.", "localhost")  # fmt: skip
     refused += [f"http://{number}:{plain}/" for number in numbers]
     refused += [f"https://{number}:{secure}/" for number in numbers]
-    found = await place.get(*refused)
-    assert found.keys() == set(refused)
-    wrong = {u: w for u, w in found.items() if w[0] not in (400, 403) and " 403 " not in w[1]}
+    responses = await place.get(*refused)
+    assert responses.keys() == set(refused)
+    wrong = {u: w for u, w in responses.items() if w[0] not in (400, 403) and " 403 " not in w[1]}
     assert wrong == {}
-    assert "not by addresses" in found[f"http://169.254.169.254:{plain}/"][1]
+    assert "not by addresses" in responses[f"http://169.254.169.254:{plain}/"][1]
     assert (len(place.plain.heads), len(place.secure.heads)) == before
     assert place.closed.heads == []
 
@@ -178,10 +178,10 @@ async def test_a_redirect_to_another_host_is_refused(place: Place) -> None:
     place.plain.answers["/away"] = redirect(place.plain.url("/", "other.example.com"))
     place.plain.answers["/here"] = redirect(place.plain.url("/", "a.b.example.org"))
     away, here = (place.plain.url(path, "api.example.com") for path in ("/away", "/here"))
-    found = await place.get(away, here)
-    assert found[away][0] == 403
-    assert "do not name other.example.com" in found[away][1]
-    assert found[here] == [200, "hello"]
+    responses = await place.get(away, here)
+    assert responses[away][0] == 403
+    assert "do not name other.example.com" in responses[away][1]
+    assert responses[here] == [200, "hello"]
 
 
 async def test_there_is_no_other_way_out(place: Place) -> None:
@@ -225,9 +225,9 @@ async def test_there_is_no_other_way_out(place: Place) -> None:
         found["proxy"] = attempt(lambda: connect(inet, ("127.0.0.1", 3128)))
         return found
     """
-    found = await place.value(source(body), {"port": place.plain.port, "unshare": UNSHARE})
-    assert found.pop("proxy")[0] == "got"
-    assert {way: what for way, what in found.items() if what[0] != "stopped"} == {}
+    result = await place.value(source(body), {"port": place.plain.port, "unshare": UNSHARE})
+    assert result.pop("proxy")[0] == "got"
+    assert {way: what for way, what in result.items() if what[0] != "stopped"} == {}
 
 
 async def test_sockets_of_other_kinds_cannot_even_be_made(place: Place) -> None:
@@ -254,9 +254,9 @@ async def test_sockets_of_other_kinds_cannot_even_be_made(place: Place) -> None:
                 found[f"option {name}"] = attempt(lambda: s.setsockopt(1, name, bytes(16)))
         return {**found, "fast open": attempt(fast_open)}
     """
-    found = await place.value(source(body))
-    assert found.pop("tcp") == ["got", "None"]
-    assert {kind: what for kind, what in found.items() if what[1] != "PermissionError"} == {}
+    result = await place.value(source(body))
+    assert result.pop("tcp") == ["got", "None"]
+    assert {kind: what for kind, what in result.items() if what[1] != "PermissionError"} == {}
 
 
 async def test_a_call_without_hosts_has_no_socket(place: Place) -> None:
@@ -284,10 +284,10 @@ async def test_endless_and_slow_answers_end(place: Place) -> None:
 
     place.plain.answers.update({"/endless": endless, "/silent": silent})
     many, none = (place.plain.url(path, "api.example.com") for path in ("/endless", "/silent"))
-    found = await place.get(many, place.plain.url("/", "api.example.com"))
+    responses = await place.get(many, place.plain.url("/", "api.example.com"))
     # What is cut is an error, and never a shorter answer.
-    assert found[many][0] == 0
-    assert found[place.plain.url("/", "api.example.com")][0] == 429
+    assert responses[many][0] == 0
+    assert responses[place.plain.url("/", "api.example.com")][0] == 429
     result = await place.run(
         FETCH, "f", {"urls": [none]}, hosts=HOSTS, limits={"wall_seconds": 1.0}
     )

@@ -37,7 +37,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
     made = await JailSandbox.start()
     if made.isolation is Isolation.NONE:
         await made.close()
-        pytest.skip(f"no isolation can be had here: {made.probe.words()}")
+        pytest.skip(f"no isolation can be had here: {made.probe.description()}")
     yield made
     await made.close()
 
@@ -73,7 +73,7 @@ async def test_nothing_is_left_after_a_thousand_calls(root: Path) -> None:
     sandbox = await JailSandbox.start(JailConfig(scratch_root=root))
     if sandbox.isolation is Isolation.NONE:
         await sandbox.close()
-        pytest.skip(sandbox.probe.words())
+        pytest.skip(sandbox.probe.description())
     messy = Run(
         source=(
             "import os, tempfile\ndef f():\n    open('left', 'w').close()\n    os.mkdir('deep')\n"
@@ -320,8 +320,8 @@ def f():
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (Run(source="", arguments_json="[1]"), "no JSON object"),
-        (Run(source="", arguments_json="{"), "no JSON"),
+        (Run(source="", arguments_json="[1]"), "not a JSON object"),
+        (Run(source="", arguments_json="{"), "not JSON"),
         (Run(source="", environment={"A=B": "x"}), "environment variable"),
         (Run(source="", environment={"A": "x\0y"}), "environment variable"),
         (Run(source="", hosts=("example.com",)), "hosts"),

@@ -18,7 +18,7 @@ from strata.shared.ids import new_id
 from strata.tool_execution.builtin.code import OUTPUT_CHARS, VALUE_CHARS, CodeTools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, Sandbox
-from strata.tool_execution.domain.tools import Call, Caller, Outcome
+from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 
@@ -32,7 +32,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
     made = await JailSandbox.start(JailConfig(warm=2))
     if made.isolation is Isolation.NONE:
         await made.close()
-        pytest.skip(f"no isolation can be had here: {made.probe.words()}")
+        pytest.skip(f"no isolation can be had here: {made.probe.description()}")
     yield made
     await made.close()
 
@@ -45,14 +45,14 @@ async def run(
     engine = Engine(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
     call = Call("call", "run_code", json.dumps({"code": code, **more}), "key")
     async with aclosing(engine.run([call], CALLER, frozenset(BUILTIN_TOOLS))) as events:
-        (outcome,) = [event async for event in events if isinstance(event, Outcome)]
+        (outcome,) = [event async for event in events if isinstance(event, CallOutcome)]
     packed = json.loads(outcome.content)
     assert (packed["status"] == "OK") == outcome.ok
     return outcome.ok, packed["message"]
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         ("6 * 7", {"value": "42"}),
         ("x = 'Ö'\nx", {"value": "'Ö'"}),
@@ -77,19 +77,19 @@ async def run(
     ],
 )
 async def test_output_and_the_last_value_are_told(
-    sandbox: JailSandbox, code: str, told: dict[str, str]
+    sandbox: JailSandbox, code: str, expected: dict[str, str]
 ) -> None:
-    assert await run(sandbox, code) == (True, told)
+    assert await run(sandbox, code) == (True, expected)
 
 
 async def test_an_error_comes_with_the_lines_of_the_code_alone(sandbox: JailSandbox) -> None:
     code = "import json\nprint('before')\ndef read(t):\n    return json.loads(t)\nread('[')"
-    ok, told = await run(sandbox, code)
+    ok, answer = await run(sandbox, code)
     assert not ok
-    assert told["stdout"] == "before\n"
-    assert told["error"]["type"] == "JSONDecodeError"
-    assert "Expecting value" in told["error"]["message"]
-    trace = told["error"]["traceback"]
+    assert answer["stdout"] == "before\n"
+    assert answer["error"]["type"] == "JSONDecodeError"
+    assert "Expecting value" in answer["error"]["message"]
+    trace = answer["error"]["traceback"]
     assert 'File "<code>", line 5' in trace
     assert 'File "<code>", line 4, in read' in trace
     assert "json.loads(t)" in trace
@@ -99,7 +99,7 @@ async def test_an_error_comes_with_the_lines_of_the_code_alone(sandbox: JailSand
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "said"),
+    ("code", "kind", "text"),
     [
         ("x = (1,\n", "SyntaxError", "line 1"),
         ("import sys\nsys.exit('gone wrong')", "SystemExit", "gone wrong"),
@@ -114,16 +114,16 @@ async def test_an_error_comes_with_the_lines_of_the_code_alone(sandbox: JailSand
     ],
 )
 async def test_what_is_raised_is_told(
-    sandbox: JailSandbox, code: str, kind: str, said: str
+    sandbox: JailSandbox, code: str, kind: str, text: str
 ) -> None:
-    ok, told = await run(sandbox, code)
+    ok, answer = await run(sandbox, code)
     assert not ok
-    assert told["error"]["type"] == kind
-    assert said in told["error"]["message"] + told["error"]["traceback"]
+    assert answer["error"]["type"] == kind
+    assert text in answer["error"]["message"] + answer["error"]["traceback"]
 
 
 @pytest.mark.parametrize(
-    ("code", "limits", "status", "said"),
+    ("code", "limits", "status", "text"),
     [
         ("print('x', flush=True)\nwhile True: pass", {"wall_seconds": 1.0}, "timeout", "1 second"),
         ("x = bytearray(600_000_000)", {"memory_bytes": 512 * MIB}, "memory", "512 MiB"),
@@ -132,25 +132,25 @@ async def test_what_is_raised_is_told(
     ],
 )
 async def test_a_limit_is_named_and_what_was_printed_is_told(
-    sandbox: JailSandbox, code: str, limits: dict[str, Any], status: str, said: str
+    sandbox: JailSandbox, code: str, limits: dict[str, Any], status: str, text: str
 ) -> None:
-    ok, told = await run(sandbox, code, Limits(**limits))
+    ok, answer = await run(sandbox, code, Limits(**limits))
     assert not ok
-    assert told["error"]["type"] == f"stopped: {status}"
-    assert said in told["error"]["message"]
+    assert answer["error"]["type"] == f"stopped: {status}"
+    assert text in answer["error"]["message"]
     if "print" in code:
-        assert told["stdout"].startswith("x")
+        assert answer["stdout"].startswith("x")
 
 
 async def test_long_texts_are_cut_and_say_so(sandbox: JailSandbox) -> None:
-    ok, told = await run(sandbox, "print('a' + 'b' * 100_000 + 'c')\n'v' * 50_000")
+    ok, answer = await run(sandbox, "print('a' + 'b' * 100_000 + 'c')\n'v' * 50_000")
     assert ok
-    assert len(told["stdout"]) < OUTPUT_CHARS + 100
-    assert told["stdout"].startswith("ab")
-    assert told["stdout"].endswith("bc\n")
-    assert "84,003 characters left out" in told["stdout"]
-    assert len(told["value"]) < VALUE_CHARS + 100
-    assert told["value"].endswith("[50,002 characters in all]")
+    assert len(answer["stdout"]) < OUTPUT_CHARS + 100
+    assert answer["stdout"].startswith("ab")
+    assert answer["stdout"].endswith("bc\n")
+    assert "84,003 characters left out" in answer["stdout"]
+    assert len(answer["value"]) < VALUE_CHARS + 100
+    assert answer["value"].endswith("[50,002 characters in all]")
 
 
 async def test_calls_know_nothing_of_each_other(sandbox: JailSandbox) -> None:
@@ -163,9 +163,9 @@ async def test_calls_know_nothing_of_each_other(sandbox: JailSandbox) -> None:
 
 @pytest.mark.parametrize("language", ["TypeScript", "ruby"])
 async def test_other_languages_are_refused(sandbox: JailSandbox, language: str) -> None:
-    ok, told = await run(sandbox, "1", language=language)
+    ok, answer = await run(sandbox, "1", language=language)
     assert not ok
-    assert "python" in told.lower()
+    assert "python" in answer.lower()
 
 
 def needs_node(sandbox: JailSandbox) -> None:
@@ -177,7 +177,7 @@ def needs_node(sandbox: JailSandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         ("[1, 2].map((n) => n * 21)", {"value": "[ 21, 42 ]"}),
         ("console.log('a'); console.error('b')", {"stdout": "a\n", "stderr": "b\n"}),
@@ -187,14 +187,14 @@ def needs_node(sandbox: JailSandbox) -> None:
     ],
 )
 async def test_javascript_is_run_by_node(
-    sandbox: JailSandbox, code: str, told: dict[str, str]
+    sandbox: JailSandbox, code: str, expected: dict[str, str]
 ) -> None:
     needs_node(sandbox)
-    assert await run(sandbox, code, language="javascript") == (True, told)
+    assert await run(sandbox, code, language="javascript") == (True, expected)
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "said"),
+    ("code", "kind", "text"),
     [
         ("function f() {\n  null.x\n}\nconsole.log('x')\nf()", "TypeError", "code.js:2"),
         ("setTimeout(() => { throw new RangeError('late') }, 1)", "RangeError", "late"),
@@ -205,15 +205,15 @@ async def test_javascript_is_run_by_node(
     ],
 )
 async def test_what_javascript_throws_is_told(
-    sandbox: JailSandbox, code: str, kind: str, said: str
+    sandbox: JailSandbox, code: str, kind: str, text: str
 ) -> None:
     needs_node(sandbox)
-    ok, told = await run(sandbox, code, language="javascript")
+    ok, answer = await run(sandbox, code, language="javascript")
     assert not ok
-    assert told["error"]["type"] == kind
-    assert said in told["error"]["message"] + told["error"].get("traceback", "")
-    assert "around.js" not in told["error"].get("traceback", "")
-    assert told.get("stdout", "") == ("x\n" if "console" in code else "")
+    assert answer["error"]["type"] == kind
+    assert text in answer["error"]["message"] + answer["error"].get("traceback", "")
+    assert "around.js" not in answer["error"].get("traceback", "")
+    assert answer.get("stdout", "") == ("x\n" if "console" in code else "")
 
 
 async def test_without_node_javascript_says_so(sandbox: JailSandbox) -> None:
@@ -222,9 +222,9 @@ async def test_without_node_javascript_says_so(sandbox: JailSandbox) -> None:
     assert missing != part
     arguments = json.dumps({"code": "1", "around": "", "most": 100})
     result = await sandbox.run(Run(missing, "run_javascript", arguments))
-    said = json.loads(result.value_json)["error"]["message"]
+    message = json.loads(result.value_json)["error"]["message"]
     expected = "no Node" if sandbox.isolation is Isolation.NAMESPACES else "no programs"
-    assert expected in said
+    assert expected in message
 
 
 async def test_what_the_code_forges_in_place_of_an_answer_does_no_harm(
@@ -232,19 +232,19 @@ async def test_what_the_code_forges_in_place_of_an_answer_does_no_harm(
 ) -> None:
     frame = "import os, struct\nb = {!r}\nos.write(3, struct.pack('>I', len(b)) + b)\nos._exit(0)"
     for answer in ('{"value": [1]}', '{"value": {"error": 5}}', '{"value": {"value": {}}}', "x"):
-        _, told = await run(sandbox, frame.format(answer.encode()))
-        assert isinstance(told, dict)
+        _, value = await run(sandbox, frame.format(answer.encode()))
+        assert isinstance(value, dict)
 
 
 async def test_without_isolation_nothing_is_run_and_the_model_is_told() -> None:
     refusing = await JailSandbox.start(JailConfig(minimum=Isolation.MICROVM))
     try:
-        ok, told = await run(refusing, "1")
+        ok, answer = await run(refusing, "1")
     finally:
         await refusing.close()
     assert not ok
-    assert "cannot be used on this server" in told
-    assert "Nothing was run" in told
+    assert "cannot be used on this server" in answer
+    assert "Nothing was run" in answer
 
 
 async def test_calls_of_one_reply_run_at_the_same_time(sandbox: JailSandbox) -> None:
@@ -263,8 +263,8 @@ async def test_the_code_runs_at_every_level_that_can_be_had(jail: Worker) -> Non
     assert json.loads(result.value_json) == {"value": "3.141592653589793"}
     result = jail.run(part, "run_javascript", {"code": "1", "around": "", "most": 100})
     assert result.value_json, result
-    told = json.loads(result.value_json)
+    answer = json.loads(result.value_json)
     if jail.level is Isolation.LANDLOCK:
-        assert "start no programs" in told["error"]["message"]
+        assert "start no programs" in answer["error"]["message"]
     else:
-        assert told == {} or "no Node" in told["error"]["message"]
+        assert answer == {} or "no Node" in answer["error"]["message"]

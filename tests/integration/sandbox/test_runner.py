@@ -32,8 +32,8 @@ from strata.shared.errors import UnavailableError
 from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
 from strata.tool_execution.runner.client import RemoteSandbox
 from strata.tool_execution.runner.convert import run_to_proto
+from strata.tool_execution.runner.factory import sandbox_starter
 from strata.tool_execution.runner.main import is_serving
-from strata.tool_execution.runner.wiring import sandbox_starter
 from strata.tool_execution.sandbox.jail import JailSandbox
 from strata.tool_execution.settings import ToolExecutionSettings
 
@@ -145,9 +145,9 @@ async def test_calls_are_run_in_the_other_process(
 
 def _jails() -> set[int]:
     return {
-        each.pid
-        for each in psutil.process_iter(["cmdline"])
-        if any("program import server" in part for part in each.info["cmdline"] or ())
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if any("program import server" in part for part in process.info["cmdline"] or ())
     }
 
 
@@ -240,10 +240,10 @@ async def test_what_code_asks_is_answered_here(
     asked: list[int] = []
 
     async def answerer(question: str) -> str:
-        told = json.loads(question)
-        asked.append(told["n"])
-        assert told["large"] == "ä" * 100_000
-        return json.dumps({"n": told["n"] * 2, "large": told["large"]})
+        values = json.loads(question)
+        asked.append(values["n"])
+        assert values["large"] == "ä" * 100_000
+        return json.dumps({"n": values["n"] * 2, "large": values["large"]})
 
     waits = asyncio.Event()
     left: list[bool] = []

@@ -66,7 +66,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
     )
     if made.isolation is Isolation.NONE:
         await made.close()
-        pytest.skip(f"no namespaces can be had here: {made.probe.words()}")
+        pytest.skip(f"no namespaces can be had here: {made.probe.description()}")
     yield made
     await made.close()
 
@@ -91,15 +91,15 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def waiting(sandbox: JailSandbox) -> list[psutil.Process]:
     """The processes that wait locked in, as the machine sees them."""
-    found = []
+    children = []
     for process in psutil.Process(sandbox.server_pid).children(recursive=True):
         try:
             status = status_of(process.pid)
         except OSError:
             continue
         if "Seccomp:\t2" in status and "State:\tZ" not in status:
-            found.append(process)
-    return found
+            children.append(process)
+    return children
 
 
 def another_waits(sandbox: JailSandbox, besides: set[int]) -> bool:
@@ -197,7 +197,7 @@ async def test_more_calls_than_spares_run_all_the_same(sandbox: JailSandbox) -> 
 async def test_without_spares_every_call_gets_a_process_of_its_own() -> None:
     sandbox = await JailSandbox.start(JailConfig(warm=0))
     if sandbox.isolation is Isolation.NONE:
-        pytest.skip(sandbox.probe.words())
+        pytest.skip(sandbox.probe.description())
     add = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}', limits=limits())
     assert (await sandbox.run(add)).value_json == "3"
     await until(lambda: waiting(sandbox) == [])
@@ -269,7 +269,7 @@ async def test_packages_that_were_made_anew_are_seen(root: Path) -> None:
     )
     try:
         if sandbox.isolation is Isolation.NONE:
-            pytest.skip(sandbox.probe.words())
+            pytest.skip(sandbox.probe.description())
         for _ in range(3):
             assert (await sandbox.run(run)).value_json == '"old"'
         await until(lambda: len(waiting(sandbox)) == WARM)
@@ -287,7 +287,7 @@ async def test_packages_that_were_made_anew_are_seen(root: Path) -> None:
 async def test_nothing_waits_once_it_is_closed() -> None:
     sandbox = await JailSandbox.start(JailConfig(warm=WARM))
     if sandbox.isolation is Isolation.NONE:
-        pytest.skip(sandbox.probe.words())
+        pytest.skip(sandbox.probe.description())
     spares = await all_waiting(sandbox)
     closing = [asyncio.create_task(sandbox.run(look())) for _ in range(3)]
     await sandbox.close()

@@ -78,7 +78,7 @@ async def serve(settings: dict[str, Any]) -> None:
         ca_file=Path(settings["ca_file"]) if "ca_file" in settings else None,
     )
     sandbox = await JailSandbox.start(config)
-    say({"words": sandbox.probe.words(), "level": int(sandbox.isolation)})
+    say({"words": sandbox.probe.description(), "level": int(sandbox.isolation)})
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         fields = json.loads(line)

@@ -131,8 +131,8 @@ async def _services(
 ) -> AsyncIterator[World]:
     packages = tmp_path_factory.mktemp("services") / "packages"
     settings = {"packages_path": packages, "packages_wheels": wheels}
-    async for each in open_world(databases, vectors, "inprocess", **settings):
-        yield each
+    async for services in open_world(databases, vectors, "inprocess", **settings):
+        yield services
 
 
 @pytest.fixture
@@ -156,8 +156,8 @@ async def tools(world: World) -> Tools:
 async def mcp(world: World) -> AsyncIterator[Mcp]:
     """A project whose MCP servers are removed after the test."""
     with open_folder() as folder:
-        each = Mcp(world, folder)
-        yield each
-        for server_id in each.added:
+        fixture = Mcp(world, folder)
+        yield fixture
+        for server_id in fixture.added:
             with contextlib.suppress(NotFoundError):
-                await each.remove(server_id)
+                await fixture.remove(server_id)

@@ -71,10 +71,10 @@ async def test_a_tool_sees_the_memory_of_its_agent(tools: Tools, registry: Any) 
         ),
     )
     assert json.loads(tool.parameters_json)["properties"].keys() == {"times"}
-    status, said, edits = await ran(tools, times=2)
+    status, value, edits = await ran(tools, times=2)
     block = await tools.block("human")
-    assert status == "OK", said
-    agent, labels, *rest = said
+    assert status == "OK", value
+    agent, labels, *rest = value
     assert agent == tools.agent.id
     assert "human" in labels
     assert rest == [START, block.limit, False, block.description, 2]
@@ -93,8 +93,8 @@ async def test_a_tool_sees_the_memory_of_its_agent(tools: Tools, registry: Any) 
 async def test_what_it_changes_is_an_ordinary_edit(tools: Tools, registry: Any, body: str) -> None:
     await put(registry, source(f"{body}\nreturn 'done'"))
     before = await tools.block("human")
-    status, said, [edit] = await ran(tools)
-    assert (status, said) == ("OK", "done")
+    status, value, [edit] = await ran(tools)
+    assert (status, value) == ("OK", "done")
     assert (edit.label, edit.revision, edit.operation) == ("human", before.revision + 1, "rethink")
     assert "+Age: 36" in edit.diff
     assert (await tools.block("human")).value == f"{START}\nAge: 36"
@@ -128,9 +128,9 @@ async def test_a_read_only_tool_changes_nothing(tools: Tools, registry: Any) -> 
     text = source("memory.get_block('human').value += '!' * times\nreturn 'done'", parameters=TIMES)
     await put(registry, text, effect=tool_pb2.TOOL_EFFECT_READ_ONLY)
     before = await tools.block("human")
-    status, said, edits = await ran(tools, times=1)
+    status, value, edits = await ran(tools, times=1)
     assert status == "Failed"
-    assert "nothing of what it changed in memory was stored: it is declared read-only" in said
+    assert "nothing of what it changed in memory was stored: it is declared read-only" in value
     assert not edits
     assert (await tools.block("human")).revision == before.revision
     assert (await ran(tools, times=0))[:2] == ("OK", "done")
@@ -150,9 +150,9 @@ async def test_arguments_still_fit_their_annotations(tools: Tools, registry: Any
 async def test_a_tool_that_raises_changes_nothing(tools: Tools, registry: Any) -> None:
     before = await tools.block("human")
     await put(registry, source("memory.get_block('human').value = 'x'\nraise ValueError('no')"))
-    status, said, edits = await ran(tools)
+    status, value, edits = await ran(tools)
     assert (status, edits) == ("Failed", [])
-    assert "ValueError: no" in said
+    assert "ValueError: no" in value
     assert (await tools.block("human")).revision == before.revision
 
 
@@ -165,14 +165,14 @@ async def test_a_tool_that_raises_changes_nothing(tools: Tools, registry: Any) -
         ("memory.get_block('law').value = 'x'", "read-only"),
     ],
 )
-async def test_what_cannot_be_stored_is_said_where_it_is_done(
+async def test_invalid_block_change_raises_in_the_tool(
     tools: Tools, registry: Any, blocks: Any, body: str, words: str
 ) -> None:
     await make_block(tools, blocks, "law", read_only=True)
     await put(registry, source(body))
-    status, said, edits = await ran(tools)
+    status, value, edits = await ran(tools)
     assert (status, edits) == ("Failed", [])
-    assert words in said
+    assert words in value
     assert (await tools.block("human")).value == START
 
 
@@ -196,13 +196,13 @@ def forger(answer: str) -> str:
     [
         ({"law": "x"}, "is read-only"),
         ({"human": "x" * 50_000}, "holds at most"),
-        ({"human": 7}, "must be given text"),
-        ({"human": "a\0b"}, "must be given text"),
-        ({"elsewhere": "x"}, "is none of the agent's"),
-        (["human"], "no object"),
+        ({"human": 7}, "must be text"),
+        ({"human": "a\0b"}, "must be text"),
+        ({"elsewhere": "x"}, "does not belong to the agent"),
+        (["human"], "not a JSON object"),
     ],
 )
-async def test_what_the_process_claims_is_not_believed(
+async def test_invalid_memory_from_the_sandbox_is_refused(
     tools: Tools, registry: Any, blocks: Any, claimed: Any, words: str
 ) -> None:
     await make_block(tools, blocks, "law", read_only=True)
@@ -214,11 +214,11 @@ async def test_what_the_process_claims_is_not_believed(
     )
     await put(registry, forger(json.dumps({"value": {"value": "done", "blocks": claimed}})))
     before = await tools.block("human")
-    status, said, edits = await ran(tools)
-    assert (status, edits) == ("Failed", []), said
-    assert words in said
+    status, value, edits = await ran(tools)
+    assert (status, edits) == ("Failed", []), value
+    assert words in value
     # Known before anything was stored, not when core memory refused it.
-    assert "nothing of what it changed" in said or words == "no object"
+    assert "nothing of what it changed" in value or words == "not a JSON object"
     assert (await tools.block("human")).revision == before.revision
 
 
@@ -228,23 +228,23 @@ async def test_a_forged_answer_of_the_right_form_is_as_good_as_a_change(
     """It could have changed the block anyway; and so the forging above is real."""
     claim = {"value": {"value": "done", "blocks": {"human": "forged"}}}
     await put(registry, forger(json.dumps(claim)))
-    status, said, edits = await ran(tools)
-    assert (status, said, len(edits)) == ("OK", "done", 1)
+    status, value, edits = await ran(tools)
+    assert (status, value, len(edits)) == ("OK", "done", 1)
     assert (await tools.block("human")).value == "forged"
 
 
-async def test_what_others_changed_meanwhile_is_merged_or_told(
+async def test_concurrent_changes_are_merged_or_refused(
     tools: Tools, registry: Any, blocks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = AgentMemory.read
     theirs = ["Name: Ada", "Name: Ada Byron"]
 
     async def read_and_be_late(memory: AgentMemory, agent_id: str) -> AgentBlocks:
-        found = await read(memory, agent_id)
+        memory_blocks = await read(memory, agent_id)
         block = await tools.block("human")
         value = block.value.replace(theirs[0], theirs[1])
         await blocks.UpdateBlock(block_pb.UpdateBlockRequest(block_id=block.id, value=value))
-        return found
+        return memory_blocks
 
     monkeypatch.setattr(AgentMemory, "read", read_and_be_late)
     body = "human = memory.get_block('human')\nhuman.value = human.value.replace({}, {})\nreturn 1"
@@ -254,9 +254,9 @@ async def test_what_others_changed_meanwhile_is_merged_or_told(
 
     theirs = ["City: Linz", "City: Rome"]
     await put(registry, source(body.format("'Linz'", "'Wien'")))
-    status, said, edits = await ran(tools)
+    status, tool_return, edits = await ran(tools)
     assert (status, edits) == ("Failed", [])
-    assert "the memory block 'human' was not stored" in said
+    assert "the memory block 'human' was not stored" in tool_return
     assert (await tools.block("human")).value == "Name: Ada Byron\nCity: Rome"
 
 
@@ -272,10 +272,10 @@ async def test_with_several_blocks_those_before_a_refused_one_stay(
             "memory.get_block('human').value = '1\u2192 x'\nreturn 'done'"
         ),
     )
-    status, said, edits = await ran(tools)
-    assert status == "Failed", said
+    status, value, edits = await ran(tools)
+    assert status == "Failed", value
     assert [edit.label for edit in edits] == ["alpha"]
-    assert "'alpha' were stored" in said
+    assert "'alpha' were stored" in value
     assert (await tools.block("alpha")).value == "two"
     assert (await tools.block("human")).value == START
 
@@ -299,7 +299,7 @@ async def test_the_same_call_again_edits_once(tools: Tools, registry: Any) -> No
     assert (await tools.block("human")).value == f"{START}!"
 
 
-async def test_what_strangers_may_have_said_marks_the_block(
+async def test_untrusted_content_taints_the_changed_block(
     tools: Tools, registry: Any, blocks: Any
 ) -> None:
     body = "memory.get_block('human').value += '!'\nreturn 'done'"

@@ -87,15 +87,15 @@ def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any
     read = AgentMemory.read
 
     async def read_and_be_late(memory: AgentMemory, agent_id: str) -> AgentBlocks:
-        found = await read(memory, agent_id)
+        blocks = await read(memory, agent_id)
         await do(await tools.block("human"))
-        return found
+        return blocks
 
     return read_and_be_late
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_a_block_that_is_taken_away_meanwhile_is_not_made_again(
+async def test_a_block_deleted_during_the_call_is_not_recreated(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     """Nor is another one overwritten that has got its label."""
@@ -109,16 +109,16 @@ async def test_a_block_that_is_taken_away_meanwhile_is_not_made_again(
 
     monkeypatch.setattr(AgentMemory, "read", late(tools, take_away))
     await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
-    ended, said, edits = await ran(tools)
+    ended, value, edits = await ran(tools)
     assert (ended, edits) == ("Failed", [])
-    assert "'human'" in said
-    assert "not there under that label any more" in said
+    assert "'human'" in value
+    assert "not there under that label any more" in value
     assert ("human" in await tools.labels()) is replaced
     if replaced:
         assert (await tools.block("human")).value == "Somebody else"
 
 
-async def test_who_may_not_read_sees_no_memory_in_a_dry_run(
+async def test_dry_run_with_memory_needs_the_read_scope(
     tools: Tools, world: World, registry: Any
 ) -> None:
     """The method itself needs no more than "run", and its tool could return everything."""

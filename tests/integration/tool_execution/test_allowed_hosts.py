@@ -10,7 +10,7 @@ import pytest
 
 from integration.agent_loop.world import World
 from integration.tool_execution.conftest import Tools
-from integration.tool_execution.test_registry import run, told, upsert
+from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
@@ -75,12 +75,12 @@ async def test_hosts_are_stored_and_make_another_version(registry: Any, tools: T
     ran = await registry.RunTool(request)
     if ran.isolation == Isolation.NAMESPACES.label:
         words = "403 The tool's allowed_hosts do not name other.example.com."
-        ok_, said = told(ran)
-        assert (ok_, said.strip()) == (True, words)
-        by_agent = told(await run(tools, "get", **arguments))
+        ok_, value = result_of(ran)
+        assert (ok_, value.strip()) == (True, words)
+        by_agent = result_of(await run(tools, "get", **arguments))
         assert (by_agent[0], by_agent[1].strip()) == (True, words)
     dry = pb.RunToolRequest(source_code=SOURCE, arguments_json=json.dumps(arguments))
-    assert not told(await registry.RunTool(dry))[0]
+    assert not result_of(await registry.RunTool(dry))[0]
 
 
 @pytest.mark.parametrize(

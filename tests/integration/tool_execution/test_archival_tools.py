@@ -25,9 +25,9 @@ async def test_an_insert_tells_what_is_there_already(tools: Tools) -> None:
     blue = GREEN.replace("green", "blue")
     (near,) = await tools.run(("archival_memory_insert", {"content": blue}))
     assert near.archival_changed
-    told = json.loads(near.tool_return.content)["message"]
-    told = json.loads(told) if isinstance(told, str) else told
-    assert [each["content"] for each in told["near_duplicates"]] == [GREEN]
+    message = json.loads(near.tool_return.content)["message"]
+    message = json.loads(message) if isinstance(message, str) else message
+    assert [duplicate["content"] for duplicate in message["near_duplicates"]] == [GREEN]
     assert await tools.call("archival_memory_insert", content="Taxes are due in May.") == "None"
 
 
@@ -66,14 +66,14 @@ async def test_a_refusal_names_the_arguments_of_the_tool(tools: Tools) -> None:
         ("conversation_search", backwards, "'end_date' must be after start_date"),
     ):
         (refused,) = await tools.run((name, arguments))
-        told = json.loads(refused.tool_return.content)
-        assert told["status"] == "Failed"
-        assert told["message"] == f"Invalid arguments for {name}: {says}."
+        message = json.loads(refused.tool_return.content)
+        assert message["status"] == "Failed"
+        assert message["message"] == f"Invalid arguments for {name}: {says}."
 
 
 async def test_empty_optional_arguments_count_as_left_out(tools: Tools) -> None:
     await tools.call("archival_memory_insert", content=GREEN)
-    found = await tools.call(
+    results = await tools.call(
         "archival_memory_search",
         query="favourite colour",
         tags=[],
@@ -82,7 +82,7 @@ async def test_empty_optional_arguments_count_as_left_out(tools: Tools) -> None:
         start_datetime="",
         end_datetime="",
     )
-    assert "green" in found
+    assert "green" in results
 
 
 @pytest.mark.parametrize("tag", ["two\nlines", "two\u2028lines", "x" * 129])
@@ -94,9 +94,9 @@ async def test_tag_that_cannot_be_stored_is_an_error_of_the_argument_tags(
     )
     assert refused.tool_return.status == TOOL_STATUS_FAILED
     assert not refused.archival_changed
-    said = refused.tool_return.content
-    assert "tags" in said
-    assert "1 to 128 characters" in said
-    assert "new_passages" not in said
-    assert "passages[" not in said
+    content = refused.tool_return.content
+    assert "tags" in content
+    assert "1 to 128 characters" in content
+    assert "new_passages" not in content
+    assert "passages[" not in content
     assert "colour" not in await tools.call("archival_memory_search", query="favourite colour")

@@ -43,7 +43,7 @@ CALLS = 200
 HARM = {17: "sleep", 101: "print", 163: "fork"}
 
 
-async def test_of_two_hundred_calls_three_do_harm_and_the_rest_return(
+async def test_three_harmful_calls_do_not_affect_two_hundred_others(
     tools: Tools, world: World
 ) -> None:
     registry: Any = pb_grpc.ToolServiceStub(world.channel("tool_execution"))
@@ -52,10 +52,10 @@ async def test_of_two_hundred_calls_three_do_harm_and_the_rest_return(
     )
     calls = [("work", {"number": n, "kind": HARM.get(n, "")}) for n in range(CALLS)]
     ended = await tools.run(*calls, own=["work"])
-    told = [json.loads(each.tool_return.content) for each in ended]
-    good = {n: packed["message"] for n, packed in enumerate(told) if packed["status"] == "OK"}
+    returns = [json.loads(call.tool_return.content) for call in ended]
+    good = {n: packed["message"] for n, packed in enumerate(returns) if packed["status"] == "OK"}
     assert good == {n: str(2 * n) for n in range(CALLS) if n not in HARM}
-    slept, printed, forked = (told[n]["message"] for n in HARM)
+    slept, printed, forked = (returns[n]["message"] for n in HARM)
     # Each names the limit that it met, and its size.
     assert "30 seconds" in slept
     assert "1 MiB" in printed

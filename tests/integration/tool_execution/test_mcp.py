@@ -48,8 +48,8 @@ async def test_an_agent_calls_a_tool_of_a_server(mcp: Mcp) -> None:
     mcp.world.model.script(Reply(calls=(Call("weather__echo", {"town": "Graz"}),)), say("Done."))
     ran = await mcp.world.run(agent, "Echo Graz.")
     [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
-    told = json.loads(returned.tool_return.content)
-    assert (told["status"], json.loads(told["message"])) == ("OK", {"town": "Graz"})
+    tool_return = json.loads(returned.tool_return.content)
+    assert (tool_return["status"], json.loads(tool_return["message"])) == ("OK", {"town": "Graz"})
     assert returned.tool_return.provenance == message_pb2.PROVENANCE_MCP
 
 
@@ -83,7 +83,7 @@ async def test_odd_tools_are_quarantined_and_the_rest_works(mcp: Mcp) -> None:
     assert await mcp.offered("odd__fine", "odd__list") == ["odd__fine"]
 
 
-async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
+async def test_hanging_server_does_not_block_other_servers(mcp: Mcp) -> None:
     await mcp.program(
         "slow", tool("hang"), tool("echo"), call_timeout_seconds=1, max_concurrent_calls=1
     )
@@ -92,7 +92,7 @@ async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
     for number in range(3):
         assert json.loads(await mcp.run("quick__echo", number=number)) == {"number": number}
     assert not all(task.done() for task in hanging)
-    returns = [each.tool_return for each in await asyncio.gather(*hanging)]
+    returns = [finished.tool_return for finished in await asyncio.gather(*hanging)]
     # One was sent; the other never got the only slot, or late.
     assert message_pb2.TOOL_STATUS_UNKNOWN in [tool_return.status for tool_return in returns]
     for tool_return in returns:
@@ -103,16 +103,16 @@ async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
 
 async def test_a_server_that_dies_in_a_call_leaves_the_outcome_open(mcp: Mcp) -> None:
     await mcp.program("mortal", tool("die"), tool("echo"))
-    said = await mcp.unknown("mortal__die")
-    assert "the outcome is unknown" in said
-    assert "the program ended with exit code 3; the program said: out of cheese" in said
+    message = await mcp.unknown("mortal__die")
+    assert "the outcome is unknown" in message
+    assert "the program ended with exit code 3; the program said: out of cheese" in message
     assert json.loads(await mcp.run("mortal__echo", n=1)) == {"n": 1}
 
 
-async def test_what_a_server_says_reaches_the_model_as_it_can(mcp: Mcp) -> None:
-    await mcp.program("odd", *(tool(each) for each in ("fail", "liar", "structured", "mixed")))
+async def test_all_kinds_of_results_reach_the_model(mcp: Mcp) -> None:
+    await mcp.program("odd", *(tool(name) for name in ("fail", "liar", "structured", "mixed")))
     assert await mcp.refused("odd__fail") == "Error executing function odd__fail: no such town"
-    assert "is no result" in await mcp.refused("odd__liar")
+    assert "an invalid result" in await mcp.refused("odd__liar")
     assert await mcp.run("odd__structured") == {"sum": 3}
     assert (await mcp.run("odd__mixed")).startswith("a picture:\n[image, image/png, about 3 bytes")
     failed = (await mcp.finish("odd__fail")).tool_return
@@ -126,7 +126,7 @@ async def test_a_changed_tool_waits_for_approval(mcp: Mcp) -> None:
     assert list(refreshed.changed_tools) == ["feed"]
     assert names(refreshed.server.tools) == ["pets__pat"]
     assert await mcp.offered("pets__feed", "pets__pat") == ["pets__pat"]
-    assert "another way than when it was approved" in await mcp.refused("pets__feed", town="Graz")
+    assert "has changed since it was approved" in await mcp.refused("pets__feed", town="Graz")
     feed = (await mcp.states(server))["feed"]
     assert feed.state == pb.MCP_TOOL_STATE_CHANGED
     assert feed.approved_description == "Feeds."
@@ -144,7 +144,7 @@ async def test_a_changed_tool_waits_for_approval(mcp: Mcp) -> None:
     assert json.loads(await mcp.run("pets__feed", town="Graz")) == {"town": "Graz"}
 
 
-async def test_a_tool_that_went_and_came_back_otherwise_waits_too(mcp: Mcp) -> None:
+async def test_tool_that_returns_changed_needs_approval(mcp: Mcp) -> None:
     server, listed = await mcp.program("pets", tool("feed", "Feeds."))
     listed.write()
     await mcp.refresh(server)
@@ -157,7 +157,7 @@ async def test_a_tool_that_went_and_came_back_otherwise_waits_too(mcp: Mcp) -> N
     assert await mcp.offered("pets__feed") == ["pets__feed"]
 
 
-async def test_a_server_tells_that_its_tools_changed(mcp: Mcp) -> None:
+async def test_notified_tool_change_is_read_again(mcp: Mcp) -> None:
     server, listed = await mcp.program("pets", tool("feed", "Feeds."), tool("change"))
     listed.write(tool("feed", "Feeds otherwise."), tool("change"), tool("new"))
     assert await mcp.run("pets__change") == "changed"
@@ -171,13 +171,13 @@ async def test_a_server_tells_that_its_tools_changed(mcp: Mcp) -> None:
     assert states["new"].state == pb.MCP_TOOL_STATE_APPROVED
 
 
-async def test_a_change_that_was_not_read_yet_is_seen_when_the_server_is_met_again(
+async def test_missed_tool_change_is_noticed_at_the_next_connection(
     mcp: Mcp,
 ) -> None:
     _, listed = await mcp.program("pets", tool("feed", "Feeds."), tool("die"))
     listed.write(tool("feed", "Feeds otherwise."), tool("die"))
     await mcp.unknown("pets__die")
-    assert "another way than when it was approved" in await mcp.refused("pets__feed")
+    assert "has changed since it was approved" in await mcp.refused("pets__feed")
     assert await mcp.offered("pets__feed") == []
 
 
@@ -330,8 +330,8 @@ async def test_a_tool_of_a_server_belongs_to_it(mcp: Mcp) -> None:
     server, _ = await mcp.program("pets", tool("echo"))
     with pytest.raises(InvalidArgumentError):
         await mcp.registry.DeleteTool(registry_pb.DeleteToolRequest(tool_id=server.tools[0].id))
-    found = await mcp.registry.SearchTools(registry_pb.SearchToolsRequest(query="pets echo"))
-    assert "pets__echo" in [hit.tool.name for hit in found.hits]
+    matches = await mcp.registry.SearchTools(registry_pb.SearchToolsRequest(query="pets echo"))
+    assert "pets__echo" in [hit.tool.name for hit in matches.hits]
     with mcp.world.signed_in(), pytest.raises(NotFoundError):
         await mcp.refresh(server)
 
@@ -371,7 +371,7 @@ async def test_what_is_wrong_with_a_server_is_named(
     assert field in {violation.field for violation in caught.value.violations}
 
 
-async def test_where_nobody_may_go_no_server_can_be(mcp: Mcp) -> None:
+async def test_server_at_a_forbidden_address_is_refused(mcp: Mcp) -> None:
     for url in ("http://169.254.169.254/mcp", "http://10.0.0.1/mcp", "http://[fe80::1]/mcp"):
         with pytest.raises(InvalidArgumentError) as caught:
             await mcp.add("inside", url=url, transport=3)
@@ -419,13 +419,13 @@ async def test_what_cannot_be_used_cannot_be_approved(mcp: Mcp) -> None:
     assert missing.value.reason is Reason.TOOL_NOT_FOUND
 
 
-async def test_a_name_that_another_tool_has_is_not_taken_from_it(mcp: Mcp) -> None:
+async def test_mcp_tool_does_not_replace_a_tool_of_the_same_registry_name(mcp: Mcp) -> None:
     source = "def pets__echo() -> str:\n  'Mine.'\n  return 'mine'"
     await mcp.registry.UpsertTool(registry_pb.UpsertToolRequest(source_code=source))
     server, _ = await mcp.program("pets", tool("echo"))
     assert "taken" in server.quarantined_tools["echo"]
-    found = await mcp.registry.GetTool(registry_pb.GetToolRequest(name="pets__echo"))
-    assert found.tool.description == "Mine."
+    response = await mcp.registry.GetTool(registry_pb.GetToolRequest(name="pets__echo"))
+    assert response.tool.description == "Mine."
 
 
 async def test_secret_is_redacted_before_a_failure_is_cut(mcp: Mcp) -> None:

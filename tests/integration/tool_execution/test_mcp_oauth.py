@@ -33,14 +33,14 @@ class Place:
 
     async def add(self, name: str = "vault", **credentials: str) -> pb.McpServer:
         """Adds the server with the client's credentials."""
-        given = {
+        server = {
             "issuer": self.authority.url,
             "client_id": self.authority.client_id,
             "client_secret": "CLIENT_SECRET",
             **credentials,
         }
         return await self.mcp.add(
-            name, url=self.url, transport=HTTP, client_credentials=pb.McpClientCredentials(**given)
+            name, url=self.url, transport=HTTP, client_credentials=pb.McpClientCredentials(**server)
         )
 
     async def look(self) -> str:
@@ -68,8 +68,8 @@ async def test_a_client_gets_a_token_for_itself_and_keeps_it_to_itself(
 ) -> None:
     server = await place.add(scope="gold:read")
     assert server.healthy, server.error
-    said = await place.look()
-    assert said == "gold, and the token [secret access token]"
+    text = await place.look()
+    assert text == "gold, and the token [secret access token]"
     [asked] = place.authority.asked
     assert asked["grant_type"] == "client_credentials"
     assert (asked["scope"], asked["resource"]) == ("gold:read", place.url)
@@ -83,8 +83,8 @@ async def test_a_client_gets_a_token_for_itself_and_keeps_it_to_itself(
 async def test_a_token_that_has_ended_is_replaced_within_the_call(place: Place) -> None:
     await place.add()
     place.authority.valid.clear()
-    said = await asyncio.gather(*(place.look() for _ in range(4)))
-    assert {each.partition(",")[0] for each in said} == {"gold"}
+    texts = await asyncio.gather(*(place.look() for _ in range(4)))
+    assert {text.partition(",")[0] for text in texts} == {"gold"}
     # One new token for all of them, and no call twice.
     assert (len(place.authority.issued), place.vault.opened) == (2, 4)
 
@@ -101,11 +101,11 @@ async def test_a_token_is_renewed_when_its_time_is_over(place: Place) -> None:
 async def test_wrong_credentials_are_said_without_repeating_them(place: Place) -> None:
     server = await place.add()
     await place.mcp.secret("CLIENT_SECRET", "another secret than that")
-    said = await place.mcp.refused("vault__look")
-    assert "was not run" in said
-    assert "signing in with OAuth failed" in said
-    assert "(invalid_client)" in said
-    assert "another secret" not in said
+    message = await place.mcp.refused("vault__look")
+    assert "was not run" in message
+    assert "signing in with OAuth failed" in message
+    assert "(invalid_client)" in message
+    assert "another secret" not in message
     assert place.vault.opened == 0
     refreshed = (await place.mcp.refresh(server)).server
     assert not refreshed.healthy
@@ -117,9 +117,9 @@ async def test_a_client_that_is_refused_later_does_not_hang(place: Place) -> Non
     await place.add()
     place.authority.secret = "changed at the authorization server"
     place.authority.valid.clear()
-    said = await place.mcp.refused("vault__look")
-    assert "was not run" in said
-    assert "(invalid_client)" in said
+    message = await place.mcp.refused("vault__look")
+    assert "was not run" in message
+    assert "(invalid_client)" in message
     assert place.vault.opened == 0
 
 
@@ -172,7 +172,7 @@ async def test_credentials_are_checked(place: Place, field: str, value: str) -> 
     }
 
 
-async def test_credentials_are_for_one_way_of_signing_in(place: Place) -> None:
+async def test_client_credentials_exclude_other_authentication(place: Place) -> None:
     credentials = pb.McpClientCredentials(
         issuer="http://127.0.0.1:9", client_id="c", client_secret="CLIENT_SECRET"
     )
@@ -187,7 +187,7 @@ async def test_credentials_are_for_one_way_of_signing_in(place: Place) -> None:
         assert f"server.client_credentials{named}" in violated, json.dumps(sorted(violated))
 
 
-async def test_an_issuer_may_not_be_where_nobody_may_go(place: Place) -> None:
+async def test_issuer_at_a_forbidden_address_is_refused(place: Place) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await place.add(issuer="http://10.0.0.1")
     assert "private or reserved" in caught.value.message

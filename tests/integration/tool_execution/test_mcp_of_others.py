@@ -1,4 +1,4 @@
-"""MCP servers that others wrote, as the registries of Python and Node have them."""
+"""Third-party MCP servers from the registries of Python and Node."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ async def serving(kind: str) -> AsyncIterator[str]:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
-    said = b""
+    output = b""
     try:
         while b"on port" not in (line := await process.stderr.readline()):
-            said += line
-            assert line, f"it ended before it listened: {said.decode()}"
+            output += line
+            assert line, f"it ended before it listened: {output.decode()}"
         drained = asyncio.create_task(process.stderr.read())
         yield f"http://127.0.0.1:{port}"
         process.kill()
@@ -65,12 +65,12 @@ async def serving(kind: str) -> AsyncIterator[str]:
 
 def programs(command: str) -> list[psutil.Process]:
     """Our child processes with this in their command."""
-    found = []
+    servers = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if command in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+                servers.append(process)
+    return servers
 
 
 async def test_a_server_of_python_tells_the_time(mcp: Mcp) -> None:
@@ -78,14 +78,14 @@ async def test_a_server_of_python_tells_the_time(mcp: Mcp) -> None:
     command = [python, "-m", "mcp_server_time", "--local-timezone", "Europe/Vienna"]
     server = await mcp.add("clock", command=command, environment=variables)
     assert names(server.tools) == ["clock__convert_time", "clock__get_current_time"], server.error
-    told = await mcp.run(
+    text = await mcp.run(
         "clock__convert_time",
         source_timezone="Europe/Vienna",
         time="12:00",
         target_timezone="Asia/Tokyo",
     )
-    assert told["target"]["timezone"] == "Asia/Tokyo"
-    assert told["time_difference"] in ("+7.0h", "+8.0h")
+    assert text["target"]["timezone"] == "Asia/Tokyo"
+    assert text["time_difference"] in ("+7.0h", "+8.0h")
     assert "Invalid timezone" in await mcp.refused("clock__get_current_time", timezone="Asia/No")
     # It ends between two calls, and is there again for the second. As long as the process exists,
     # if only for a thread that has not ended, a request may still reach it.
@@ -102,16 +102,16 @@ async def test_a_server_of_node_over_stdio(mcp: Mcp, monkeypatch: pytest.MonkeyP
     assert "every__echo" in names(server.tools), server.error
     # Of all that it has, one cannot be called as others are.
     assert dict(server.quarantined_tools) == {
-        "simulate-research-query": "it runs as a task only, which is not supported"
+        "simulate-research-query": "it runs only as a task, which is not supported"
     }
     await several(mcp)
-    given = json.loads(await mcp.run("every__get-env"))
-    assert given["COLOUR"] == "green"
-    assert not [name for name in given if name.startswith("STRATA_")]
+    variables = json.loads(await mcp.run("every__get-env"))
+    assert variables["COLOUR"] == "green"
+    assert not [name for name in variables if name.startswith("STRATA_")]
     # Progress on the way, and what it sends unasked, disturbs nobody.
     assert "Started" in await mcp.run("every__toggle-simulated-logging")
-    told = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
-    assert "Steps: 4" in told
+    text = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
+    assert "Steps: 4" in text
 
 
 @needs_node
@@ -126,8 +126,8 @@ async def test_a_server_of_node_over_http(mcp: Mcp, kind: str) -> None:
         )
         assert "every__echo" in names(server.tools), server.error
         await several(mcp)
-        told = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
-        assert "Steps: 4" in told
+        text = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
+        assert "Steps: 4" in text
     # It is gone: said, not waited for.
     assert "every" in await mcp.refused("every__echo", message="Are you there?")
 
@@ -166,9 +166,9 @@ async def test_an_agent_uses_servers_of_both(mcp: Mcp) -> None:
     )
     ran = await mcp.world.run(agent, "What time is it, and what is 40 and 2?")
     parts = [part for message in ran.stored for part in message.parts]
-    told: list[Any] = [
+    returns: list[Any] = [
         json.loads(part.tool_return.content) for part in parts if part.HasField("tool_return")
     ]
-    assert [each["status"] for each in told] == ["OK", "OK"]
-    assert told[0]["message"]["timezone"] == "UTC"
-    assert "42" in told[1]["message"]
+    assert [tool_return["status"] for tool_return in returns] == ["OK", "OK"]
+    assert returns[0]["message"]["timezone"] == "UTC"
+    assert "42" in returns[1]["message"]

@@ -17,20 +17,20 @@ TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required"
 
 
 async def run(mcp: Mcp, name: str, /, **arguments: object) -> pb.RunToolResponse:
-    found = (await mcp.registry.GetTool(pb.GetToolRequest(name=name))).tool
-    request = pb.RunToolRequest(tool_id=found.id, arguments_json=json.dumps(arguments))
+    tool = (await mcp.registry.GetTool(pb.GetToolRequest(name=name))).tool
+    request = pb.RunToolRequest(tool_id=tool.id, arguments_json=json.dumps(arguments))
     response: pb.RunToolResponse = await mcp.registry.RunTool(request)
     return response
 
 
-def told(ran: pb.RunToolResponse) -> str:
+def value_of(ran: pb.RunToolResponse) -> str:
     return str(json.loads(ran.tool_return.content)["message"])
 
 
 async def test_a_tool_of_a_server_runs_without_an_agent(mcp: Mcp) -> None:
     await mcp.program("pets", tool("echo", schema=TOWN))
     ran = await run(mcp, "pets__echo", town="Graz")
-    assert json.loads(told(ran)) == {"town": "Graz"}
+    assert json.loads(value_of(ran)) == {"town": "Graz"}
     assert ran.end == pb.RUN_TOOL_END_RETURNED
     assert ran.tool_return.status == message_pb2.TOOL_STATUS_OK
     assert ran.tool_return.provenance == message_pb2.PROVENANCE_MCP
@@ -50,7 +50,7 @@ async def test_arguments_are_checked_before_the_server_is_asked(mcp: Mcp) -> Non
     ran = await run(mcp, "pets__echo", city="Graz")
     assert ran.tool_return.status == message_pb2.TOOL_STATUS_FAILED
     assert ran.end == pb.RUN_TOOL_END_UNSPECIFIED
-    assert "town" in told(ran)
+    assert "town" in value_of(ran)
 
 
 async def test_an_error_of_the_server_and_a_lost_answer_are_told_apart(mcp: Mcp) -> None:
@@ -60,7 +60,7 @@ async def test_an_error_of_the_server_and_a_lost_answer_are_told_apart(mcp: Mcp)
     assert failed.end == pb.RUN_TOOL_END_RAISED
     assert lost.tool_return.status == message_pb2.TOOL_STATUS_UNKNOWN
     assert lost.end == pb.RUN_TOOL_END_KILLED
-    assert "the outcome is unknown" in told(lost)
+    assert "the outcome is unknown" in value_of(lost)
 
 
 async def test_a_changed_tool_is_not_run_until_it_is_approved(mcp: Mcp) -> None:
@@ -69,7 +69,7 @@ async def test_a_changed_tool_is_not_run_until_it_is_approved(mcp: Mcp) -> None:
     await mcp.refresh(server)
     ran = await run(mcp, "pets__echo")
     assert ran.tool_return.status == message_pb2.TOOL_STATUS_FAILED
-    assert "may not be run now" in told(ran)
+    assert "may not be run now" in value_of(ran)
 
 
 async def test_secrets_are_taken_out_of_what_it_returns(mcp: Mcp) -> None:
@@ -78,4 +78,4 @@ async def test_secrets_are_taken_out_of_what_it_returns(mcp: Mcp) -> None:
         "pets", tool("environment"), environment_secrets={"PETS_TOKEN": "TOKEN_OF_PETS"}
     )
     ran = await run(mcp, "pets__environment", name="PETS_TOKEN")
-    assert told(ran) == "[secret TOKEN_OF_PETS]"
+    assert value_of(ran) == "[secret TOKEN_OF_PETS]"

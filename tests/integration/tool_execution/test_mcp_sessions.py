@@ -23,7 +23,13 @@ from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.mcp import Connectable, McpServer, Reported, Synced, Transport
+from strata.tool_execution.domain.mcp import (
+    Connectable,
+    McpServer,
+    ReportedTool,
+    SyncResult,
+    Transport,
+)
 from strata.tool_execution.domain.tools import (
     Effect,
     McpOrigin,
@@ -41,7 +47,7 @@ from strata.tool_execution.mcp.program_user import (
     ProgramUsers,
     open_program_users,
 )
-from strata.tool_execution.mcp.transports import Way
+from strata.tool_execution.mcp.transports import McpTransports
 
 ANYTHING = {"type": "object", "properties": {}, "required": [], "additionalProperties": True}
 
@@ -50,10 +56,10 @@ async def nobody(host: str, port: int) -> Sequence[str]:
     raise OSError(host)
 
 
-def way(**fields: Any) -> Way:
+def way(**fields: Any) -> McpTransports:
     guard = Guard(nobody, private_networks=["127.0.0.0/8"], ports=range(1, 65_536))
     known = {"programs": True, "admission": guard, "message_bytes": 100_000, "connect_s": 5.0}
-    return Way(**{**known, "ssl_context": httpx2.create_ssl_context(), **fields})
+    return McpTransports(**{**known, "ssl_context": httpx2.create_ssl_context(), **fields})
 
 
 def program_users(stack: AsyncExitStack) -> ProgramUsers | None:
@@ -65,7 +71,7 @@ class Kept:
     """The servers of a project as sessions see them, without a database."""
 
     servers: dict[str, McpServer] = field(default_factory=dict)
-    reported: dict[str, Sequence[Reported]] = field(default_factory=dict)
+    reported: dict[str, Sequence[ReportedTool]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
     async def get(self, server_id: str) -> McpServer:
@@ -74,9 +80,9 @@ class Kept:
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
         return {server_id: Connectable(self.servers[server_id]) for server_id in server_ids}
 
-    async def sync(self, server_id: str, reported: Sequence[Reported]) -> Synced:
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
         self.reported[server_id] = reported
-        return Synced(self.servers[server_id], [])
+        return SyncResult(self.servers[server_id], [])
 
     async def failed(self, server_id: str, error: str) -> None:
         self.errors.append(error)
@@ -105,7 +111,7 @@ class Sessions:
     async def run(self, server: str, name: str, **arguments: Any) -> Any:
         if server not in self.kept.reported:
             await self.manager.refresh(server)
-        [digest] = [each.digest for each in self.kept.reported[server] if each.name == name]
+        [digest] = [tool.digest for tool in self.kept.reported[server] if tool.name == name]
         own = OwnDefinition(id="tool", mcp=McpOrigin(server, name, digest))
         made = Tool(f"{server}__{name}", "", ToolType.MCP, ANYTHING, Effect.UNDECLARED, own=own)
         return (await self.manager.run(made, arguments)).value
@@ -114,14 +120,14 @@ class Sessions:
 @pytest_asyncio.fixture
 async def sessions() -> AsyncIterator[Sessions]:
     async with AsyncExitStack() as stack:
-        each = Sessions(
+        fixture = Sessions(
             stack.enter_context(open_folder()),
             ManagerLimits(connections=2, idle_s=0.0, call_s=20.0),
             program_users=program_users(stack),
         )
         with use(RequestContext(caller=Caller("org", "project-1", "key"))):
-            yield each
-            await each.manager.close()
+            yield fixture
+            await fixture.manager.close()
 
 
 async def test_programs_are_only_started_where_the_operator_says_so(tmp_path: Path) -> None:
@@ -199,7 +205,7 @@ async def test_an_answer_over_http_is_bounded(sessions: Sessions, packed: bool) 
         sessions.kept.servers["far"] = McpServer(
             "far", "far", Transport.STREAMABLE_HTTP, url=f"{root}/mcp"
         )
-        with pytest.raises(ConnectError, match="packed" if packed else "exceeds 100000 bytes"):
+        with pytest.raises(ConnectError, match="compressed" if packed else "exceeds 100000 bytes"):
             await sessions.manager.refresh("far")
 
 
@@ -261,7 +267,7 @@ async def test_variables_of_a_program_do_nothing_before_it_is_its_user(
         environment={"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(sessions.folder / "trace")},
     )
     ids = json.loads(await sessions.run(server, "user"))["ids"]
-    written = [each.stat().st_uid for each in sessions.folder.glob("trace.*")]
+    written = [trace.stat().st_uid for trace in sessions.folder.glob("trace.*")]
     assert written == [int(ids["Uid:"][0])]
 
 
@@ -286,7 +292,7 @@ async def test_a_program_that_its_user_may_not_start_says_so(sessions: Sessions)
         await sessions.manager.refresh("closed")
 
 
-async def test_servers_that_are_not_needed_make_service(sessions: Sessions) -> None:
+async def test_idle_sessions_are_closed_to_make_space(sessions: Sessions) -> None:
     pids = []
     for name in ("one", "two", "three"):
         server = sessions.program(name, tool("child"))
@@ -294,7 +300,7 @@ async def test_servers_that_are_not_needed_make_service(sessions: Sessions) -> N
     assert sessions.manager.connections == 2
     await until(lambda: not any(map(alive, pids[0])))
     assert all(map(alive, pids[1] + pids[2]))
-    await sessions.manager.tidy()
+    await sessions.manager.close_idle_sessions()
     assert sessions.manager.connections == 0
     await until(lambda: not any(map(alive, pids[1] + pids[2])))
 
@@ -314,7 +320,7 @@ async def test_a_project_leaves_sessions_to_others() -> None:
                 asyncio.create_task(sessions.run(name, "hang")) for name in ("one", "two", "three")
             ]
             await until(lambda: sessions.manager.connections == 3)
-            with pytest.raises(ConnectError, match="sessions with 3 MCP servers, as many"):
+            with pytest.raises(ConnectError, match="sessions with 3 MCP servers, the maximum"):
                 await sessions.manager.refresh("four")
         with use(RequestContext(caller=Caller("org", "quiet", "key"))):
             assert json.loads(await sessions.run("four", "echo", a=1)) == {"a": 1}
@@ -329,13 +335,13 @@ async def test_server_that_was_away_ends_no_session_of_another(sessions: Session
     mine = sessions.program("mine", tool("echo"))
     back = sessions.program("back", tool("echo"))
     await sessions.run(mine, "echo")
-    sessions.manager.look_after([mine, back], [back])
+    sessions.manager.keep_connected([mine, back], [back])
     await asyncio.gather(*sessions.manager._contacts.values())
     assert all(map(alive, pids))
     assert back not in sessions.kept.reported
     # With a place that is free it is asked again.
-    await sessions.manager.tidy()
-    sessions.manager.look_after([back], [back])
+    await sessions.manager.close_idle_sessions()
+    sessions.manager.keep_connected([back], [back])
     await asyncio.gather(*sessions.manager._contacts.values())
     assert back in sessions.kept.reported
 

@@ -113,7 +113,7 @@ async def test_a_person_signs_in_and_agents_use_the_server(
     [form] = place.authority.asked
     assert (form["grant_type"], form["resource"]) == ("authorization_code", place.url)
     # Each state counts once.
-    with refused("not known"):
+    with refused("does not exist"):
         await place.complete(server, back)
     logged = "".join(capfd.readouterr()) + caplog.text + str(signed)
     for secret in (*place.authority.secrets, back["code"], form["code_verifier"]):
@@ -128,22 +128,22 @@ async def test_a_token_that_ends_or_is_refused_is_replaced_within_the_call(place
     assert place.grants[-1] == "refresh_token"
     before = len(place.authority.asked)
     place.authority.valid.clear()
-    said = await asyncio.gather(*(place.look() for _ in range(4)))
-    assert {each.partition(",")[0] for each in said} == {"gold"}
+    texts = await asyncio.gather(*(place.look() for _ in range(4)))
+    assert {text.partition(",")[0] for text in texts} == {"gold"}
     # One new token for all of them: each refresh token counts once.
     assert place.grants[before:] == ["refresh_token"]
 
 
-async def test_what_was_revoked_is_said_and_signed_in_to_again(place: Place) -> None:
+async def test_revoked_sign_in_is_reported_and_can_be_renewed(place: Place) -> None:
     server = await place.sign_in(await place.add())
     place.authority.valid.clear()
     place.authority.refreshing.clear()
-    said = await place.mcp.refused("vault__look")
-    assert "was not run" in said
-    assert "has to sign in to it again" in said
+    message = await place.mcp.refused("vault__look")
+    assert "was not run" in message
+    assert "sign in to it again" in message
     request = pb.GetMcpServerRequest(mcp_server_id=server.id)
     shown = (await place.mcp.servers.GetMcpServer(request)).server
-    assert "no longer takes" in shown.sign_in.problem
+    assert "has revoked" in shown.sign_in.problem
     asked = len(place.authority.asked)
     # It is not asked again and again for what it has refused.
     assert not (await place.mcp.refresh(server)).server.healthy
@@ -159,15 +159,15 @@ async def test_an_authorization_server_that_fails_for_a_while_costs_no_sign_in(
     server = await place.sign_in(await place.add())
     place.authority.valid.clear()
     place.authority.down = True
-    said = await place.mcp.refused("vault__look")
-    assert "503" in said
-    assert "on fire" not in said
+    message = await place.mcp.refused("vault__look")
+    assert "503" in message
+    assert "on fire" not in message
     place.authority.down = False
     assert (await place.mcp.refresh(server)).server.healthy
     assert (await place.look()).startswith("gold")
 
 
-async def test_who_forgets_has_nobody_signed_in(place: Place) -> None:
+async def test_forgetting_a_sign_in_deletes_its_tokens(place: Place) -> None:
     server = await place.sign_in(await place.add())
     request = pb.ForgetMcpSignInRequest(mcp_server_id=server.id)
     for _ in range(2):
@@ -187,7 +187,7 @@ async def test_tokens_do_not_go_to_another_url(place: Place) -> None:
         assert "nobody has signed in" in after.error
 
 
-async def test_what_was_begun_does_not_outlive_another_client(place: Place) -> None:
+async def test_pending_sign_in_is_dropped_when_client_changes(place: Place) -> None:
     server = await place.add()
     begun = await place.begin(server)
     for scope in ("", "gold:read"):
@@ -200,7 +200,7 @@ async def test_what_was_begun_does_not_outlive_another_client(place: Place) -> N
         )
         back = await browse(begun.authorization_url)
         if scope:
-            with refused("not known"):
+            with refused("does not exist"):
                 await place.complete(server, back)
         else:
             # What has nothing to do with it changes nothing.
@@ -211,7 +211,7 @@ async def test_what_was_begun_does_not_outlive_another_client(place: Place) -> N
 async def test_a_client_that_was_registered_by_hand_is_used(place: Place) -> None:
     place.authority.registers = False
     server = await place.add()
-    with refused("registers no clients by itself"):
+    with refused("does not support client registration"):
         await place.begin(server)
     await place.mcp.remove(server.id)
     place.authority.clients["by hand"] = "s3cret"
@@ -225,15 +225,15 @@ async def test_a_client_that_was_registered_by_hand_is_used(place: Place) -> Non
     assert (await place.look()).startswith("gold")
 
 
-async def test_whoever_comes_back_from_elsewhere_gets_nothing(place: Place) -> None:
+async def test_authorization_response_from_another_issuer_is_refused(place: Place) -> None:
     server = await place.add()
     for back in ({"iss": "https://evil.example"}, {"iss": ""}):
         begun = await place.begin(server)
-        with refused("another authorization server"):
+        with refused("different authorization server"):
             await place.complete(server, {**await browse(begun.authorization_url), **back})
     begun = await place.begin(server)
     answer = await browse(begun.authorization_url)
-    with refused("not known"):
+    with refused("does not exist"):
         await place.complete(server, {**answer, "state": "x" * 43})
     with refused(r"invalid_grant") as caught:
         await place.complete(server, {**answer, "code": "forged"})
@@ -242,7 +242,7 @@ async def test_whoever_comes_back_from_elsewhere_gets_nothing(place: Place) -> N
     assert place.grants == ["authorization_code"]
 
 
-async def test_a_state_counts_for_ten_minutes(
+async def test_a_pending_sign_in_expires_after_ten_minutes(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await place.add()
@@ -257,7 +257,7 @@ async def test_a_state_counts_for_ten_minutes(
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"issuer": "https://other.example"}, "another name"),
+        ({"issuer": "https://other.example"}, "not the expected one"),
         ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
         ({"code_challenge_methods_supported": None}, "PKCE"),
         ({"registration_endpoint": "http://169.254.169.254/register"}, "cannot be asked"),
@@ -265,7 +265,7 @@ async def test_a_state_counts_for_ten_minutes(
         ({"token_endpoint": 7}, "No authorization server"),
     ],
 )
-async def test_an_authorization_server_that_lies_is_not_used(
+async def test_authorization_server_with_wrong_metadata_is_refused(
     place: Place, metadata: dict[str, Any], words: str
 ) -> None:
     place.authority.metadata = metadata
@@ -279,12 +279,12 @@ async def test_another_authorization_server_than_the_configured_one_is_not_used(
     place: Place,
 ) -> None:
     server = await place.add(issuer="http://127.0.0.1:9/")
-    with refused("names another authorization server"):
+    with refused("does not name the configured issuer"):
         await place.begin(server)
     assert place.authority.registered == []
 
 
-async def test_what_makes_no_sense_is_named(place: Place) -> None:
+async def test_invalid_sign_in_configuration_names_the_field(place: Place) -> None:
     server = await place.add()
     for uri in ("", "http://example.org/x", "https://a.example/x?y", "javascript:1", "x" * 600):
         with pytest.raises(InvalidArgumentError) as caught:
@@ -296,7 +296,7 @@ async def test_what_makes_no_sense_is_named(place: Place) -> None:
         await place.complete(server, {"state": "", "code": "a b"})
     assert {violation.field for violation in caught.value.violations} == {"state", "code"}
     plain = await place.mcp.add("plain", url=place.url, transport=HTTP)
-    with refused("has no oauth"):
+    with refused("has no sign-in"):
         await place.begin(plain)
     for wrong in ({"client_id": "x"}, {"client_secret": "KEY"}, {"scope": "a  b"}):
         with pytest.raises(InvalidArgumentError):

@@ -111,7 +111,7 @@ async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_
     assert "was not run" in await mcp.refused("pets__echo")
     [note] = (await resolve(mcp, "pets__*")).servers
     assert (note.name, note.tools) == ("pets__*", 0)
-    assert "the MCP server is away" in note.problem
+    assert "the MCP server cannot be reached" in note.problem
     mcp.world.model.script(say("Without them."))
     ran = await mcp.world.run(agent, "Hello.")
     assert ran.text == "Without them."
@@ -126,18 +126,18 @@ async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_
 
 async def test_a_single_tool_is_not_offered_twice(mcp: Mcp) -> None:
     await mcp.program("pets", tool("a"), tool("b"))
-    found = await resolve(mcp, "pets__b", "conversation_search", "pets__*")
-    assert names(found.tools) == ["pets__b", "conversation_search", "pets__a"]
-    assert [(server.name, server.tools) for server in found.servers] == [("pets__*", 1)]
+    resolved = await resolve(mcp, "pets__b", "conversation_search", "pets__*")
+    assert names(resolved.tools) == ["pets__b", "conversation_search", "pets__a"]
+    assert [(server.name, server.tools) for server in resolved.servers] == [("pets__*", 1)]
 
 
 async def test_the_number_of_tools_of_whole_servers_is_bounded(mcp: Mcp) -> None:
     await mcp.program("many", *(tool(f"t{number:03}") for number in range(100)))
     await mcp.program("more", *(tool(f"t{number:03}") for number in range(100)))
-    found = await resolve(mcp, "many__*", "more__*")
-    assert len(found.tools) == MAX_SERVER_TOOLS
-    assert [server.tools for server in found.servers] == [100, MAX_SERVER_TOOLS - 100]
-    assert "72 of 100 tools are left out" in found.servers[1].problem
+    resolved = await resolve(mcp, "many__*", "more__*")
+    assert len(resolved.tools) == MAX_SERVER_TOOLS
+    assert [server.tools for server in resolved.servers] == [100, MAX_SERVER_TOOLS - 100]
+    assert "72 of 100 tools are left out" in resolved.servers[1].problem
 
 
 async def test_rules_of_single_tools_hold_for_tools_of_whole_servers(mcp: Mcp) -> None:

@@ -22,7 +22,7 @@ START = "Name: Ada\nCity: Graz"
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "told", "value", "operation"),
+    ("tool", "arguments", "message", "value", "operation"),
     [
         (
             "core_memory_append",
@@ -97,12 +97,12 @@ START = "Name: Ada\nCity: Graz"
     ],
 )
 async def test_tool_edits_and_says_so(
-    tools: Tools, tool: str, arguments: dict[str, Any], told: str, value: str, operation: str
+    tools: Tools, tool: str, arguments: dict[str, Any], message: str, value: str, operation: str
 ) -> None:
     before = await tools.block("human")
     (ended,) = await tools.run((tool, arguments))
 
-    assert json.loads(ended.tool_return.content)["message"] == told
+    assert json.loads(ended.tool_return.content)["message"] == message
     block = await tools.block("human")
     assert block.value == value
     (edit,) = ended.memory_edits
@@ -258,11 +258,11 @@ async def test_read_only_means_so_for_every_tool(
 async def test_what_is_wrong_is_said_in_words(
     tools: Tools, tool: str, arguments: dict[str, Any], says: list[str]
 ) -> None:
-    told = await tools.refused(tool, **arguments)
+    message = await tools.refused(tool, **arguments)
     for words in says:
-        assert words in told
+        assert words in message
     assert not any(
-        noise in told for noise in ("Traceback", "SQL", "pydantic", "psycopg", "asyncpg")
+        noise in message for noise in ("Traceback", "SQL", "pydantic", "psycopg", "asyncpg")
     )
     assert (await tools.block("human")).value == START
 
@@ -273,9 +273,9 @@ async def test_conflicting_rewrite_is_refused_with_the_whole_current_text(tools:
     rethink = ("memory_rethink", {"label": "human", "new_memory": "Name: Ada King\nCity: Graz"})
     (ended,) = await tools.run(rethink, seen={"human": 1})
 
-    told = refusal(ended)
-    assert "changed by others" in told
-    assert theirs in told
+    message = refusal(ended)
+    assert "changed by others" in message
+    assert theirs in message
     assert (await tools.block("human")).value == theirs
 
 
@@ -290,11 +290,11 @@ async def test_conflict_of_a_huge_block_shows_its_beginning_and_end(
     )
     rethink = ("memory_rethink", {"label": "human", "new_memory": "mine"})
     (ended,) = await tools.run(rethink, seen={"human": 1})
-    told = refusal(ended)
-    assert "first\n" in told
-    assert told.endswith("\nlast")
-    assert "characters left out" in told
-    assert len(told) < 5_000
+    message = refusal(ended)
+    assert "first\n" in message
+    assert message.endswith("\nlast")
+    assert "characters left out" in message
+    assert len(message) < 5_000
 
 
 async def test_edits_of_different_lines_merge(tools: Tools) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from integration.agent_loop.world import World
 from integration.tool_execution.conftest import Tools
-from integration.tool_execution.test_registry import run, told, upsert
+from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.shared.errors import InvalidArgumentError, NotFoundError, Reason, UnimplementedError
@@ -55,7 +55,7 @@ async def test_a_tool_finds_the_packages_that_it_names_and_what_these_need(
     tool = await upsert(registry, SOURCE, pip_requirements=["tidal<2"])
     assert list(tool.pip_requirements) == ["tidal<2"]
     ran = await registry.RunTool(pb.RunToolRequest(tool_id=tool.id, arguments_json='{"day": 3}'))
-    assert told(ran) == (True, [3, "1.0", "1.0"])
+    assert result_of(ran) == (True, [3, "1.0", "1.0"])
     again = await upsert(registry, SOURCE, pip_requirements=["tidal"])
     assert again.version != tool.version
     ended = await run(tools, "tide", day=4)

@@ -63,17 +63,19 @@ class Split:
             allowed_tools=[tool],
         )
         stream = self.execution.ExecuteTools(request)
-        [finished] = [each.finished async for each in stream if each.HasField("finished")]
-        told: message_pb2.ToolReturnPart = finished.tool_return
+        [finished] = [
+            response.finished async for response in stream if response.HasField("finished")
+        ]
+        tool_return: message_pb2.ToolReturnPart = finished.tool_return
         assert (
-            json.loads(told.content)["status"]
+            json.loads(tool_return.content)["status"]
             == {
                 message_pb2.TOOL_STATUS_OK: "OK",
                 message_pb2.TOOL_STATUS_FAILED: "Failed",
                 message_pb2.TOOL_STATUS_UNKNOWN: "Unknown",
-            }[told.status]
+            }[tool_return.status]
         )
-        return told
+        return tool_return
 
     async def insert(self, text: str) -> message_pb2.ToolReturnPart:
         """Inserts a passage."""
@@ -174,9 +176,9 @@ async def test_a_call_whose_answer_is_lost_is_repeated_and_done_once(split: Spli
 
 async def test_a_change_without_an_answer_is_unknown_and_never_failed(split: Split) -> None:
     split.proxy.mode, split.proxy.after_loss = "lose", "refuse"
-    told = await split.insert("Ada has two cats.")
-    assert told.status == message_pb2.TOOL_STATUS_UNKNOWN
-    assert "unknown" in told.content
+    tool_return = await split.insert("Ada has two cats.")
+    assert tool_return.status == message_pb2.TOOL_STATUS_UNKNOWN
+    assert "unknown" in tool_return.content
     # It was done indeed.
     assert sorted(await split.stored()) == ["Ada has two cats.", "Warm."]
 
@@ -184,8 +186,8 @@ async def test_a_change_without_an_answer_is_unknown_and_never_failed(split: Spl
 async def test_a_search_without_an_answer_is_failed(split: Split) -> None:
     split.proxy.mode = "refuse"
     split.proxy.cut()
-    told = await split.call("archival_memory_search", new_id("key"), query="Warm")
-    assert told.status == message_pb2.TOOL_STATUS_FAILED
+    tool_return = await split.call("archival_memory_search", new_id("key"), query="Warm")
+    assert tool_return.status == message_pb2.TOOL_STATUS_FAILED
 
 
 EVERY_PEER: dict[str, dict[str, Any]] = {
@@ -212,9 +214,9 @@ async def test_no_address_is_in_what_the_model_is_told(split: Split) -> None:
     split.proxy.mode = "refuse"
     split.proxy.cut()
     returns = await asyncio.gather(
-        *(split.call(tool, new_id("key"), **given) for tool, given in EVERY_PEER.items())
+        *(split.call(tool, new_id("key"), **arguments) for tool, arguments in EVERY_PEER.items())
     )
-    for told in returns:
-        assert told.status != message_pb2.TOOL_STATUS_OK
+    for tool_return in returns:
+        assert tool_return.status != message_pb2.TOOL_STATUS_OK
         for part in ("127.0.0.1", "ipv4", "ipv6", "connect", "port", split.proxy.address):
-            assert part not in told.content, told.content
+            assert part not in tool_return.content, tool_return.content

@@ -73,7 +73,10 @@ def test_a_server_that_runs_does_not_lose_its_user(open_folder: Path, running: E
     users = ProgramUsers(FIRST, 2, open_folder)
     first = start(users, "project", "1", running)
     second = start(users, "project", "2", running)
-    with pytest.raises(ConnectError, match="as many programs run"), users.assigned("other", "3"):
+    with (
+        pytest.raises(ConnectError, match="all user ids for programs"),
+        users.assigned("other", "3"),
+    ):
         pass
     assert first.home.exists()
     assert second.home.exists()

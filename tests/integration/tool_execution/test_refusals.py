@@ -1,4 +1,4 @@
-"""Whatever a model writes into an argument, it is answered in the names of the tool's arguments."""
+"""Errors of invalid arguments name the arguments of the tool, not fields of requests."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ REQUEST_FIELDS = {
     for module in (agent_pb, block_pb, file_pb, message_pb, passage_pb, run_pb)
     for field in fields(
         *(
-            each
-            for each in module.DESCRIPTOR.message_types_by_name.values()
-            if each.name.endswith("Request")
+            message_type
+            for message_type in module.DESCRIPTOR.message_types_by_name.values()
+            if message_type.name.endswith("Request")
         )
     )
     # One word is prose as often as a name.
@@ -135,12 +135,14 @@ REQUEST_FIELDS = {
 }
 
 
-def foreign_names(name: str, told: str) -> set[str]:
+def foreign_names(name: str, message: str) -> set[str]:
     """Returns the names in a text that stand for fields of requests, not for arguments."""
     properties = BUILTIN_TOOLS[name].parameters["properties"]
     known = {*properties, *FILE_REQUEST, name}
-    words = set(re.findall(r"[a-z]+(?:_[a-z]+)+", told))
-    dotted = set(re.findall(r"\b(?:passage|append|replace|insert|create|rename|patch)\.\w+", told))
+    words = set(re.findall(r"[a-z]+(?:_[a-z]+)+", message))
+    dotted = set(
+        re.findall(r"\b(?:passage|append|replace|insert|create|rename|patch)\.\w+", message)
+    )
     return (words & REQUEST_FIELDS) - known | dotted
 
 
@@ -153,9 +155,9 @@ async def test_a_refusal_speaks_of_arguments_whatever_is_wrong(tools: Tools, nam
         if packed["status"] == "OK":
             continue
         refused += 1
-        told = packed["message"]
+        message = packed["message"]
         shown = {key: str(value)[:80] for key, value in arguments.items()}
-        assert "internal error" not in told, (shown, told)
-        assert not foreign_names(name, told), (shown, told)
-        assert "127.0.0.1" not in told, (shown, told)
+        assert "internal error" not in message, (shown, message)
+        assert not foreign_names(name, message), (shown, message)
+        assert "127.0.0.1" not in message, (shown, message)
     assert refused or name in {"memory_finish_edits", "finish_rethinking_memory"}

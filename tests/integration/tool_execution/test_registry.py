@@ -69,10 +69,10 @@ async def upsert(registry: Any, source: str = WEATHER, **fields: Any) -> pb.Tool
 
 async def dry_run(registry: Any, source: str, **arguments: Any) -> tuple[bool, Any]:
     request = pb.RunToolRequest(source_code=source, arguments_json=json.dumps(arguments))
-    return told(await registry.RunTool(request))
+    return result_of(await registry.RunTool(request))
 
 
-def told(response: Any) -> tuple[bool, Any]:
+def result_of(response: Any) -> tuple[bool, Any]:
     """Whether a call went well, and what the model is told."""
     packed = json.loads(response.tool_return.content)
     assert (packed["status"] == "OK") == (response.tool_return.status == message_pb2.TOOL_STATUS_OK)
@@ -133,7 +133,7 @@ async def test_a_request_is_done_once(registry: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "said"),
+    ("fields", "field", "problem"),
     [
         ({"source": "def f(x):\n  'Does.'"}, "source_code", "line 1, parameter 'x'"),
         ({"source": "x = 1"}, "source_code", "no public function"),
@@ -146,7 +146,11 @@ async def test_a_request_is_done_once(registry: Any) -> None:
         ({"secret_names": ["1A"]}, "secret_names[0]", "digit"),
         ({"secret_names": ["PATH"]}, "secret_names[0]", "sandbox"),
         ({"pip_requirements": ["not a requirement !"]}, "pip_requirements[0]", "requirement"),
-        ({"pip_requirements": ["a @ https://x.org/a.whl"]}, "pip_requirements[0]", "address"),
+        (
+            {"pip_requirements": ["a @ https://x.org/a.whl"]},
+            "pip_requirements[0]",
+            "contains a URL",
+        ),
         ({"pip_requirements": ["A_b>1", "a-B"]}, "pip_requirements", "twice"),
         ({"parameters_json": "{"}, "parameters_json", "JSON"),
         ({"parameters_json": '{"properties": {"x": {}}}'}, "parameters_json", "'x'"),
@@ -171,13 +175,13 @@ async def test_a_request_is_done_once(registry: Any) -> None:
     ],
 )
 async def test_what_is_wrong_is_named(
-    registry: Any, fields: dict[str, Any], field: str, said: str
+    registry: Any, fields: dict[str, Any], field: str, problem: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await upsert(registry, **fields)
     assert caught.value.reason is Reason.INVALID_FIELD
-    found = {violation.field: violation.description for violation in caught.value.violations}
-    assert said in found[field]
+    problems = {violation.field: violation.description for violation in caught.value.violations}
+    assert problem in problems[field]
     with pytest.raises(NotFoundError):
         await registry.GetTool(pb.GetToolRequest(name="weather"))
 
@@ -223,46 +227,46 @@ async def test_tools_are_found_by_words_and_by_meaning(registry: Any) -> None:
     await upsert(registry)
     await upsert(registry, "def send_invoice(customer: str):\n  'Bills a customer.'")
 
-    async def found(query: str, limit: int = 3) -> list[str]:
+    async def names_for(query: str, limit: int = 3) -> list[str]:
         request = pb.SearchToolsRequest(query=query, limit=limit)
         hits = (await registry.SearchTools(request)).hits
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
         return [hit.tool.name for hit in hits]
 
-    assert (await found("will it rain tomorrow or be sunny?"))[0] == "weather"
-    assert (await found("invoice"))[0] == "send_invoice"
-    assert (await found("make somebody pay for what they bought"))[0] == "send_invoice"
-    assert len(await found("memory", 2)) == 2
+    assert (await names_for("will it rain tomorrow or be sunny?"))[0] == "weather"
+    assert (await names_for("invoice"))[0] == "send_invoice"
+    assert (await names_for("make somebody pay for what they bought"))[0] == "send_invoice"
+    assert len(await names_for("memory", 2)) == 2
     # A changed text is found by what it says now.
     await upsert(registry, "def send_invoice(customer: str):\n  'Feeds the penguins.'")
-    assert (await found("birds of the antarctic"))[0] == "send_invoice"
+    assert (await names_for("birds of the antarctic"))[0] == "send_invoice"
     with pytest.raises(InvalidArgumentError):
-        await found(" ")
+        await names_for(" ")
 
 
 async def test_a_tool_runs_with_what_its_annotations_say(registry: Any, tools: Tools) -> None:
     tool = await upsert(registry)
     finished = await run(tools, "weather", town={"name": "Graz"}, unit="k")
-    assert told(finished) == (True, {"town": "Graz/AT", "unit": "KELVIN"})
+    assert result_of(finished) == (True, {"town": "Graz/AT", "unit": "KELVIN"})
     assert finished.tool_return.provenance == message_pb2.PROVENANCE_TOOL
     request = pb.RunToolRequest(tool_id=tool.id, arguments_json='{"town": {"name": "Graz"}}')
     ran = await registry.RunTool(request)
-    assert told(ran) == (True, {"town": "Graz/AT", "unit": "CELSIUS"})
+    assert result_of(ran) == (True, {"town": "Graz/AT", "unit": "CELSIUS"})
     assert ran.isolation in {"namespaces", "landlock"}
 
 
 async def test_a_tool_that_fails_says_so_to_the_model(registry: Any, tools: Tools) -> None:
     await upsert(registry)
     finished = await run(tools, "weather", town={"name": "Nowhere"})
-    assert told(finished) == (False, "Error executing function weather: ValueError: boom now")
+    assert result_of(finished) == (False, "Error executing function weather: ValueError: boom now")
     finished = await run(tools, "weather", town={"name": "Graz", "x": 1})
-    assert told(finished)[1].startswith("Invalid arguments for weather: unknown 'x'")
+    assert result_of(finished)[1].startswith("Invalid arguments for weather: unknown 'x'")
     finished = await run(tools, "weather")
-    assert told(finished) == (False, "Invalid arguments for weather: missing 'town'.")
+    assert result_of(finished) == (False, "Invalid arguments for weather: missing 'town'.")
     assert (await dry_run(registry, "def f(): return {1, 2}"))[0] is False
-    ok, said = await dry_run(registry, "import sys\ndef f(): sys.exit(3)")
+    ok, value = await dry_run(registry, "import sys\ndef f(): sys.exit(3)")
     assert not ok
-    assert "SystemExit" in said
+    assert "SystemExit" in value
 
 
 async def test_a_run_that_meets_a_limit_is_data_and_names_it(registry: Any) -> None:
@@ -298,10 +302,10 @@ async def test_large_numbers_are_the_tools_own_business(registry: Any) -> None:
 async def test_the_newest_version_is_run(registry: Any, tools: Tools) -> None:
     for answer in ("one", "two"):
         await upsert(registry, f"def f() -> str:\n  'Does.'\n  return {answer!r}")
-        assert told(await run(tools, "f")) == (True, answer)
+        assert result_of(await run(tools, "f")) == (True, answer)
     tool = (await registry.GetTool(pb.GetToolRequest(name="f"))).tool
     await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
-    assert "[ToolConstraintError]" in told(await run(tools, "f"))[1]
+    assert "[ToolConstraintError]" in result_of(await run(tools, "f"))[1]
 
 
 SECRET = '''
@@ -327,24 +331,24 @@ async def test_secrets_reach_a_call_and_nothing_else(registry: Any, tools: Tools
         await registry.PutSecret(pb.PutSecretRequest(name=name, value=value))
 
     await upsert(registry, SECRET, secret_names=["API_KEY", "NUMBER"])
-    ok, said = told(await run(tools, "key", how=""))
+    ok, text = result_of(await run(tools, "key", how=""))
     assert not ok
-    assert said.startswith("key needs the secret API_KEY, NUMBER, which is not stored.")
+    assert text.startswith("key needs the secret API_KEY, NUMBER, which is not stored.")
     await put("API_KEY", "sk-o'ne/two+three")
     await put("NUMBER", "123456789")
     await put("OTHER", "other")
-    assert told(await run(tools, "key", how="")) == (True, ["API_KEY", "NUMBER"])
-    assert told(await run(tools, "key", how="raise")) == (
+    assert result_of(await run(tools, "key", how="")) == (True, ["API_KEY", "NUMBER"])
+    assert result_of(await run(tools, "key", how="raise")) == (
         False,
         "Error executing function key: RuntimeError: https://x.org/?key=[secret API_KEY]",
     )
-    assert told(await run(tools, "key", how="nested")) == (
+    assert result_of(await run(tools, "key", how="nested")) == (
         True,
         {"[secret API_KEY]": ["<[secret API_KEY]>", {"n": 12}]},
     )
-    assert told(await run(tools, "key", how="number")) == (True, "[secret NUMBER]")
+    assert result_of(await run(tools, "key", how="number")) == (True, "[secret NUMBER]")
     await put("API_KEY", "")
-    assert "which is not stored" in told(await run(tools, "key", how=""))[1]
+    assert "which is not stored" in result_of(await run(tools, "key", how=""))[1]
 
 
 REVERSED = '''
@@ -390,9 +394,9 @@ async def test_default_scopes_read_no_secret_back(
         ran = await registry.RunTool(
             pb.RunToolRequest(source_code=REVERSED, arguments_json='{"how": ""}')
         )
-        assert told(ran) == (True, "ereh terces on")
+        assert result_of(ran) == (True, "ereh terces on")
         # It may still be used by agents, and defined where there are no secrets.
-        assert told(await run(tools, "key", how="")) == (True, ["API_KEY"])
+        assert result_of(await run(tools, "key", how="")) == (True, ["API_KEY"])
         await upsert(registry, REVERSED.replace("def key", "def mine"))
 
 
@@ -404,7 +408,7 @@ async def test_the_scope_of_secrets_is_enough_to_define_a_tool_with_secrets(
         tool = await upsert(registry, SECRET, secret_names=["API_KEY"])
         await upsert(registry, REVERSED, secret_names=["API_KEY"])
         # Redaction is against mistakes, not against the author of a tool.
-        assert told(await run(tools, "key", how="")) == (True, "owt-eno-ks")
+        assert result_of(await run(tools, "key", how="")) == (True, "owt-eno-ks")
         await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
 
 

@@ -69,7 +69,7 @@ class Memory:
             if exclusion.condition == "relevance"
         )
 
-    async def found(self, tool: str, query: str) -> str:
+    async def search(self, tool: str, query: str) -> str:
         """Returns what the model is told."""
         (ended,) = await self.tools.run((tool, {"query": query}))
         packed = json.loads(ended.tool_return.content)
@@ -99,14 +99,14 @@ SEARCHES = {
 @pytest.mark.parametrize("tool", SEARCHES)
 async def test_a_search_tool_returns_related_texts_only(memory: Memory, tool: str) -> None:
     for query in (UNRELATED, "zzzqqq", "asdf qwer", "\u7ae0\u9c7c", "\U0001f419"):
-        told = await memory.found(tool, query)
-        assert SEARCHES[tool] in told, query
-        assert not any(text in told for text in TEXTS), query
+        content = await memory.search(tool, query)
+        assert SEARCHES[tool] in content, query
+        assert not any(text in content for text in TEXTS), query
     for query, text in (
         ("a city", TEXTS[0]),
         ("what must she not eat", TEXTS[1]),
         ("\U0001f389", PARTY),
         ("\U0001f389 exam", PARTY),
     ):
-        assert text in await memory.found(tool, query), query
-    assert TEXTS[2] not in await memory.found(tool, "\U0001f389")
+        assert text in await memory.search(tool, query), query
+    assert TEXTS[2] not in await memory.search(tool, "\U0001f389")

@@ -37,53 +37,53 @@ async def ask(
     """Has the agent search in a turn; whether that went well, what it was told, and the turn."""
     world.model.script(call("search_memory", arguments), say("There it is."))
     ran = await world.run(agent, text)
-    (told,) = [
+    (tool_return,) = [
         part.tool_return
         for message in ran.stored
         for part in message.parts
         if part.HasField("tool_return")
     ]
-    assert (told.status == message_pb2.TOOL_STATUS_OK) == (
-        json.loads(told.content)["status"] == "OK"
+    assert (tool_return.status == message_pb2.TOOL_STATUS_OK) == (
+        json.loads(tool_return.content)["status"] == "OK"
     )
-    message = json.loads(told.content)["message"]
-    return told.status == message_pb2.TOOL_STATUS_OK, message, ran
+    message = json.loads(tool_return.content)["message"]
+    return tool_return.status == message_pb2.TOOL_STATUS_OK, message, ran
 
 
-def contents(found: list[dict[str, Any]]) -> str:
-    return "\n".join(each["content"] for each in found)
+def contents(messages: list[dict[str, Any]]) -> str:
+    return "\n".join(message["content"] for message in messages)
 
 
 async def test_it_finds_what_the_user_speaks_of_without_being_given_a_query(
     world: World, agent: agent_pb.Agent
 ) -> None:
-    ok, told, _ = await ask(world, agent, "What was that restaurant called again?")
+    ok, content, _ = await ask(world, agent, "What was that restaurant called again?")
     assert ok
-    assert "Zanetti" in contents(told["conversation"])
-    assert "risotto" in contents(told["archival"])
+    assert "Zanetti" in contents(content["conversation"])
+    assert "risotto" in contents(content["archival"])
     # The question itself is in view; finding it would be of no use.
-    assert "called again" not in contents(told["conversation"])
+    assert "called again" not in contents(content["conversation"])
 
 
 async def test_keywords_are_looked_for_as_well_and_nothing_is_told_twice(
     world: World, agent: agent_pb.Agent
 ) -> None:
     keywords = ["Mirko", "Zanetti", " ", "Mirko"]
-    _, told, _ = await ask(world, agent, "The restaurant?", convo_keyword_queries=keywords)
-    found = [each["content"] for each in told["conversation"]]
-    assert "Mirko" in contents(told["conversation"])
-    assert len({(each["content"], each["timestamp"]) for each in told["conversation"]}) == len(
-        found
-    )
+    _, content, _ = await ask(world, agent, "The restaurant?", convo_keyword_queries=keywords)
+    texts = [message["content"] for message in content["conversation"]]
+    assert "Mirko" in contents(content["conversation"])
+    assert len(
+        {(message["content"], message["timestamp"]) for message in content["conversation"]}
+    ) == len(texts)
 
 
 async def test_the_time_frame_bounds_both_memories(world: World, agent: agent_pb.Agent) -> None:
-    ok, told, _ = await ask(world, agent, "The restaurant?", end_minutes_ago=60)
+    ok, content, _ = await ask(world, agent, "The restaurant?", end_minutes_ago=60)
     assert ok
-    assert (told["conversation"], told["archival"]) == ([], [])
-    _, told, _ = await ask(world, agent, "The restaurant?", start_minutes_ago=60)
-    assert "Zanetti" in contents(told["conversation"])
-    assert "risotto" in contents(told["archival"])
-    ok, told, _ = await ask(world, agent, "And?", start_minutes_ago=5, end_minutes_ago=10)
+    assert (content["conversation"], content["archival"]) == ([], [])
+    _, content, _ = await ask(world, agent, "The restaurant?", start_minutes_ago=60)
+    assert "Zanetti" in contents(content["conversation"])
+    assert "risotto" in contents(content["archival"])
+    ok, content, _ = await ask(world, agent, "And?", start_minutes_ago=5, end_minutes_ago=10)
     assert not ok
-    assert "further back" in told
+    assert "further back" in content

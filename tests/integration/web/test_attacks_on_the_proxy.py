@@ -13,7 +13,7 @@ from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import calling_project
 from strata.shared.web.fetching import Fetched
 from strata.shared.web.url_guard import Guard
-from strata.tool_execution.builtin.web_reading import PageLimits, PageReader
+from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.domain.tools import ToolError
 from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
 from web_servers import Names, RawServer, ok

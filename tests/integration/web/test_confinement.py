@@ -11,8 +11,8 @@ import pytest
 
 import strata
 from strata.shared.web.fetching import Fetched
-from strata.tool_execution.builtin import web_reading
-from strata.tool_execution.builtin.web_reading import PageLimits, PageReader
+from strata.tool_execution.builtin import page_reader
+from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.builtin.web_texts import HTML
 from strata.tool_execution.domain.tools import ToolError
 
@@ -83,7 +83,7 @@ async def test_a_child_that_does_not_end_is_killed(
 ) -> None:
     (tmp_path / "sleeping_child.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setattr(strata, "__path__", [*strata.__path__, str(tmp_path / "strata")])
-    monkeypatch.setitem(web_reading._CHILDREN, HTML, "sleeping_child")
+    monkeypatch.setitem(page_reader._CHILDREN, HTML, "sleeping_child")
     reader = PageReader(PageLimits(seconds=1))
 
     # It uses no processor time, so no limit of its own ends it.
@@ -97,7 +97,7 @@ async def test_a_child_that_answers_nonsense_is_told_in_words(
 ) -> None:
     (tmp_path / "odd_child.py").write_text("import os\nprint('oops', flush=True)\nos.abort()\n")
     monkeypatch.setattr(strata, "__path__", [*strata.__path__, str(tmp_path / "strata")])
-    monkeypatch.setitem(web_reading._CHILDREN, HTML, "odd_child")
+    monkeypatch.setitem(page_reader._CHILDREN, HTML, "odd_child")
 
     with pytest.raises(ToolError, match="cannot be read"):
         await PageReader().read(
@@ -116,7 +116,7 @@ async def test_nothing_of_the_services_environment_is_there(
     )
     monkeypatch.setenv("STRATA_SECRET", "key")
     monkeypatch.setattr(strata, "__path__", [*strata.__path__, str(tmp_path / "strata")])
-    monkeypatch.setitem(web_reading._CHILDREN, HTML, "spy_child")
+    monkeypatch.setitem(page_reader._CHILDREN, HTML, "spy_child")
 
     page = await PageReader().read(Fetched("http://x/", 200, "text/html", "", b"<p>x", False))
 

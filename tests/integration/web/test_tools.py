@@ -20,10 +20,10 @@ from strata.shared.clock import SystemClock
 from strata.shared.errors import WrongSettingError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.builtin.web import PAGE_CHARS, WebTools
-from strata.tool_execution.builtin.web_reading import PageLimits, PageReader
-from strata.tool_execution.builtin.web_wiring import open_web_tools
-from strata.tool_execution.domain.tools import Call, Caller, Outcome
+from strata.tool_execution.builtin.web_factory import open_web_tools
+from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
 from strata.tool_execution.domain.web import ProviderName
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -70,7 +70,7 @@ async def run(engine: Engine, *calls: tuple[str, dict[str, Any]]) -> list[dict[s
     ended: dict[str, dict[str, Any]] = {}
     async with contextlib.aclosing(engine.run(wanted, CALLER, frozenset(BUILTIN_TOOLS))) as events:
         async for event in events:
-            if isinstance(event, Outcome):
+            if isinstance(event, CallOutcome):
                 ended[event.call.id] = json.loads(event.content)
     return [ended[call.id] for call in wanted]
 

@@ -40,7 +40,7 @@ class Machine:
         self.closed += 1
 
 
-async def test_it_is_started_once_by_whoever_wants_it_first() -> None:
+async def test_first_call_starts_the_sandbox_once() -> None:
     machine = Machine()
     sandbox = SandboxOnDemand(machine.start)
     assert (machine.starts, sandbox.isolation) == (0, Isolation.NONE)
@@ -70,7 +70,7 @@ async def test_what_is_in_force_and_how_calls_ended_can_be_measured() -> None:
     assert telemetry.total(CALLS, isolation="namespaces", status="ok") == 2
 
 
-async def test_who_gives_up_waiting_does_not_end_the_start() -> None:
+async def test_cancelled_call_does_not_cancel_the_start() -> None:
     machine = Machine()
     sandbox = SandboxOnDemand(machine.start)
     impatient = asyncio.create_task(sandbox.run(RUN))
@@ -97,7 +97,7 @@ async def test_a_start_that_failed_is_tried_again() -> None:
     assert machine.starts == 2
 
 
-async def test_closed_before_it_was_wanted_it_is_never_started() -> None:
+async def test_closed_sandbox_is_never_started() -> None:
     machine = Machine()
     sandbox = SandboxOnDemand(machine.start)
     await sandbox.close()

@@ -27,12 +27,12 @@ JSON = st.recursive(
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_judged(frame: bytes) -> None:
-    assert outcome.judge(frame, LIMITS).status in {RunStatus.BAD_RESULT, RunStatus.OK}
+    assert outcome.verdict_of(frame, LIMITS).status in {RunStatus.BAD_RESULT, RunStatus.OK}
 
 
 @given(st.dictionaries(st.sampled_from(["value", "error", "bad", "large", "x"]), JSON, max_size=2))
-def test_any_json_is_judged_and_what_comes_out_is_text(said: dict[str, object]) -> None:
-    verdict = outcome.judge(json.dumps(said).encode(), LIMITS)
+def test_any_json_is_judged_and_what_comes_out_is_text(answer: dict[str, object]) -> None:
+    verdict = outcome.verdict_of(json.dumps(answer).encode(), LIMITS)
     verdict.value_json.encode()
     verdict.detail.encode()
     assert (verdict.value_json != "") == (verdict.status is RunStatus.OK)
@@ -42,7 +42,7 @@ def test_any_json_is_judged_and_what_comes_out_is_text(said: dict[str, object]) 
 
 @given(JSON)
 def test_a_value_comes_out_as_it_was_or_is_too_large(value: object) -> None:
-    verdict = outcome.judge(json.dumps({"value": value}).encode(), LIMITS)
+    verdict = outcome.verdict_of(json.dumps({"value": value}).encode(), LIMITS)
     if verdict.status is RunStatus.OK:
         assert json.loads(verdict.value_json) == value
         assert len(verdict.value_json.encode()) <= LIMITS.result_bytes
@@ -54,7 +54,7 @@ def test_a_value_comes_out_as_it_was_or_is_too_large(value: object) -> None:
 @given(st.integers(1, 300))
 def test_depth_is_limited(depth: int) -> None:
     frame = b'{"value":' + b"[" * depth + b"]" * depth + b"}"
-    status = outcome.judge(frame, LIMITS).status
+    status = outcome.verdict_of(frame, LIMITS).status
     assert status is (RunStatus.OK if depth <= MAX_JSON_DEPTH else RunStatus.BAD_RESULT)
 
 
@@ -78,8 +78,8 @@ def test_output_that_was_cut_anywhere_is_text(text: str, at: int) -> None:
 
 
 def test_a_failure_of_half_pairs_and_other_types_is_text() -> None:
-    said = {"error": {"type": "\ud800", "message": ["x"], "traceback": "t" * 10_000}}
-    failure = outcome.judge(json.dumps(said).encode(), LIMITS).failure
+    answer = {"error": {"type": "\ud800", "message": ["x"], "traceback": "t" * 10_000}}
+    failure = outcome.verdict_of(json.dumps(answer).encode(), LIMITS).failure
     assert failure
     failure.type.encode()
     assert failure.message == ""

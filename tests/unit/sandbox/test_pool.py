@@ -34,7 +34,7 @@ class Spare:
 
     server: Server
     shape: Shape
-    is_there: bool = True
+    is_alive: bool = True
     closed: int = 0
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Server:
 
     def kill(self, child: Spare) -> None:
         self.killed.append(child)
-        child.is_there = False
+        child.is_alive = False
 
 
 def real(server: Server) -> ForkServer:
@@ -79,7 +79,7 @@ class Pools(RuleBasedStateMachine):
         if child is not None:
             assert child not in self.taken
             assert not child.closed
-            assert child.is_there
+            assert child.is_alive
             assert (child.server, child.shape) == (self.server, shape)
             self.taken.append(child)
         self.pool.refill(real(self.server), shape)
@@ -98,7 +98,7 @@ class Pools(RuleBasedStateMachine):
     @rule(picked=st.randoms(use_true_random=False))
     def one_dies(self, picked: Any) -> None:
         if waiting := self.waiting():
-            picked.choice(waiting).is_there = False
+            picked.choice(waiting).is_alive = False
 
     @rule()
     def the_fork_server_is_replaced(self) -> None:
@@ -116,7 +116,7 @@ class Pools(RuleBasedStateMachine):
         return [
             child
             for child in self.server.made
-            if child not in self.taken and not child.closed and child.is_there
+            if child not in self.taken and not child.closed and child.is_alive
         ]
 
     @invariant()
@@ -146,11 +146,11 @@ def fill(shapes: list[Shape]) -> tuple[Pool, Server]:
 
 
 def counts(pool: Pool, server: Server) -> dict[Shape, int]:
-    found = dict.fromkeys(SHAPES, 0)
+    by_shape = dict.fromkeys(SHAPES, 0)
     for shape in SHAPES:
         while pool.take(real(server), shape) is not None:
-            found[shape] += 1
-    return {shape: count for shape, count in found.items() if count}
+            by_shape[shape] += 1
+    return {shape: count for shape, count in by_shape.items() if count}
 
 
 def test_kinds_that_are_called_in_turn_are_all_kept_ready() -> None:
@@ -171,7 +171,7 @@ def test_the_kind_that_was_not_called_for_longest_goes() -> None:
     assert [child.shape for child in server.killed][-1] == SHAPES[0]
 
 
-def test_a_pool_for_nobody_keeps_nobody() -> None:
+def test_a_pool_of_size_zero_stays_empty() -> None:
     pool, server = Pool(0), Server()
     assert pool.take(real(server), SHAPES[0]) is None
     pool.refill(real(server), SHAPES[0])
@@ -191,11 +191,11 @@ def test_without_descriptors_the_pool_stays_as_it_is() -> None:
 def test_a_folder_that_was_made_anew_is_another_shape(tmp_path: Any) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
-    first = Shape.of(Limits(), packages="packages", found=folder.stat())
-    assert first == Shape.of(Limits(), packages="packages", found=folder.stat())
+    first = Shape.of(Limits(), packages="packages", packages_status=folder.stat())
+    assert first == Shape.of(Limits(), packages="packages", packages_status=folder.stat())
     folder.rename(tmp_path / "old")
     folder.mkdir()
-    assert first != Shape.of(Limits(), packages="packages", found=folder.stat())
+    assert first != Shape.of(Limits(), packages="packages", packages_status=folder.stat())
 
 
 def test_what_only_the_service_looks_at_makes_no_other_shape() -> None:

@@ -77,16 +77,16 @@ def test_the_filter_is_one_that_the_kernel_takes(machine: str, own: int | None) 
 )
 def test_only_what_is_listed_is_allowed(machine: str, number: int, argument: int) -> None:
     number &= 0xFFFFFFFF
-    found = decide(machine, number, argument, argument, argument)
+    action = decide(machine, number, argument, argument, argument)
     names = {n: name for name, n in syscalls.TABLES[machine].items()}
     if number >= 0x40000000:
-        assert found == KILL
+        assert action == KILL
     elif number not in names:
-        assert found == (ENOSYS if number > 450 else EPERM)
+        assert action == (ENOSYS if number > 450 else EPERM)
     elif names[number] in seccomp._NEVER:
-        assert found == EPERM
+        assert action == EPERM
     elif names[number] not in seccomp._rules(None):
-        assert found == ALLOW
+        assert action == ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -118,8 +118,8 @@ def test_only_harmless_commands_of_fcntl_are_done(
 @given(flags=st.integers(0, 2**64 - 1))
 def test_no_shared_memory_without_a_file_is_mapped(machine: str, flags: int) -> None:
     shared = flags & 0x01 and flags & 0x20
-    found = decide(machine, "mmap", 0, 4096, 3, flags)
-    assert found == (EPERM if shared or flags & 0x40000 else ALLOW)
+    action = decide(machine, "mmap", 0, 4096, 3, flags)
+    assert action == (EPERM if shared or flags & 0x40000 else ALLOW)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -130,10 +130,10 @@ def test_no_buffer_of_a_socket_is_enlarged(
 ) -> None:
     number = syscalls.TABLES[machine]["setsockopt"]
     program = seccomp.instructions(machine, network=network)
-    found = run(program, syscalls.AUDIT_ARCH[machine], number, [3, level, option, 0, 0, 0])
+    action = run(program, syscalls.AUDIT_ARCH[machine], number, [3, level, option, 0, 0, 0])
     # SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE
     if level == 1 and option in {7, 8, 32, 33}:
-        assert found == EPERM
+        assert action == EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -185,13 +185,13 @@ def test_the_tables_are_the_kernels(machine: str) -> None:
     header = HEADERS[machine]
     if not header.exists():
         pytest.skip("the kernel's headers are not installed")
-    found = {
+    numbers = {
         {"fstatat": "newfstatat"}.get(name, name): int(number)
         for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
     }
     table = syscalls.TABLES[machine]
     assert len(table) > 150
-    assert {name: found.get(name) for name in table} == dict(table)
+    assert {name: numbers.get(name) for name in table} == dict(table)
 
 
 def test_a_machine_without_a_table_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

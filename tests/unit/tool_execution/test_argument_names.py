@@ -154,12 +154,12 @@ def leaves(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
     for field, value in message.ListFields():
         name = f"{path}.{field.name}".lstrip(".")
         values = list(value) if field.is_repeated else [value]
-        for index, each in enumerate(values):
+        for index, element in enumerate(values):
             place = f"{name}[{index}]" if field.is_repeated else name
-            if isinstance(each, Message) and each.DESCRIPTOR.name != "Timestamp":
-                yield from leaves(each, place)
+            if isinstance(element, Message) and element.DESCRIPTOR.name != "Timestamp":
+                yield from leaves(element, place)
             else:
-                yield place, each
+                yield place, element
 
 
 async def requested(name: str, arguments: dict[str, Any]) -> list[tuple[str, str, Any]]:
@@ -220,8 +220,10 @@ def test_fields_in_the_description_are_renamed_too() -> None:
         "The request has wrong fields: end_time must be after start_time.",
         violations=[FieldViolation("end_time", "must be after start_time")],
     )
-    told = in_argument_names("conversation_search", error, cast("Any", {}))
-    assert told == "Invalid arguments for conversation_search: 'end_date' must be after start_date."
+    message = in_argument_names("conversation_search", error, cast("Any", {}))
+    assert (
+        message == "Invalid arguments for conversation_search: 'end_date' must be after start_date."
+    )
 
 
 def test_a_message_that_was_written_for_the_model_stays() -> None:

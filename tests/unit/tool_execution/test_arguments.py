@@ -34,8 +34,8 @@ def test_valid_arguments_pass_unchanged() -> None:
 
 
 def test_null_of_an_optional_argument_counts_as_left_out() -> None:
-    given = '{"query": "x", "roles": null, "limit": null, "start_date": null, "end_date": null}'
-    assert parse_arguments(SEARCH, given) == {"query": "x"}
+    text = '{"query": "x", "roles": null, "limit": null, "start_date": null, "end_date": null}'
+    assert parse_arguments(SEARCH, text) == {"query": "x"}
 
 
 @pytest.mark.parametrize("empty", [None, "", "  ", [], 0])
@@ -46,10 +46,13 @@ def test_an_empty_optional_argument_counts_as_left_out(empty: Any) -> None:
         for name, inner in schema["properties"].items():
             if name in schema["required"] or tool.name == "memory":
                 continue
-            needed = {each: needed_value(schema["properties"][each]) for each in schema["required"]}
-            found = parse_arguments(tool, json.dumps({**needed, name: empty}))
+            needed = {
+                argument: needed_value(schema["properties"][argument])
+                for argument in schema["required"]
+            }
+            arguments = parse_arguments(tool, json.dumps({**needed, name: empty}))
             allowed = empty is not None and Draft202012Validator(inner).is_valid(empty)
-            assert found == ({**needed, name: empty} if allowed else needed), (tool.name, name)
+            assert arguments == ({**needed, name: empty} if allowed else needed), (tool.name, name)
 
 
 @pytest.mark.parametrize("name", ["start_date", "end_date"])
@@ -72,27 +75,27 @@ def test_null_of_a_required_argument_is_refused() -> None:
 
 
 @pytest.mark.parametrize("limit", ['"4"', "4.0", "4"])
-def test_numbers_in_other_clothes_are_taken_as_numbers(limit: str) -> None:
+def test_numbers_written_as_text_are_converted(limit: str) -> None:
     assert parse_arguments(SEARCH, f'{{"query": "x", "limit": {limit}}}')["limit"] == 4
 
 
 def test_nulls_inside_of_lists_count_as_left_out_too() -> None:
-    given = '{"file_requests": [{"file_name": "a/b", "offset": null, "length": null}]}'
-    assert parse_arguments(OPEN, given) == {"file_requests": [{"file_name": "a/b"}]}
+    text = '{"file_requests": [{"file_name": "a/b", "offset": null, "length": null}]}'
+    assert parse_arguments(OPEN, text) == {"file_requests": [{"file_name": "a/b"}]}
 
 
 def test_lists_and_truth_values_written_as_text_are_taken_for_what_they_say() -> None:
     requests = [{"file_name": "a/b", "offset": "3"}]
-    given = json.dumps({"file_requests": json.dumps(requests), "close_all_others": "true"})
-    assert parse_arguments(OPEN, given) == {
+    text = json.dumps({"file_requests": json.dumps(requests), "close_all_others": "true"})
+    assert parse_arguments(OPEN, text) == {
         "file_requests": [{"file_name": "a/b", "offset": 3}],
         "close_all_others": True,
     }
 
 
 def test_text_that_looks_like_a_number_stays_text() -> None:
-    given = '{"label": "human", "new_str": "42", "insert_line": "2"}'
-    assert parse_arguments(INSERT, given) == {"label": "human", "new_str": "42", "insert_line": 2}
+    text = '{"label": "human", "new_str": "42", "insert_line": "2"}'
+    assert parse_arguments(INSERT, text) == {"label": "human", "new_str": "42", "insert_line": 2}
 
 
 @pytest.mark.parametrize(
@@ -118,9 +121,9 @@ def test_what_is_wrong_inside_of_lists_is_said_with_its_place(text: str, says: s
 def test_valid_values_are_named_however_long_the_wrong_ones_are_and_however_many() -> None:
     with pytest.raises(ToolError) as caught:
         parse_arguments(SEARCH, json.dumps({"query": "x", "roles": ["x" * 900] * 200}))
-    told = str(caught.value)
-    assert "'roles[0]' must be one of 'assistant', 'user', 'tool';" in told
-    assert told.endswith("; and more.")
+    message = str(caught.value)
+    assert "'roles[0]' must be one of 'assistant', 'user', 'tool';" in message
+    assert message.endswith("; and more.")
 
 
 def test_tool_without_arguments_says_that_it_takes_none() -> None:

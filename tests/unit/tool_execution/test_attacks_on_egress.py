@@ -101,7 +101,7 @@ def test_no_spelling_of_a_tunnel_leads_elsewhere(target: str) -> None:
         ("POST http://api.example.com/ HTTP/1.1", ["nothing"]),
     ],
 )  # fmt: skip
-def test_what_servers_might_read_otherwise_is_refused(first: str, fields: list[str]) -> None:
+def test_ambiguous_requests_are_refused(first: str, fields: list[str]) -> None:
     assert refused(first, *fields)
 
 
@@ -151,7 +151,7 @@ def test_what_was_opened_through_a_translator_is_reached() -> None:
      ["64:ff9b::7f00:1"], ["2002:7f00:1::"], ["2001:0:7f00:1::"], ["fec0::1"], ["::"], ["0.0.0.0"], ["not one"],
      ["127.0.0.1\x00"], ["010.0.0.1"], [""]],
 )  # fmt: skip
-async def test_one_wrong_answer_of_a_name_server_spoils_all(answer: list[str]) -> None:
+async def test_one_forbidden_address_refuses_the_whole_name(answer: list[str]) -> None:
     with pytest.raises(ForbiddenUrlError):
         await Guard(Names(answer)).resolve(parse_url("https://api.example.com/"))
 
@@ -161,7 +161,7 @@ async def test_one_wrong_answer_of_a_name_server_spoils_all(answer: list[str]) -
     ["*", "*.com", "*.*.com", "a.*.com", "*a.example.com", "example.com.", ".example.com", "a b.com", "a\n.com",
      "a.com:80", "a.com/x", "a.com@b.com", "127.0.0.1", "1.2", "0x7f.0x1", "[::1]", "A.com", "\u0430.com", "com", "", "*."],
 )  # fmt: skip
-def test_no_entry_of_a_list_stands_for_more_than_it_says(host: str) -> None:
+def test_host_entries_cover_only_matching_names(host: str) -> None:
     assert problem_of_host(host)
 
 

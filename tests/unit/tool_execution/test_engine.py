@@ -15,8 +15,8 @@ from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
+    CallOutcome,
     MemoryEdit,
-    Outcome,
     Output,
     ReturnStatus,
     Tool,
@@ -54,10 +54,10 @@ def call(number: int, tool: Tool, arguments: str = "") -> Call:
     return Call(f"call-{number}", tool.name, arguments or usual[tool.name], f"run/1/{number}")
 
 
-async def outcomes(engine: Engine, *calls: Call) -> list[Outcome]:
+async def outcomes(engine: Engine, *calls: Call) -> list[CallOutcome]:
     events = [event async for event in engine.run(calls, CALLER, frozenset(BUILTIN_TOOLS))]
     assert sum(isinstance(event, Started) for event in events) == len(calls)
-    return [event for event in events if isinstance(event, Outcome)]
+    return [event for event in events if isinstance(event, CallOutcome)]
 
 
 async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None:
@@ -152,8 +152,8 @@ async def test_a_call_that_never_ends_is_ended() -> None:
         raise AssertionError
 
     done = await outcomes(engine(behave, timeout=0.05), call(1, WRITE), call(2, READ))
-    ended = {each.call.id: each for each in done}
-    assert all("did not end within 0.05 seconds" in each.content for each in done)
+    ended = {outcome.call.id: outcome for outcome in done}
+    assert all("did not end within 0.05 seconds" in outcome.content for outcome in done)
     # What changes something may have done so; a search has nothing to find out about.
     assert ended["call-1"].status is ReturnStatus.UNKNOWN
     assert json.loads(ended["call-1"].content)["status"] == "Unknown"
@@ -192,7 +192,7 @@ async def test_a_tool_that_is_not_offered_is_refused() -> None:
         raise AssertionError
 
     running = engine(behave).run([call(1, WRITE)], CALLER, ["b", "a"])
-    done = [event async for event in running if isinstance(event, Outcome)]
+    done = [event async for event in running if isinstance(event, CallOutcome)]
     assert json.loads(done[0].content)["message"] == (
         "[ToolConstraintError] Cannot call core_memory_append, valid tools include: ['a', 'b']."
     )
@@ -253,7 +253,7 @@ async def test_own_tools_run_beside_the_built_in_ones_and_never_in_their_place()
     mine = Call("call-9", "mine", '{"query": "x"}', "run/1/9")
     allowed = frozenset({"mine", READ.name})
     events = [event async for event in running.run([mine, call(1, READ)], CALLER, allowed, Own())]
-    done = [event for event in events if isinstance(event, Outcome)]
+    done = [event for event in events if isinstance(event, CallOutcome)]
     assert {json.loads(item.content)["message"] for item in done} == {
         "own mine",
         f"built in {READ.name}",

@@ -1,4 +1,4 @@
-"""What the model is told of a call of ``memory`` that cannot be carried out."""
+"""Error messages for invalid calls of the ``memory`` tool."""
 
 from __future__ import annotations
 

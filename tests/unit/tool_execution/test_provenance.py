@@ -1,4 +1,4 @@
-"""Whose words a return holds."""
+"""Provenance of tool returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from strata.api.common.v1 import message_pb2 as common
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.convert import event_to_proto
-from strata.tool_execution.domain.tools import Call, Outcome, ReturnStatus
+from strata.tool_execution.domain.tools import Call, CallOutcome, ReturnStatus
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,6 @@ from strata.tool_execution.domain.tools import Call, Outcome, ReturnStatus
 )
 def test_a_return_is_labelled(name: str, ok: bool, provenance: common.Provenance.ValueType) -> None:
     status = ReturnStatus.OK if ok else ReturnStatus.FAILED
-    outcome = Outcome(Call("call-1", name, "{}", "key"), status, "{}", 0.1)
+    outcome = CallOutcome(Call("call-1", name, "{}", "key"), status, "{}", 0.1)
     finished = event_to_proto(outcome, dict(BUILTIN_TOOLS)).finished
     assert finished.tool_return.provenance == provenance

@@ -68,7 +68,7 @@ def test_a_tunnel_sends_nothing_of_its_own() -> None:
         ["GET http://a.b/ HTTP/1.1", "X: a\rHost: b"],
     ],
 )
-def test_what_could_be_read_in_two_ways_is_refused(lines: list[str]) -> None:
+def test_ambiguous_request_heads_are_refused(lines: list[str]) -> None:
     with pytest.raises((ProxyError, StrataError)):
         read_request(head(*lines))
 

@@ -1,4 +1,4 @@
-"""What a runner is sent and answers is what was asked and found, whatever it is."""
+"""Messages between service and tool runner keep every value unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = st.floats(0.001, 1e6)
 # From the fields, so that a new one is asked for, too.
 LIMITS = st.fixed_dictionaries(
     {field.name: SECONDS if field.type == "float" else WHOLE for field in fields(Limits)}
-).map(lambda found: Limits(**found))  # type: ignore[arg-type]
+).map(lambda limits: Limits(**limits))  # type: ignore[arg-type]
 RUNS = st.builds(
     Run,
     source=TEXT,

@@ -1,4 +1,4 @@
-"""What is told of a custom tool that the sandbox stopped, with a network and without."""
+"""Errors of custom tools that the sandbox stopped, with and without network access."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ async def page(stub: Stub, **arguments: Any) -> dict[str, Any]:
     packed, cut = pack("OK", output.value, NOW, FUNCTION_RETURN_CHAR_LIMIT)
     assert not cut
     assert cut_return(packed, MIN_RETURN_CHARS) == packed, "the model is shown all of it"
-    found: dict[str, Any] = json.loads(packed)["message"]
-    return found
+    content: dict[str, Any] = json.loads(packed)["message"]
+    return content
 
 
 @given(
@@ -67,7 +67,7 @@ async def test_pages_give_every_message_once_and_are_never_cut_in_the_middle(
     following: int | None = 0
     while following is not None:
         got = await page(stub, first_number=following)
-        numbers += [each["number"] for each in got["messages"]]
+        numbers += [message["number"] for message in got["messages"]]
         assert got["next_number"] is None or got["next_number"] > following
         following = got["next_number"]
     assert numbers == list(range(len(texts)))

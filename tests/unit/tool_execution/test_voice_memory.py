@@ -82,7 +82,7 @@ async def test_wrong_indices_are_refused_and_nothing_is_stored(
     assert not passages.requests
 
 
-async def test_what_is_about_newer_lines_is_left_to_another_run() -> None:
+async def test_memories_of_newer_lines_are_left_to_a_later_run() -> None:
     passages = Passages()
     assert await store(passages, memory(1, 7), memory(5, 6)) == MEMORIES_STORED
     [passage] = passages.requests[0].passages
@@ -106,7 +106,7 @@ def test_a_long_memory_is_several_passages_that_hold_it_whole() -> None:
     assert "".join(bodies).replace("\n", "") == "".join(lines)
 
 
-async def test_lines_are_not_stored_any_number_of_times() -> None:
+async def test_repeating_the_same_lines_too_often_is_refused() -> None:
     passages = Passages()
     long = caller(("user: " + "x" * 50_000, "assistant: " + "y" * 50_000))
     with pytest.raises(ToolError, match="repeat the same lines"):

@@ -79,4 +79,4 @@ def show_tools(connection: Connection, agent: AgentArgument, as_json: JsonOption
 def _problem(server: mcp_pb.McpServer) -> str:
     if server.disabled:
         return "the MCP server is disabled"
-    return f"the MCP server is away: {server.error}" if server.error else ""
+    return f"the MCP server cannot be reached: {server.error}" if server.error else ""

@@ -1,4 +1,4 @@
-"""The tools that send messages to other agents."""
+"""Definitions of the tools that send messages to other agents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tools that send messages to other agents, through the gateway's public services (decision 0090).
 
-A message starts a run of the other agent, whose request id is made of the key of the call: a call
-that is made again, as after a death, finds the run that it started before.
+A message starts a run of the other agent. The run's request id is derived from the idempotency key
+of the call, so a call that is repeated after a crash finds the run that it started before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from strata.tool_execution.peers import LostAnswerError, backoff
 Arguments = Mapping[str, Any]
 
 MAX_RECIPIENTS = 50
-_PASSING_REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.OVERLOADED})
+_TEMPORARY_REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.OVERLOADED})
 _ONLY_IN_GROUPS = "This tool can only be called while its group answers a message."
 
 _UNANSWERED = {
@@ -59,23 +59,23 @@ _ANSWERED = frozenset(
 
 @dataclass(slots=True)
 class _Answer:
-    """What came back from an agent.
+    """Collects the reply of an agent.
 
     Attributes:
-        said: Its words so far.
-        labels: Where they come from.
-        end: How its run ended; None while it goes on.
-        began: Whether an event of its run has come.
+        replies: Its messages so far.
+        labels: Provenance of these messages.
+        end: How its run ended; None while it is running.
+        began: Whether an event of its run has arrived.
     """
 
-    said: list[str] = field(default_factory=list)
+    replies: list[str] = field(default_factory=list)
     labels: set[common.Provenance.ValueType] = field(default_factory=set)
     end: events.RunFinished | None = None
     began: bool = False
 
     @property
     def taint(self) -> tuple[str, ...]:
-        """Text of strangers in what is told of it."""
+        """Labels of the untrusted content in the replies."""
         return labels_to_domain(self.labels)
 
     @property
@@ -84,15 +84,15 @@ class _Answer:
             return False
         return self.end.stop_reason not in {*_ANSWERED, events.STOP_REASON_REQUIRES_APPROVAL}
 
-    def told(self, agent_id: str, name: str = "") -> dict[str, Any]:
-        """Returns what the model is shown."""
+    def for_model(self, agent_id: str, name: str = "") -> dict[str, Any]:
+        """Returns the tool return: who answered, the status, the reply, and a note if needed."""
         who = {"agent_id": agent_id, **({"agent_name": name} if name else {})}
         if self.end is None:
             status = "working"
             why = "It is still at work; what you said has reached it and need not be sent again."
         elif self.end.stop_reason in _ANSWERED:
             status = "answered"
-            why = "" if self.said else "It ended its turn without a word."
+            why = "" if self.replies else "It ended its turn without a word."
         else:
             status = "failed" if self.failed else "waiting"
             why = _UNANSWERED.get(self.end.stop_reason) or (
@@ -100,8 +100,8 @@ class _Answer:
             )
         shown = {**who, "status": status}
         if not self.failed:
-            # A failure has no labels, so that it must not have the words either.
-            shown["reply"] = "\n\n".join(self.said)
+            # A failed tool return carries no labels, so it must not contain the agent's text.
+            shown["reply"] = "\n\n".join(self.replies)
         return {**shown, "note": why} if why else shown
 
 
@@ -109,9 +109,9 @@ class AgentTools:
     """Runs the tools that send messages to other agents.
 
     Args:
-        runs: Starts runs.
-        agents: Knows the agents of the project.
-        wait_s: How long an answer is waited for.
+        runs: Run service of the gateway.
+        agents: Agent service of the agent loop.
+        wait_s: Seconds to wait for an answer.
     """
 
     names = frozenset(
@@ -139,8 +139,8 @@ class AgentTools:
         """Sends the message.
 
         Raises:
-            ToolError: No agent answered, or there is nobody to send it to.
-            StrataError: The gateway refused.
+            ToolError: No agent answered, or no agent matches.
+            StrataError: The gateway refused the request.
         """
         if call.name == HAND_CONVERSATION_OVER.name:
             return _handed_over(arguments["agent"], caller.group)
@@ -156,8 +156,8 @@ class AgentTools:
         message = await self._message(arguments["message"], caller, waits=True)
         answer = await self._ask(call, other, message)
         if answer.failed:
-            raise ToolError("The agent could not answer.", answer.told(other))
-        return Output(answer.told(other), taint=answer.taint)
+            raise ToolError("The agent could not answer.", answer.for_model(other))
+        return Output(answer.for_model(other), taint=answer.taint)
 
     async def _without_waiting(self, call: Call, other: str, text: str, caller: Caller) -> Output:
         message = await self._message(text, caller, waits=False)
@@ -175,17 +175,17 @@ class AgentTools:
         )
 
     async def _to_tagged(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
-        found = await self._tagged(arguments["match_all"], arguments["match_some"])
-        found.pop(caller.agent_id, None)
-        if not found:
+        recipients = await self._tagged(arguments["match_all"], arguments["match_some"])
+        recipients.pop(caller.agent_id, None)
+        if not recipients:
             raise ToolError("No other agent has these tags.")
-        if len(found) > MAX_RECIPIENTS:
+        if len(recipients) > MAX_RECIPIENTS:
             raise ToolError(
                 f"More than {MAX_RECIPIENTS} agents have these tags. Nothing was sent; name more"
                 " tags."
             )
         message = await self._message(arguments["message"], caller, waits=True)
-        return await self._ask_all(call, found, message)
+        return await self._ask_all(call, recipients, message)
 
     async def _to_group(self, call: Call, text: str, caller: Caller) -> Output:
         group = caller.group
@@ -202,13 +202,13 @@ class AgentTools:
         message: common.MessageInput,
         group_id: str = "",
     ) -> Output:
-        """Asks agents at the same time and returns what each of them came to.
+        """Asks several agents concurrently and returns one result per agent.
 
         Args:
-            call: The call.
-            agents: Names of the agents by id.
-            message: What they are asked.
-            group_id: The group in whose run they are asked; empty for none.
+            call: The tool call.
+            agents: Agent names by agent id.
+            message: The message to send.
+            group_id: The group whose run asks; empty if none.
 
         Raises:
             ToolError: No agent answered.
@@ -226,27 +226,27 @@ class AgentTools:
         finally:
             for task in asked:
                 task.cancel()
-        told = [
+        results = [
             _unanswered(agent_id, name, answer)
             if isinstance(answer, StrataError)
-            else answer.told(agent_id, name)
+            else answer.for_model(agent_id, name)
             for (agent_id, name), answer in zip(agents.items(), answers, strict=True)
         ]
-        ends = {each["status"] for each in told}
+        ends = {result["status"] for result in results}
         if ends <= {"failed", "unknown"}:
-            raise ToolError("No agent could answer.", told, unknown="unknown" in ends)
+            raise ToolError("No agent could answer.", results, unknown="unknown" in ends)
         labels = {
             label for answer in answers if isinstance(answer, _Answer) for label in answer.taint
         }
-        return Output(told, taint=tuple(sorted(labels)))
+        return Output(results, taint=tuple(sorted(labels)))
 
     async def _ask(
         self, call: Call, agent_id: str, message: common.MessageInput, group_id: str = ""
     ) -> _Answer:
-        """Sends the message and collects the answer; a gateway that dies is asked again.
+        """Sends the message and collects the answer; retries while the gateway is unavailable.
 
-        So is one that refuses a question to a group because too many calls are made: the group
-        itself makes many at once.
+        A message to a group is also retried when the gateway is overloaded or over its quota,
+        because a group sends many messages at once.
         """
         request = run_pb.SendMessageRequest(
             request_id=_request_id(call, agent_id),
@@ -254,7 +254,7 @@ class AgentTools:
             group_id=group_id,
             messages=[message],
             stream_tokens=False,
-            # `words_of` tells words from thoughts by the calls.
+            # `words_of` needs the calls to separate replies from reasoning.
             send_message_as_text=False,
         )
         answer = _Answer()
@@ -273,7 +273,7 @@ class AgentTools:
                             break
                     except ResourceExhaustedError as error:
                         refused = error
-                        waits = group_id and error.reason in _PASSING_REFUSALS
+                        waits = group_id and error.reason in _TEMPORARY_REFUSALS
                         if not waits or not await pauses.wait(error):
                             raise
                     else:
@@ -282,7 +282,7 @@ class AgentTools:
             if refused is not None and not away and not answer.began:
                 raise refused from None
         if away and not arrived:
-            # It was sent, perhaps more than once, and no event of its run has come.
+            # The message was sent, perhaps more than once, and no event of its run has arrived.
             raise LostAnswerError("The gateway service gave no answer.")
         return answer
 
@@ -295,7 +295,7 @@ class AgentTools:
                 if event.HasField("message_stored"):
                     message = event.message_stored.message
                     words = words_of(message)
-                    answer.said += words
+                    answer.replies += words
                     answer.labels.update(message.provenance if words else ())
                 elif event.HasField("run_finished"):
                     answer.end = event.run_finished
@@ -311,21 +311,24 @@ class AgentTools:
     async def _tagged(
         self, match_all: Collection[str], match_some: Collection[str]
     ) -> dict[str, str]:
-        """Returns the agents with these tags, id to name, and one more than may be at most."""
+        """Returns the names by id of the agents with these tags.
+
+        Stops reading above `MAX_RECIPIENTS`, so that the caller can refuse.
+        """
         if not match_all and not match_some:
             raise ToolError("Name a tag in match_all or match_some.")
         queries = [[*match_all, tag] for tag in match_some] or [list(match_all)]
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for tags in queries:
             page = await self._agents.ListAgents(
                 agent_pb.ListAgentsRequest(tags=sorted(set(tags)), page_size=MAX_RECIPIENTS + 2)
             )
-            found |= {agent.id: agent.name for agent in page.agents}
-        return found
+            names |= {agent.id: agent.name for agent in page.agents}
+        return names
 
     async def _message(self, text: str, caller: Caller, *, waits: bool) -> common.MessageInput:
-        found = await self._agents.GetAgent(agent_pb.GetAgentRequest(agent_id=caller.agent_id))
-        name = found.agent.name
+        response = await self._agents.GetAgent(agent_pb.GetAgentRequest(agent_id=caller.agent_id))
+        name = response.agent.name
         how = (
             "It waits for your answer: what you reply in this turn is sent to it."
             if waits
@@ -335,7 +338,7 @@ class AgentTools:
         [label] = labels_of([name])
         opening = f"[Message from another agent, {label} ({caller.agent_id}). {how}]"
         return common.MessageInput(
-            # Of an agent's name more is allowed than of a speaker's, such as joined emoji.
+            # Agent names allow more characters than speaker names, such as joined emoji.
             name="".join(character for character in name if character.isprintable()),
             parts=[common.Part(text=common.TextPart(text=f"{opening}\n\n{text}"))],
             taint=labels_to_proto(caller.taint),
@@ -343,7 +346,7 @@ class AgentTools:
 
 
 def _handed_over(agent: str, group: CallingGroup) -> Output:
-    """Returns the return of a hand-over, which takes effect when the turn has ended."""
+    """Returns the tool return of a handover; the handover happens when the turn has ended."""
     if not group.agent_ids:
         raise ToolError(_ONLY_IN_GROUPS)
     labels = labels_of(group.names)
@@ -363,6 +366,6 @@ def _unanswered(agent_id: str, name: str, error: StrataError) -> dict[str, Any]:
 
 
 def _request_id(call: Call, agent_id: str) -> str:
-    """Names the run for ever; short, as keys and the ids of calls may be long."""
-    named = hashlib.sha256(f"{call.key} {agent_id}".encode())
-    return f"agents-{named.hexdigest()}"
+    """Returns a stable request id. It is a hash because keys and call ids may be long."""
+    digest = hashlib.sha256(f"{call.key} {agent_id}".encode())
+    return f"agents-{digest.hexdigest()}"

@@ -1,8 +1,8 @@
-"""Names of request fields of the services, as the arguments that models know them by.
+"""Translates request fields of the services into the argument names that models see.
 
-A service refuses a request by the names of its own fields (``passage.text``). The model that called
-a tool has never seen these. A test traces every argument of every built-in tool to the fields that
-it reaches, and fails if one of them is missing here.
+Errors of a service name its own request fields (``passage.text``). The model that called a tool
+knows only the arguments of the tool (``content``). A test traces every argument of every built-in
+tool to the request fields that it fills, and fails if one of them is missing here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 from strata.shared.errors import StrataError
 from strata.shared.tool_arguments import INVALID
 
-# Request field -> argument. Several arguments: the first one that was passed. A field with the
-# name of its argument needs no entry; parts of a field (``[0]``, ``.file_name``) keep their name.
+# Request field -> argument. If several arguments are listed, the first one that was passed counts.
+# A field with the name of its argument needs no entry. The rest of a path (``[0]``, ``.file_name``)
+# is kept.
 _MESSAGE = {"messages[0].parts[0].text.text": "message", "agent_id": "other_agent_id"}
 _BOTH_TAGS = "match_all or match_some"
 _FIELDS: Mapping[str, Mapping[str, str | Sequence[str]]] = {
@@ -69,7 +70,7 @@ _FIELDS: Mapping[str, Mapping[str, str | Sequence[str]]] = {
 
 
 def argument_of(tool: str, field: str, arguments: Mapping[str, Any]) -> str:
-    """Returns the argument that a request field was made from; the field itself if from none.
+    """Returns the argument that fills a request field, or the field itself if no argument does.
 
     Args:
         tool: Name of the built-in tool.
@@ -83,16 +84,16 @@ def argument_of(tool: str, field: str, arguments: Mapping[str, Any]) -> str:
     names = fields[longest]
     candidates = [names] if isinstance(names, str) else names
     name = next((candidate for candidate in candidates if arguments.get(candidate)), candidates[0])
-    # One list is made of both: a place in it is no place in either.
+    # Both arguments are merged into one list, so an index in it fits neither argument.
     return name if name == _BOTH_TAGS else name + field[len(longest) :]
 
 
 def in_argument_names(tool: str, error: StrataError, arguments: Mapping[str, Any]) -> str:
-    """Returns the message of a refusal with the names of arguments in place of request fields.
+    """Returns the message of an error with argument names in place of request fields.
 
     Args:
         tool: Name of the built-in tool.
-        error: How a service refused its request.
+        error: The error of the service.
         arguments: Arguments of the call.
     """
     violations = [
@@ -117,9 +118,9 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     changed = {field: name for field, name in names.items() if field != name}
     if not changed:
         return text
-    # The longest first; a field is not found inside of another name.
+    # The longest field first; the lookarounds keep a field from matching inside another name.
     fields = "|".join(re.escape(field) for field in sorted(changed, key=len, reverse=True))
-    # A plain word such as "label" is prose as often as the name of a field.
+    # A plain word such as "label" is as likely prose as the name of a field: leave it.
     return re.sub(
         rf"(?<![\w.])(?:{fields})(?![\w.])",
         lambda match: changed[match.group()] if _is_name(match.group()) else match.group(),

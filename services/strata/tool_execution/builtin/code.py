@@ -1,4 +1,4 @@
-"""The tools that run code."""
+"""Executor of ``run_code``, and the conversion of sandbox results that code tools share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from strata.tool_execution.domain.sandbox import (
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
 
 OUTPUT_CHARS = 16_000
-"""Characters of each of the two outputs that the model is shown."""
+"""Characters of stdout and of stderr that the model sees."""
 VALUE_CHARS = 8_000
 """Characters of the value of the last expression, and of a traceback."""
 
 
 class CodeTools:
-    """Runs ``run_code``: every call in a jail of its own, which is gone afterwards.
+    """Runs ``run_code``; every call gets a new jail, which is removed afterwards.
 
-    ``run_code_with_tools`` is refused here: see `code_with_tools`, for streams that can answer.
+    Calls of ``run_code_with_tools`` that arrive here are refused: they need a stream that answers
+    nested tool calls, see `code_with_tools`.
 
     Args:
-        sandbox: Where it runs.
-        limits: Most that a call may take; those of custom tools unless said otherwise.
+        sandbox: Where the code runs.
+        limits: Limits of one call; by default those of custom tools.
     """
 
     names = frozenset({"run_code", "run_code_with_tools"})
@@ -42,42 +43,47 @@ class CodeTools:
         self._limits = limits or Limits()
 
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
-        """Runs code; what it printed is told also if it failed.
+        """Runs code. The output is returned also if the code failed.
 
         Raises:
-            ToolError: It raised, met a limit, or cannot be isolated here.
+            ToolError: The code raised, exceeded a limit, or cannot be isolated on this server.
             UnavailableError: The sandbox is not running.
         """
         if call.name != "run_code":
-            raise ToolError(f"{call.name} works only in a turn of an agent: nobody runs its calls.")
-        asked, function = {"code": arguments["code"]}, "run"
+            raise ToolError(
+                f"{call.name} works only in a turn of an agent, which runs its nested calls."
+            )
+        code_arguments, function = {"code": arguments["code"]}, "run"
         if arguments.get("language") == "javascript":
-            function, asked["around"] = "run_javascript", _part("code_child.js")
-        result = await self._sandbox.run(run_of(function, asked, self._limits))
+            function, code_arguments["around"] = "run_javascript", _source_of("code_child.js")
+        result = await self._sandbox.run(run_of(function, code_arguments, self._limits))
         return output_of(result, call.name)
 
 
 def run_of(
-    function: str, asked: Mapping[str, Any], limits: Limits, answerer: Answerer | None = None
+    function: str,
+    code_arguments: Mapping[str, Any],
+    limits: Limits,
+    answerer: Answerer | None = None,
 ) -> Run:
-    """Returns how code is run.
+    """Returns the sandbox run that executes code.
 
     Args:
-        function: What runs it, in ``code_child.py``.
-        asked: The arguments of that, with the code.
-        limits: Most that it may take.
-        answerer: Whom it can ask.
+        function: The function of ``code_child.py`` that executes the code.
+        code_arguments: Arguments of that function, including the code.
+        limits: Limits of the run.
+        answerer: Answers nested tool calls; None if the code cannot make any.
 
     Raises:
-        ToolError: The code is no text.
+        ToolError: The code is not valid Unicode text.
     """
     try:
-        arguments_json = json.dumps({**asked, "most": VALUE_CHARS}, ensure_ascii=False)
+        arguments_json = json.dumps({**code_arguments, "most": VALUE_CHARS}, ensure_ascii=False)
         arguments_json.encode()
     except UnicodeEncodeError:
-        raise ToolError("The code contains half a surrogate pair, which is no text.") from None
+        raise ToolError("The code contains a lone surrogate, which is not valid text.") from None
     return Run(
-        source=_part("code_child.py"),
+        source=_source_of("code_child.py"),
         function=function,
         arguments_json=arguments_json,
         limits=limits,
@@ -86,39 +92,39 @@ def run_of(
 
 
 @cache
-def _part(name: str) -> str:
+def _source_of(name: str) -> str:
     return files("strata.tool_execution.builtin").joinpath(name).read_text("utf-8")
 
 
-def output_of(result: RunResult, name: str, also: Mapping[str, Any] | None = None) -> Output:
-    """Returns what the model is told of a run.
+def output_of(result: RunResult, name: str, extra: Mapping[str, Any] | None = None) -> Output:
+    """Returns the tool return for the result of a sandbox run.
 
     Args:
-        result: How it ended.
-        name: The tool.
-        also: What else is told, whether the code failed or not.
+        result: Result of the sandbox.
+        name: Name of the tool.
+        extra: Further members of the tool return, also if the code failed.
 
     Raises:
-        ToolError: It raised, met a limit, or could not be isolated here.
+        ToolError: The code raised, exceeded a limit, or could not be isolated on this server.
     """
     if result.status is RunStatus.REFUSED:
         raise ToolError(_refused(result, name))
-    printed: dict[str, Any] = dict(also or {})
+    printed: dict[str, Any] = dict(extra or {})
     for name, text in (("stdout", result.stdout), ("stderr", result.stderr)):
         if text:
             printed[name] = _ends(text)
     if result.status is not RunStatus.OK:
-        told = {"error": _stopped(result), **printed}
-        raise ToolError(told["error"]["message"], told)
-    gave = _object(result.value_json)
-    if "error" in gave:
-        told = {"error": _words(gave["error"]), **printed}
-        raise ToolError(told["error"]["message"], told)
-    if isinstance(gave.get("value"), str):
-        printed = {"value": gave["value"][: 2 * VALUE_CHARS], **printed}
+        error_output = {"error": _stopped(result), **printed}
+        raise ToolError(error_output["error"]["message"], error_output)
+    answer = _object(result.value_json)
+    if "error" in answer:
+        error_output = {"error": _error_of(answer["error"]), **printed}
+        raise ToolError(error_output["error"]["message"], error_output)
+    if isinstance(answer.get("value"), str):
+        printed = {"value": answer["value"][: 2 * VALUE_CHARS], **printed}
     if result.detail:
         printed["message"] = result.detail
-    elif printed.keys() == (also or {}).keys():
+    elif printed.keys() == (extra or {}).keys():
         printed["message"] = "The code ran, and neither printed nor gave anything."
     return Output(printed)
 
@@ -136,27 +142,27 @@ def _stopped(result: RunResult) -> dict[str, str]:
     failure = result.failure
     if result.status is RunStatus.TOOL_ERROR and failure is not None:
         return {"type": failure.type, "message": failure.message}
-    said = result.detail or "The code did not end well."
-    return {"type": f"stopped: {result.status.value}", "message": said}
+    message = result.detail or "The code did not end well."
+    return {"type": f"stopped: {result.status.value}", "message": message}
 
 
 def _object(text: str) -> dict[str, Any]:
-    # The code shares its process with what stands around it, and can answer in its place.
+    # The code runs in the same process as code_child.py and can forge its answer: check every type.
     value = json.loads(text)
     return value if isinstance(value, dict) else {}
 
 
-def _words(error: object) -> dict[str, str]:
-    given = error if isinstance(error, dict) else {}
-    told = {"type": "Exception", "message": ""}
+def _error_of(error: object) -> dict[str, str]:
+    reported = error if isinstance(error, dict) else {}
+    cleaned = {"type": "Exception", "message": ""}
     for name in ("type", "message", "traceback"):
-        if isinstance(given.get(name), str):
-            told[name] = given[name][: 2 * VALUE_CHARS]
-    return told
+        if isinstance(reported.get(name), str):
+            cleaned[name] = reported[name][: 2 * VALUE_CHARS]
+    return cleaned
 
 
 def _ends(text: str) -> str:
-    """Returns an output, of a long one the beginning and the end."""
+    """Returns an output; a long one is reduced to its beginning and its end."""
     if len(text) <= OUTPUT_CHARS:
         return text
     half = OUTPUT_CHARS // 2

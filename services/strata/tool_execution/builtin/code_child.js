@@ -1,4 +1,4 @@
-// What stands around JavaScript of `run_code`; run in the jail by Node, beside the code's file.
+// Executes the JavaScript of `run_code`. Node runs this script in the jail, next to the code's file.
 'use strict';
 const fs = require('fs');
 const util = require('util');
@@ -14,7 +14,7 @@ function cut(text) {
 
 function failed(error) {
   const thrown = error instanceof Error ? error : null;
-  // Lines of the code alone: those around it are ours or Node's, and say nothing.
+  // Only lines of the code: frames of this script or of Node do not help the model.
   const lines = String((thrown && thrown.stack) || '').split('\n');
   const own = lines.filter((line) => !/^\s+at /.test(line) || line.includes(FILE));
   tell({
@@ -30,7 +30,7 @@ function failed(error) {
 let told = false;
 
 function tell(answer) {
-  // The first error is what counts, whatever comes after it.
+  // Only the first error counts.
   if (told) return;
   told = 'error' in answer;
   fs.writeFileSync('answer.json', JSON.stringify(answer));

@@ -1,6 +1,7 @@
-"""What stands around the code of the tools that run some. Run in the jail, as text: see `code.py`.
+"""Executes the code of ``run_code`` and ``run_code_with_tools`` inside the jail.
 
-The code is the model's and can do here what it likes: nothing that this gives back is believed.
+`code.py` sends this module as source text. The code is written by a model and runs in this process,
+so it can forge any answer: the caller trusts nothing that comes back.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ class ToolError(Exception):
 
 
 def run_with_tools(code: str, most: int, tools: dict[str, list[str]]) -> dict[str, Any]:
-    """Runs code that finds tools as functions.
+    """Runs code that can call tools as functions.
 
     Args:
         code: See `run`.
         most: See `run`.
-        tools: Names of parameters by name of the tool.
+        tools: Parameter names by tool name.
 
     Returns:
         The same as `run`.
     """
-    given: dict[str, Any] = {"call_tool": call_tool, "ToolError": ToolError}
+    names: dict[str, Any] = {"call_tool": call_tool, "ToolError": ToolError}
     for name, parameters in tools.items():
-        # What Python has itself under a name stays; `call_tool` reaches every tool.
+        # A tool never hides a builtin of Python; `call_tool` reaches every tool.
         if name.isidentifier() and not keyword.iskeyword(name) and not hasattr(builtins, name):
-            given.setdefault(name, _function(name, parameters))
-    return run(code, most, given)
+            names.setdefault(name, _function(name, parameters))
+    return run(code, most, names)
 
 
 def call_tool(name: str, /, **arguments: Any) -> Any:
@@ -54,11 +55,11 @@ def call_tool(name: str, /, **arguments: Any) -> Any:
     Raises:
         ToolError: The tool failed, or was not called.
     """
-    # Set by the sandbox for code that has somebody to ask.
-    told = globals()["_strata_ask"]({"name": name, "arguments": arguments})
-    if "error" in told:
-        raise ToolError(told["error"])
-    return told["value"]
+    # The sandbox sets this function for runs with an answerer.
+    answer = globals()["_strata_ask"]({"name": name, "arguments": arguments})
+    if "error" in answer:
+        raise ToolError(answer["error"])
+    return answer["value"]
 
 
 def _function(name: str, parameters: list[str]) -> Any:
@@ -75,21 +76,21 @@ def _function(name: str, parameters: list[str]) -> Any:
     return function
 
 
-def run(code: str, most: int, given: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Runs code as a script, in a module of its own.
+def run(code: str, most: int, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Runs code as a script, in a new ``__main__`` module.
 
     Args:
-        code: Python; ``await`` may stand outside of functions.
-        most: Characters of the value, and of the traceback, at most.
-        given: What the code finds among its globals.
+        code: Python; ``await`` is allowed outside of functions.
+        most: Maximum number of characters of the value, and of the traceback.
+        names: Additional globals of the code.
 
     Returns:
-        ``value``, the last statement's if that is an expression and not None, as `repr` says it;
-        ``error``, what was raised, with ``type``, ``message`` and ``traceback``.
+        ``value``: the `repr` of the last statement if it is an expression and not None.
+        ``error``: the exception, with ``type``, ``message`` and ``traceback``.
     """
     sys.argv = ["code.py"]
     module = types.ModuleType("__main__")
-    module.__dict__.update(given or {})
+    module.__dict__.update(names or {})
     sys.modules["__main__"] = module
     linecache.cache[_FILE] = (len(code), None, code.splitlines(keepends=True), _FILE)
     try:
@@ -97,23 +98,23 @@ def run(code: str, most: int, given: dict[str, Any] | None = None) -> dict[str, 
         value = module.__dict__.get(_VALUE)
         return {} if value is None else {"value": _cut(repr(value), most)}
     except MemoryError:
-        # The sandbox names its limit.
+        # The sandbox reports the memory limit.
         raise
     except SystemExit as error:
         if error.code is None or (isinstance(error.code, int) and error.code == 0):
             return {}
         return {"error": _error(error, most)}
-    except BaseException as error:  # noqa: BLE001 - whatever code raises is told
+    except BaseException as error:  # noqa: BLE001 - every exception of the code is reported
         return {"error": _error(error, most)}
 
 
 def run_javascript(code: str, around: str, most: int) -> dict[str, Any]:
-    """Runs JavaScript with Node, as a script in which ``require`` is known.
+    """Runs JavaScript with Node, as a script in which ``require`` is available.
 
     Args:
-        code: The script; a promise as its last value is waited for.
-        around: What stands around it.
-        most: Characters of the value, and of the traceback, at most.
+        code: The script; if its last value is a promise, it is awaited.
+        around: The script that executes it (``code_child.js``).
+        most: Maximum number of characters of the value, and of the traceback.
 
     Returns:
         The same as `run`.
@@ -121,26 +122,27 @@ def run_javascript(code: str, around: str, most: int) -> dict[str, Any]:
     for name, content in (("code.js", code), ("around.js", around)):
         pathlib.Path(name).write_text(content, "utf-8")
     try:
-        # No more memory than the sandbox gives, and no threads that are not needed.
+        # Node must stay within the memory that the sandbox allows.
         command = ["node", "--max-old-space-size=512", "around.js", str(most)]
         process = subprocess.run(command, check=False)  # noqa: S603 - we are in the jail
     except FileNotFoundError:
-        return _told("NotAvailable", "JavaScript cannot be run: this server has no Node.")
+        return _error_answer("NotAvailable", "JavaScript cannot be run: this server has no Node.")
     except OSError:
-        return _told("NotAvailable", "JavaScript cannot be run: this server lets code start no"
-                     " programs.")  # fmt: skip
+        return _error_answer(
+            "NotAvailable", "JavaScript cannot be run: this server lets code start no programs."
+        )
     try:
-        told = json.loads(pathlib.Path("answer.json").read_text("utf-8"))
+        answer = json.loads(pathlib.Path("answer.json").read_text("utf-8"))
     except (OSError, ValueError):
-        told = None
-    if not isinstance(told, dict) or (process.returncode and "error" not in told):
-        return {} if process.returncode == 0 else _told(
+        answer = None
+    if not isinstance(answer, dict) or (process.returncode and "error" not in answer):
+        return {} if process.returncode == 0 else _error_answer(
             "Exit", f"Node ended with exit code {process.returncode}."
         )  # fmt: skip
-    return told
+    return answer
 
 
-def _told(kind: str, message: str) -> dict[str, Any]:
+def _error_answer(kind: str, message: str) -> dict[str, Any]:
     return {"error": {"type": kind, "message": message}}
 
 
@@ -152,22 +154,22 @@ def _execute(code: str, module: types.ModuleType) -> None:
         kept = ast.Assign([name], last.value)
         tree.body[-1] = ast.fix_missing_locations(ast.copy_location(kept, last))
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    # Not with the future statements of this text.
+    # The future statements of this module do not apply to the code.
     compiled = compile(tree, _FILE, "exec", flags, dont_inherit=True)
     if compiled.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(eval(compiled, module.__dict__))  # noqa: S307 - it is what we are for
+        asyncio.run(eval(compiled, module.__dict__))  # noqa: S307 - running code is the purpose
     else:
-        exec(compiled, module.__dict__)  # noqa: S102 - it is what we are for
+        exec(compiled, module.__dict__)  # noqa: S102 - running code is the purpose
 
 
 def _error(error: BaseException, most: int) -> dict[str, str]:
-    told = {"type": type(error).__name__[:100], "message": "(its message cannot be read)"}
-    # Its texts are made by the code, and may raise again.
+    description = {"type": type(error).__name__[:100], "message": "(its message cannot be read)"}
+    # The code defines the exception class, so its methods may raise, too.
     with contextlib.suppress(BaseException):
-        told["message"] = _cut(str(error), most)
+        description["message"] = _cut(str(error), most)
     with contextlib.suppress(BaseException):
-        told["traceback"] = _trace(error, most)
-    return told
+        description["traceback"] = _trace(error, most)
+    return description
 
 
 def _trace(error: BaseException, most: int) -> str:
@@ -175,16 +177,20 @@ def _trace(error: BaseException, most: int) -> str:
     seen: set[int] = set()
     reports: list[traceback.TracebackException | None] = [report]
     while reports:
-        each = reports.pop()
-        if each is None or id(each) in seen:
+        current = reports.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(each))
-        # Lines of the code alone: those around it are ours or the library's, and say nothing.
-        own = [frame for frame in each.stack if frame.filename == _FILE]
-        each.stack = traceback.StackSummary.from_list(own[-_FRAMES:])
-        reports += [each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or [])]
+        seen.add(id(current))
+        # Only lines of the code: frames of this module or of libraries do not help the model.
+        own = [frame for frame in current.stack if frame.filename == _FILE]
+        current.stack = traceback.StackSummary.from_list(own[-_FRAMES:])
+        reports += [
+            current.__cause__,
+            current.__context__,
+            *(getattr(current, "exceptions", None) or []),
+        ]
     text = "".join(report.format())
-    # What went wrong stands at the end.
+    # The exception is at the end, so the beginning is cut.
     return text if len(text) <= most else "...\n" + text[-most:]
 
 

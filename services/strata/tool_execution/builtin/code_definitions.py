@@ -1,4 +1,4 @@
-"""The tools that run code."""
+"""Definitions of the tools that run code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool that runs code which calls the agent's other tools (decision 0086)."""
+"""Executor of ``run_code_with_tools``: code that calls the agent's other tools (decision 0086)."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from strata.tool_execution.domain.sandbox import Limits, Sandbox
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
 
 MAX_CALLS = 100
-"""Calls, made or refused, after which code is ended. The agent loop refuses far fewer."""
+"""Nested calls, run or refused, after which the code is ended. The agent loop has a lower limit."""
 _NAME_CHARS = 200
 _ARGUMENT_CHARS = 256 * 1024
-# Before the time of a call of any tool is up, to say what was printed.
-_SAYING_S = 5.0
+# The code is ended this long before the time limit of the call, so that its output is returned.
+_REPORT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call of code came to.
+class NestedReturn:
+    """The result of a nested tool call.
 
     Attributes:
-        value_json: What the tool returned, if there is no error.
-        error: Why there is no value, in words for the code; None if there is one.
+        value_json: What the tool returned, as JSON, if there is no error.
+        error: Why the call failed, as a message for the code; None if it succeeded.
     """
 
     value_json: str = "null"
     error: str | None = None
 
 
-class Asking(Protocol):
-    """Has the calls of code judged and run."""
+class NestedCaller(Protocol):
+    """Makes nested tool calls: has them checked against the tool rules, and run."""
 
-    async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
-        """Asks for one call, and waits for what it comes to.
+    async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
+        """Makes one nested call and waits for its result.
 
         Args:
-            parent_id: The call whose code asks.
-            name: The tool.
+            parent_id: Id of the call whose code makes this one.
+            name: Name of the tool.
             arguments: A JSON object, as text.
 
         Raises:
-            UnavailableError: Whoever answers is gone.
+            UnavailableError: The client closed the stream that answers nested calls.
         """
         ...
 
 
 class CodeWithTools:
-    """Runs ``run_code_with_tools`` among the calls of one stream.
+    """Runs ``run_code_with_tools`` for the calls of one stream.
 
     Args:
-        sandbox: Where it runs.
-        asking: Who is asked for the calls of its code.
-        tools: What the code finds as functions: names of parameters by name of the tool.
-        limits: Most that a call may take.
+        sandbox: Where the code runs.
+        nested: Makes the nested calls.
+        tools: Tools that the code can call as functions: parameter names by tool name.
+        limits: Limits of one call.
     """
 
     names = frozenset({"run_code_with_tools"})
@@ -65,28 +65,30 @@ class CodeWithTools:
     def __init__(
         self,
         sandbox: Sandbox,
-        asking: Asking,
+        nested: NestedCaller,
         tools: Mapping[str, Sequence[str]],
         limits: Limits,
     ) -> None:
         self._sandbox = sandbox
-        self._asking = asking
+        self._nested = nested
         self._tools = {name: list(parameters) for name, parameters in tools.items()}
         self._limits = limits
 
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
-        """Runs code; what it printed, and which tools it called, is told also if it failed.
+        """Runs code. Its output and the tools it called are returned also if the code failed.
 
         Raises:
-            ToolError: It raised, met a limit, called tools without end, or cannot be isolated.
-            UnavailableError: The sandbox is not running, or nobody answers its calls.
+            ToolError: The code raised, exceeded a limit, or made too many calls, or it cannot be
+                isolated on this server.
+            UnavailableError: The sandbox is not running, or the stream that answers nested calls
+                has ended.
         """
         made: Counter[tuple[str, str]] = Counter()
 
-        async def answerer(asked: str) -> str:
+        async def answerer(question: str) -> str:
             if made.total() >= MAX_CALLS:
                 raise ToolError(f"The code was ended: it called tools {MAX_CALLS} times.")
-            name, answer = await self._answer(call.id, json.loads(asked))
+            name, answer = await self._answer(call.id, json.loads(question))
             made[name, "ok" if answer.error is None else "failed"] += 1
             if answer.error is not None:
                 return json.dumps({"error": answer.error})
@@ -101,33 +103,37 @@ class CodeWithTools:
         result = await self._sandbox.run(run)
         return output_of(result, call.name, {"tool_calls": _counted(made)} if made else {})
 
-    async def _answer(self, parent_id: str, asked: object) -> tuple[str, Answer]:
-        # The process can ask for anything; what may be called is decided where the rules are.
-        given = asked if isinstance(asked, dict) else {}
-        name, arguments = given.get("name"), given.get("arguments")
+    async def _answer(self, parent_id: str, question: object) -> tuple[str, NestedReturn]:
+        # The code can send anything. The agent loop decides which calls the tool rules allow.
+        request = question if isinstance(question, dict) else {}
+        name, arguments = request.get("name"), request.get("arguments")
         if not isinstance(name, str) or len(name) > _NAME_CHARS or not isinstance(arguments, dict):
-            return "?", Answer(error="A call needs the name of a tool and its arguments by name.")
+            return "?", NestedReturn(
+                error="A call needs the name of a tool and its arguments by name."
+            )
         text = json.dumps(arguments, ensure_ascii=False)
         if not _is_text(name + text):
-            return "?", Answer(error="A call holds half a surrogate pair, which is no text.")
+            return "?", NestedReturn(
+                error="A call contains a lone surrogate, which is not valid text."
+            )
         if len(text) > _ARGUMENT_CHARS:
             words = f"The arguments are longer than {_ARGUMENT_CHARS:,} characters as JSON."
-            return name, Answer(error=f"{words} {name} was not called.")
-        return name, await self._asking.ask(parent_id, name, text)
+            return name, NestedReturn(error=f"{words} {name} was not called.")
+        return name, await self._nested.ask(parent_id, name, text)
 
 
 def code_with_tools(
     sandbox: Sandbox, timeout: float
-) -> Callable[[Asking, Mapping[str, Sequence[str]]], CodeWithTools]:
-    """Returns what makes the executor of a stream.
+) -> Callable[[NestedCaller, Mapping[str, Sequence[str]]], CodeWithTools]:
+    """Returns a factory of executors, one per stream.
 
     Args:
-        sandbox: Where code runs.
-        timeout: Seconds that one call of a built-in tool may take. The tools that code calls
-            take theirs from it, so that there is more than for `run_code`.
+        sandbox: Where the code runs.
+        timeout: Seconds that one call of a built-in tool may take. The time of nested calls counts
+            as well, so the code may take longer than in ``run_code``.
     """
-    limits = replace(Limits(), wall_seconds=max(timeout - _SAYING_S, timeout / 2))
-    return lambda asking, tools: CodeWithTools(sandbox, asking, tools, limits)
+    limits = replace(Limits(), wall_seconds=max(timeout - _REPORT_S, timeout / 2))
+    return lambda nested, tools: CodeWithTools(sandbox, nested, tools, limits)
 
 
 def _counted(made: Counter[tuple[str, str]]) -> str:

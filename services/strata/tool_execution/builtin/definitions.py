@@ -1,4 +1,4 @@
-"""Every built-in tool by name, and a check that each has an executor."""
+"""All built-in tools by name, and a check that each of them has an executor."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BUILTIN_TOOLS = {
 
 
 class NamesTools(Protocol):
-    """What runs some of the tools."""
+    """An executor of some tools."""
 
     @property
     def names(self) -> Collection[str]:
-        """The tools that it runs."""
+        """Names of the tools that it runs."""
         ...
 
 
@@ -42,7 +42,7 @@ def check_executors(executors: Iterable[NamesTools]) -> None:
     """Checks that executors run all built-in tools and no others.
 
     Raises:
-        ValueError: It names the tools that have no executor, or no definition.
+        ValueError: A tool has no executor, or an executor runs a tool without a definition.
     """
     run = {name for executor in executors for name in executor.names}
     if missing := sorted(BUILTIN_TOOLS.keys() - run):

@@ -1,4 +1,4 @@
-"""The tools of attached files."""
+"""Definitions of the tools that read attached files."""
 
 from __future__ import annotations
 

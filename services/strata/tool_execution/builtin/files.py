@@ -1,4 +1,4 @@
-"""Tools that read attached files, through core memory's public service."""
+"""Executor of the tools that read attached files, through core memory's file service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FileTools:
         """Opens files or searches them.
 
         Raises:
-            StrataError: Core memory refused; its message is written for the model.
+            StrataError: Core memory refused the request; its message is written for the model.
         """
         match call.name:
             case "open_files":

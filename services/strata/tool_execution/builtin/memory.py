@@ -1,4 +1,4 @@
-"""Tools that edit memory blocks, through core memory's public service."""
+"""Executor of the tools that edit memory blocks, through core memory's block service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.tool_execution.labels import labels_to_proto
 Arguments = dict[str, Any]
 
 _SHOWN_CHARS = 4_000
-"""A longer text is left out in the middle when it is shown after a conflict."""
+"""Maximum length of a block shown after a conflict; the middle of a longer one is left out."""
 
 
 def _append(arguments: Arguments) -> dict[str, Any]:
@@ -72,7 +72,8 @@ def _delete(_: Arguments) -> dict[str, Any]:
 
 
 def _rename(arguments: Arguments) -> dict[str, Any]:
-    # What a strict schema made the model fill in is no new description of a renamed block.
+    # With a strict schema the model must fill in every argument: an empty description of a renamed
+    # block means no change.
     description = arguments.get("description")
     if arguments.get("new_path") and not description:
         description = None
@@ -103,12 +104,12 @@ _COMMANDS: Mapping[str, _Edit] = {
     "delete": _delete,
     "rename": _rename,
 }
-# These do not build on the text that the model saw.
+# These edits do not depend on the text that the model read.
 _WITHOUT_BASE = frozenset({"create", "delete", "rename"})
 
 
 class MemoryTools:
-    """Runs the memory tools. The key of a call makes each edit happen once."""
+    """Runs the memory tools. Repeated calls with the same key apply their edit once."""
 
     names = frozenset({*_EDITS, "memory"}) | _FINISHING
 
@@ -119,8 +120,8 @@ class MemoryTools:
         """Applies one edit.
 
         Raises:
-            ToolError: Others have changed the same text since the model saw it.
-            StrataError: Core memory refused; its message is written for the model.
+            ToolError: Another agent or client has changed the same text since the model read it.
+            StrataError: Core memory refused the edit; its message is written for the model.
         """
         if call.name in _FINISHING:
             return Output(None)
@@ -145,15 +146,18 @@ class MemoryTools:
         return Output(response.message, memory_edits=edits)
 
     async def _conflict(self, error: StrataError, agent_id: str, label: str) -> Exception:
-        """Returns the refusal with the whole text, which no status message has space for."""
+        """Returns an error with the current text, which is too long for a status message."""
         try:
-            found = await self._blocks.GetBlock(pb.GetBlockRequest(agent_id=agent_id, label=label))
+            response = await self._blocks.GetBlock(
+                pb.GetBlockRequest(agent_id=agent_id, label=label)
+            )
         except StrataError:
             return error
+        text = _shortened(response.block.value)
         return ToolError(
             f"Memory block '{label}' was changed by others since you read it, and your edit"
             " overlaps with their change. Nothing was done. Make your edit again on its current"
-            f" text, and keep what they wrote unless it is wrong:\n{_shortened(found.block.value)}"
+            f" text, and keep what they wrote unless it is wrong:\n{text}"
         )
 
 
@@ -187,7 +191,7 @@ def _request(call: Call, arguments: Arguments, caller: Caller) -> pb.EditBlockRe
 
 
 def _label_of(path: str) -> str:
-    """Returns the label that a path means, as core memory reads it."""
+    """Returns the label of a path, by the rule of core memory."""
     if not path.startswith("/"):
         return path
     return path.removeprefix("/memories/").strip("/").replace("/", "_")

@@ -1,4 +1,4 @@
-"""The tools that edit memory blocks."""
+"""Definitions of the tools that edit memory blocks."""
 
 from __future__ import annotations
 
@@ -68,13 +68,14 @@ MEMORY = builtin(
 MEMORY_APPLY_PATCH = builtin(
     name="memory_apply_patch",
     description=(
-        "Change several places of memory at once by a patch: lines that begin with '-' go, lines"
-        " that begin with '+' come, lines that begin with a space stay and show where. Repeat"
-        " enough unchanged lines that each place is the only one that fits; begin each further"
-        " place with a line '@@'. For one block give its label. For several, leave the label out"
-        " and head the lines of each with '*** Update Block: LABEL'; '*** Add Block: LABEL',"
-        " '*** Delete Block: LABEL' and, under an update, '*** Move to: LABEL' make, remove and"
-        " rename blocks. All of it is done, or nothing. Never write line numbers."
+        "Change several places of memory at once with a patch. Lines starting with '-' are removed,"
+        " lines starting with '+' are added, lines starting with a space stay and show where."
+        " Example: ' Name: Ada\n-Lives in Rome\n+Lives in Oslo'. Include enough unchanged lines"
+        " that each place is unique; start each further place with a line '@@'. For one block give"
+        " its label. For several, leave the label out and head the lines of each with '*** Update"
+        " Block: LABEL'; '*** Add Block: LABEL', '*** Delete Block: LABEL' and, under an update,"
+        " '*** Move to: LABEL' create, delete and rename blocks. The patch is applied completely or"
+        " not at all. Never write line numbers."
     ),
     kind=ToolType.MEMORY,
     parameters=parameters(

@@ -1,4 +1,4 @@
-"""Tools that search recall and read and write archival memory, through their public services."""
+"""Executors of the tools that search recall, and read and write archival memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MATCH = {
 
 
 class ConversationSearch:
-    """Runs ``conversation_search``; the run that asks is left out of what is searched."""
+    """Runs ``conversation_search``; messages of the current run are excluded."""
 
     names = frozenset({"conversation_search"})
 
@@ -46,7 +46,7 @@ class ConversationSearch:
 
         Raises:
             ToolError: A date is not ISO 8601.
-            StrataError: Recall refused.
+            StrataError: Recall refused the request.
         """
         timezone = zone(caller.timezone)
         request = message_pb.SearchMessagesRequest(
@@ -64,8 +64,8 @@ class ConversationSearch:
             return Output({"message": "No results found.", "results": []})
         now = self._clock.now()
         results = [message_result(hit, now, timezone) for hit in response.hits]
-        found = {"message": f"Showing {len(results)} results:", "results": results}
-        return Output(found, taint=taint_of_messages(hit.message for hit in response.hits))
+        shown = {"message": f"Showing {len(results)} results:", "results": results}
+        return Output(shown, taint=taint_of_messages(hit.message for hit in response.hits))
 
 
 class ArchivalTools:
@@ -81,7 +81,7 @@ class ArchivalTools:
 
         Raises:
             ToolError: A date is not ISO 8601.
-            StrataError: Archival memory refused.
+            StrataError: Archival memory refused the request.
         """
         if call.name == "archival_memory_insert":
             return await self._insert(call, arguments, caller)
@@ -106,9 +106,8 @@ class ArchivalTools:
             )
         )
         if stored.duplicate:
-            told = "Nothing was stored: archival memory holds this very text already."
-            return Output({"message": told})
-        # Plainly stored is plainly said: there is nothing to tell.
+            note = "Nothing was stored: archival memory holds this very text already."
+            return Output({"message": note})
         near = (
             label for near_duplicate in stored.near_duplicates for label in near_duplicate.taint
         )
@@ -154,12 +153,12 @@ def _local(moment: Timestamp, timezone: Any) -> Any:
 
 
 def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[str, Any]:
-    """Returns a message that was found as the model is shown it."""
+    """Returns a matching message as the model sees it."""
     message = hit.message
-    said = _local(message.create_time, timezone)
+    sent_at = _local(message.create_time, timezone)
     result: dict[str, Any] = {
-        "timestamp": said.isoformat(),
-        "time_ago": time_ago(said, now),
+        "timestamp": sent_at.isoformat(),
+        "time_ago": time_ago(sent_at, now),
         "role": _ROLE_NAMES.get(message.role, "system"),
         "relevance": _relevance(hit.relevance, mode=True),
     }
@@ -174,7 +173,7 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
 
 
 def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
-    """Returns a passage that was found as the model is shown it."""
+    """Returns a matching passage as the model sees it."""
     return {
         "timestamp": _local(hit.passage.create_time, timezone).isoformat(),
         "content": hit.passage.text,
@@ -185,12 +184,12 @@ def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
 
 
 def taint_of_passages(hits: Iterable[passage_pb.PassageHit]) -> tuple[str, ...]:
-    """Returns what text of strangers passages were written under."""
+    """Returns the taint labels under which passages were written."""
     return labels_to_domain(label for hit in hits for label in hit.passage.origin.taint)
 
 
 def _untrusted(taint: Sequence[str]) -> dict[str, Any]:
-    """Returns what tells a model whose words it reads; nothing where nobody needs to be told."""
+    """Returns the member that marks untrusted content; empty for trusted content."""
     return {"untrusted": ",".join(taint)} if taint else {}
 
 

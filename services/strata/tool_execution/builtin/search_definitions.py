@@ -1,4 +1,4 @@
-"""The tools of recall and archival memory."""
+"""Definitions of the tools that use recall and archival memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ EXPAND_SUMMARY = builtin(
     ),
 )
 
-# Ten years are enough.
+# Ten years in minutes. The bound keeps the resulting time within the range of a timestamp.
 _MINUTES = {"minimum": 0, "maximum": 5_256_000}
 
 SEARCH_MEMORY = builtin(

@@ -1,4 +1,4 @@
-"""The tool that opens a summary: what was said, word for word, page by page."""
+"""Executor of ``expand_summary``, which returns the messages behind a summary in pages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from strata.tool_execution.domain.tools import Call, Caller, Output
 from strata.tool_execution.labels import taint_of_messages
 
 PAGE_CHARS = 4_000
-"""Characters of a page, so that the loop shows it whole in the smallest window (5,000)."""
+"""Characters of a page. The smallest return limit of the agent loop (5,000) shows it whole."""
 
 _MESSAGES = 20
-# Of a message among others; alone it may fill the page.
+# Limit of one message among others; a single message may fill the page.
 _MESSAGE_CHARS = 1_000
 _ROLES = {
     common.ROLE_USER: "user",
@@ -38,11 +38,11 @@ class ExpandSummary:
         self._messages = messages
 
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
-        """Reads a page of what the newest summary of the conversation stands for.
+        """Reads a page of the messages that the newest summary of the conversation replaces.
 
         Raises:
             ToolError: A date is not ISO 8601.
-            StrataError: Recall refused.
+            StrataError: Recall refused the request.
         """
         timezone = zone(caller.timezone)
         request = message_pb.ExpandSummaryRequest(
@@ -58,7 +58,7 @@ class ExpandSummary:
             return Output(
                 {"message": "There is no summary: nothing has left your view.", "messages": []}
             )
-        # Of all messages of the page, shown or not, and of the summary that they stand behind.
+        # Labels of the summary and of all messages of the page, whether they are shown or not.
         taint = taint_of_messages([response.summary, *response.messages])
         return Output(_page(response, timezone), taint=taint)
 
@@ -77,12 +77,12 @@ def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str
         shown.append(result)
     [part] = [part.summary for part in response.summary.parts if part.HasField("summary")]
     numbers = f"numbers {part.first_sequence} to {part.last_sequence}"
-    told = f"Showing {len(shown)} of the messages that the summary stands for ({numbers})."
+    note = f"Showing {len(shown)} of the messages that the summary stands for ({numbers})."
     if not shown:
-        told = f"The summary stands for no messages from there on ({numbers})."
+        note = f"The summary stands for no messages from there on ({numbers})."
     elif following:
-        told += f" Go on with first_number {following}."
-    return {"message": told, "messages": shown, "next_number": following or None}
+        note += f" Go on with first_number {following}."
+    return {"message": note, "messages": shown, "next_number": following or None}
 
 
 def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any
 
 
 def _cut(text: str, limit: int) -> str:
-    """Cuts a text to what takes so many characters as JSON, and says how much is missing."""
+    """Cuts a text to `limit` characters as JSON, and notes how much is missing."""
     kept = text[:limit]
     while len(json.dumps(kept, ensure_ascii=False)) > limit + 2:
         kept = kept[: int(len(kept) * 0.9)]

@@ -1,4 +1,4 @@
-"""The tool that talks to the user."""
+"""Executor of ``send_message``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from strata.tool_execution.domain.tools import Call, Caller, Output
 
 
 class SendMessage:
-    """Runs ``send_message``: it has no effect, since clients show the argument of the call."""
+    """Runs ``send_message``, which has no effect: clients show the argument of the call."""
 
     names = frozenset({"send_message"})
 
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
-        """Returns the constant that stands for a message sent."""
+        """Returns the fixed return of a sent message."""
         return Output(SENT_MESSAGE)

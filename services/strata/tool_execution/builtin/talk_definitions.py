@@ -1,4 +1,4 @@
-"""The tool that talks to the user."""
+"""Definition of the tool that sends a message to the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``store_memories``: a voice memory agent archives the older part of a conversation."""
+"""Executor of ``store_memories``, with which a voice memory agent archives older messages."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from strata.tool_execution.labels import labels_to_proto
 from strata.tool_execution.peers import backoff
 
 _MOST_CHARS = 6_000
-"""Characters of the lines of one passage: with a context below the 8192 tokens of a passage,
-whatever the language, since a token has at least one character."""
+"""Characters of the lines of one passage. With its context, a passage stays below 8192 tokens in
+every language, since a token has at least one character."""
 _MOST_REPEATED = 2
-"""Memories may overlap, but not so much that all lines together are stored more often than this."""
+"""How many times the total size of the lines may be stored, since memories may overlap."""
 _FREELY_CHARS = 60_000
-"""Characters of lines that may be stored however often they are repeated."""
+"""Characters of lines that may always be stored, however often lines are repeated."""
 
 
 class StoreMemories:
     """Runs ``store_memories``.
 
-    The memories of a range of messages are stored in one transaction, under a key that names the
-    range. A run that reads a range again, because an earlier one failed later on, stores nothing
-    more.
+    The memories of a range of messages are stored in one transaction, with an idempotency key that
+    names the range. If an earlier run stored the range and failed afterwards, the next run stores
+    nothing again.
 
     Args:
-        passages: Of archival memory.
+        passages: Passage service of archival memory.
     """
 
     names = frozenset({STORE_MEMORIES})
@@ -46,11 +46,11 @@ class StoreMemories:
         self._passages = passages
 
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
-        """Stores one passage or more for each memory.
+        """Stores one or more passages per memory.
 
         Raises:
-            ToolError: The run has no older lines, or an index is none of theirs.
-            StrataError: Archival memory refused.
+            ToolError: The run has no older lines, or an index is outside of them.
+            StrataError: Archival memory refused the request.
         """
         memories = arguments["memories"]
         if not memories:
@@ -81,18 +81,18 @@ class StoreMemories:
         except AlreadyExistsError as error:
             if error.reason is not Reason.REQUEST_ID_REUSED:
                 raise
-            # An earlier run has stored the memories of this range, in other words.
+            # An earlier run has stored memories of this range, with a different text.
             return Output(MEMORIES_STORED)
         return Output(MEMORIES_STORED, archival_changed=stored.inserted_count > 0)
 
     async def _insert(
         self, request: passage_pb.InsertPassagesRequest
     ) -> passage_pb.InsertPassagesResponse:
-        """Stores passages in one transaction with their key; waits for a service that is away."""
+        """Stores passages in one transaction; retries while archival memory is unavailable."""
         pauses = backoff()
         while True:
             try:
-                # One message is one transaction.
+                # Each request message is one transaction.
                 return await self._passages.InsertPassages(iter([request]))
             except StrataError as error:
                 if not passes(error):
@@ -104,9 +104,9 @@ class StoreMemories:
 
 
 def passages_of(memory: dict[str, Any], lines: Sequence[str]) -> Iterator[str]:
-    """Returns the texts that a memory is stored as: its context, an empty line, and its lines.
+    """Yields the passages of a memory: its context, an empty line, and its lines.
 
-    A long memory gives several texts, each with the context.
+    A long memory is split into several passages, each with the context.
     """
     text = "\n".join(lines[memory["start_index"] : memory["end_index"] + 1])
     context = memory["context"].strip()
@@ -115,7 +115,7 @@ def passages_of(memory: dict[str, Any], lines: Sequence[str]) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Returns a text in pieces of at most `_MOST_CHARS`, cut between lines where that can be."""
+    """Yields a text in pieces of at most `_MOST_CHARS`, split between lines where possible."""
     piece = ""
     for line in text.split("\n"):
         starts = range(0, max(len(line), 1), _MOST_CHARS)
@@ -129,10 +129,10 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _of_older(memories: Sequence[dict[str, Any]], lines: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the part of memories that is about the older lines.
+    """Limits memories to the older lines.
 
-    Small models go on into the newer lines. Those stay in view, and another run archives them.
-    If no memory is about an older line, all are returned as they are, to be refused.
+    Small models also name newer lines. Those stay in the context window, and a later run archives
+    them. If no memory names an older line, all are returned unchanged, and `_check` refuses them.
     """
     last = len(lines) - 1
     of_older = [

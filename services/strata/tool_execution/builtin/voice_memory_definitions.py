@@ -1,4 +1,4 @@
-"""The tools of voice memory agents, in the order of their two phases."""
+"""Definitions of the tools of voice memory agents, in the order of their two phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The search of voice agents: one call, with what was just said as the query."""
+"""Executor of ``search_memory``, the search tool of voice agents.
+
+The last message of the user is the query, so that the model needs no tokens to write one.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ Arguments = dict[str, Any]
 
 _HITS = 5
 _KEYWORD_HITS = 3
-# What recall and archival take as a query, and more than anybody says in one breath.
+# Maximum length of a query in recall and archival memory.
 _QUERY_CHARS = 1_000
 
 
 class SearchMemory:
-    """Runs ``search_memory``: both memories at once, since somebody waits for the spoken answer.
+    """Runs ``search_memory``, which searches both memories concurrently to keep latency low.
 
     Args:
-        messages: Of recall.
-        passages: Of archival memory.
-        clock: What the minutes count from.
+        messages: Message service of recall.
+        passages: Passage service of archival memory.
+        clock: Gives the time from which minutes are counted back.
     """
 
     names = frozenset({"search_memory"})
@@ -55,26 +58,26 @@ class SearchMemory:
 
         Raises:
             ToolError: The time frame is empty, or there is nothing to search for.
-            StrataError: A tier refused.
+            StrataError: Recall or archival memory refused the request.
         """
         frame = self._frame(arguments)
         keywords = [word.strip() for word in arguments.get("convo_keyword_queries", [])]
         keywords = list(dict.fromkeys(word for word in keywords if not is_blank(word)))
-        said = await self._said(caller)
-        if not said and not keywords:
+        user_text = await self._last_user_text(caller)
+        if not user_text and not keywords:
             raise ToolError("The user said nothing in words; give convo_keyword_queries.")
-        first = said or keywords[0]
+        first = user_text or keywords[0]
         queries = dict.fromkeys([first, *keywords])
         searches = [
             self._search(query, caller, frame, _HITS if query == first else _KEYWORD_HITS)
             for query in queries
         ]
-        facts, found = await asyncio.gather(
+        facts, hit_lists = await asyncio.gather(
             self._facts(first, caller, frame), asyncio.gather(*searches)
         )
         timezone = zone(caller.timezone)
         now = self._clock.now()
-        hits = {hit.message.id: hit for hits in found for hit in hits}
+        hits = {hit.message.id: hit for hits in hit_lists for hit in hits}
         if not hits and not facts:
             return Output({"message": "No results found.", "conversation": [], "archival": []})
         said_by = (hit.message.provenance for hit in hits.values())
@@ -102,8 +105,8 @@ class SearchMemory:
                 frame[name].FromDatetime(self._clock.now() - timedelta(minutes=minutes))
         return frame
 
-    async def _said(self, caller: Caller) -> str:
-        """Returns what the user said last: in this turn, or before it if that began otherwise."""
+    async def _last_user_text(self, caller: Caller) -> str:
+        """Returns the last text of the user, in this run or else before it; empty if none."""
         for run_id in (caller.run_id, ""):
             request = message_pb.ListMessagesRequest(
                 conversation_id=caller.conversation_id,

@@ -1,4 +1,4 @@
-"""The tools that read the web."""
+"""Executor of ``fetch_webpage`` and ``web_search``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetching import Fetcher
-from strata.tool_execution.builtin.web_reading import PageReader, takes
+from strata.tool_execution.builtin.page_reader import PageReader, takes
 from strata.tool_execution.builtin.web_search import SearchProvider
 from strata.tool_execution.builtin.web_texts import tidy
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
@@ -19,7 +19,7 @@ _RESULTS = 5
 _SNIPPET_CHARS = 1_000
 _NOT_SET_UP = (
     "Web search is not set up on this server, so it cannot be used. Go on without it, and tell"
-    " the user if it matters; whoever runs the server can set"
+    " the user if it matters; the operator can set"
     " STRATA_TOOL_EXECUTION_WEB_SEARCH_PROVIDER."
 )
 
@@ -28,9 +28,9 @@ class WebTools:
     """Runs ``fetch_webpage`` and ``web_search``.
 
     Args:
-        fetcher: For addresses that the model names.
-        reader: Turns pages into text.
-        search: Finds pages; None if no provider is set up.
+        fetcher: Fetches the URLs that the model names.
+        reader: Converts pages to text.
+        search: The search engine; None if none is configured.
     """
 
     names = frozenset({"fetch_webpage", "web_search"})
@@ -44,8 +44,7 @@ class WebTools:
         """Reads a page or searches for pages.
 
         Raises:
-            ToolError: The address may not be reached, the page cannot be read, or the search
-                failed.
+            ToolError: The URL is not allowed, the page cannot be read, or the search failed.
         """
         try:
             if call.name == "fetch_webpage":

@@ -1,8 +1,8 @@
-"""What the processes that read one page have in common.
+"""Main function of the child processes that convert one page to text.
 
-Standard input is the page, standard output one JSON object: ``title`` and ``text``, or
-``refusal`` in words for the model. Nothing of the service's is in the environment, and before such
-a process looks at the page it gives up what it does not need.
+Standard input is the page. Standard output is one JSON object: ``title`` and ``text``, or
+``refusal``, a message for the model. The environment holds nothing of the service, and the process
+drops its privileges before it parses the page.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from strata.shared import confinement
 from strata.tool_execution.builtin.web_texts import MAX_TEXT_CHARS, tidy
 
 Read = Callable[[bytes, str], tuple[str, str]]
-"""Returns title and text of a page; takes its bytes and the encoding that the server named."""
+"""Converts the bytes of a page and the encoding that the server named to title and text."""
 
 _MAX_TITLE_CHARS = 300
 
 
 class UnreadableError(Exception):
-    """The page cannot be read; the text is written for the model."""
+    """The page cannot be read; the message is written for the model."""
 
 
 def serve(read: Read, arguments: Sequence[str]) -> int:
-    """Reads standard input; returns the exit code.
+    """Converts the page on standard input; returns the exit code.
 
     Args:
-        read: How.
-        arguments: Process id of the service, seconds of processor time, bytes of address space,
-            and the encoding or an empty text.
+        read: The converter.
+        arguments: Process id of the service, seconds of CPU time, bytes of address space, and the
+            encoding or an empty string.
     """
     parent, cpu_seconds, memory_bytes, charset = arguments
     pipe = confinement.take_output()
@@ -53,6 +53,6 @@ def _answer(read: Read, charset: str) -> dict[str, str]:
         return {"refusal": str(error)}
     except (MemoryError, RecursionError):
         return {"refusal": "The page needs too much memory to be read."}
-    except Exception:  # noqa: BLE001 - whatever a converter stumbles over
+    except Exception:  # noqa: BLE001 - converters raise anything on damaged pages
         return {"refusal": "The page is damaged, or made in a way that cannot be read."}
     return {"title": tidy(title)[:_MAX_TITLE_CHARS], "text": tidy(text)[:MAX_TEXT_CHARS]}

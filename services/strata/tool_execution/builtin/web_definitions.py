@@ -1,4 +1,4 @@
-"""The tools of the web."""
+"""Definitions of the tools that read the web."""
 
 from __future__ import annotations
 

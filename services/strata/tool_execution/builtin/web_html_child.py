@@ -1,4 +1,4 @@
-"""The process that reads one HTML page; see `web_child`."""
+"""Child process that converts one HTML page to text; see `web_child`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import trafilatura
 
 from strata.tool_execution.builtin import web_child
 
-# Above this, looking for the main text may take minutes.
+# With more elements, extracting the main text may take minutes.
 _MAX_ELEMENTS = 50_000
-# Shorter than this, what was taken for the main text was probably a notice about cookies.
+# A shorter main text is probably a cookie notice.
 _MAIN_CHARS = 200
 _EMPTY = "The page holds no text. It may be one that a browser has to run programs for."
 
@@ -21,7 +21,7 @@ def read_html(body: bytes, charset: str) -> tuple[str, str]:
     """Returns the title and the main text, with links and tables as Markdown.
 
     Raises:
-        UnreadableError: There is no text in it.
+        UnreadableError: The page holds no text.
     """
     tree = _tree_of(body, charset)
     title = " ".join((tree.findtext(".//title") or "").split())
@@ -43,12 +43,12 @@ def read_html(body: bytes, charset: str) -> tuple[str, str]:
 
 
 def _tree_of(body: bytes, charset: str) -> lxml.html.HtmlElement:
-    # What the page itself says of its encoding is found by the library.
+    # Without a charset from the server, the library detects the encoding that the page declares.
     page = body.decode(charset, "replace") if charset else body
     tree = trafilatura.load_html(page)
     if tree is not None:
         return tree
-    # It leaves fragments alone.
+    # trafilatura returns None for fragments.
     text = page if isinstance(page, str) else page.decode("utf-8", "replace")
     try:
         return lxml.html.document_fromstring(text)
@@ -57,7 +57,7 @@ def _tree_of(body: bytes, charset: str) -> lxml.html.HtmlElement:
 
 
 def _whole_text(tree: lxml.html.HtmlElement) -> str:
-    """Returns all words of a page: for those that are lists, forms or applications."""
+    """Returns all text of a page, for pages without a main text such as lists, forms and apps."""
     pieces = tree.xpath(
         "//text()[not(ancestor::head or ancestor::script or ancestor::style"
         " or ancestor::noscript or ancestor::template)]"

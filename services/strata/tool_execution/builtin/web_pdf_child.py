@@ -1,4 +1,4 @@
-"""The process that reads one PDF; see `web_child`."""
+"""Child process that converts one PDF to text; see `web_child`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_pdf(body: bytes, _charset: str) -> tuple[str, str]:
     """Returns the title and the text of a PDF.
 
     Raises:
-        UnreadableError: It is protected, damaged, or consists of pictures.
+        UnreadableError: The PDF is protected or damaged, or consists of pictures.
     """
     try:
         document = pypdfium2.PdfDocument(body)

@@ -1,8 +1,8 @@
 """Search engines behind one interface: Tavily, Exa and SearXNG.
 
-Their addresses are settings, so they are not held against the guard of pages: a SearXNG of one's
-own stands on a private network. What they answer is bounded all the same, and its text is as
-foreign as any page.
+Their addresses come from the settings, so the URL guard of pages does not apply: a self-hosted
+SearXNG is usually on a private network. Their responses are limited in size, and their text is
+untrusted content like that of any page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strata.shared.redaction import key_redactor
 from strata.shared.web.errors import FetchError
 from strata.shared.web.fetching import Fetched, Fetcher
 from strata.tool_execution.builtin.web_texts import tidy
-from strata.tool_execution.domain.web import Hit, ProviderName
+from strata.tool_execution.domain.web import ProviderName, SearchHit
 
 _TEXT_CHARS = 1_000
 _TITLE_CHARS = 300
@@ -31,13 +31,13 @@ DEFAULT_URLS = {
 
 
 class SearchProvider(Protocol):
-    """Finds pages."""
+    """A search engine."""
 
-    async def search(self, query: str, limit: int) -> list[Hit]:
+    async def search(self, query: str, limit: int) -> list[SearchHit]:
         """Returns pages, best first.
 
         Raises:
-            FetchError: The engine could not be reached, refused or answered something else.
+            FetchError: The engine could not be reached, refused, or gave an invalid response.
         """
         ...
 
@@ -46,10 +46,10 @@ def open_provider(name: ProviderName, url: str, key: str, fetcher: Fetcher) -> S
     """Returns a search engine.
 
     Args:
-        name: Which.
-        url: Root of its API; empty for its own.
-        key: Its key; SearXNG needs none.
-        fetcher: Reaches any address, and follows no redirects.
+        name: The engine.
+        url: Root of its API; empty for the engine's public one.
+        key: API key; SearXNG needs none.
+        fetcher: Reaches every address, and follows no redirects.
     """
     root = (url or DEFAULT_URLS.get(name, "")).rstrip("/")
     engines: dict[ProviderName, Callable[[str, str, Fetcher], SearchProvider]] = {
@@ -68,7 +68,7 @@ class _Engine:
         self._redactor = key_redactor(key, root)
 
     def _results(self, fetched: Fetched) -> Any:
-        """Returns the results of an answer, without the key if the engine repeats it."""
+        """Returns the results of a response, with the API key redacted if it is repeated there."""
         return self._redactor.value(_results_of(fetched))
 
     async def _post(self, credentials: Mapping[str, str], body: Mapping[str, Any]) -> Any:
@@ -84,7 +84,7 @@ class _Engine:
 class Tavily(_Engine):
     """``POST /search`` with a bearer token."""
 
-    async def search(self, query: str, limit: int) -> list[Hit]:
+    async def search(self, query: str, limit: int) -> list[SearchHit]:
         """Returns pages, best first; see `SearchProvider`."""
         results = await self._post(
             {"Authorization": f"Bearer {self._key}"},
@@ -96,7 +96,7 @@ class Tavily(_Engine):
 class Exa(_Engine):
     """``POST /search`` with an ``x-api-key`` and the text of the pages."""
 
-    async def search(self, query: str, limit: int) -> list[Hit]:
+    async def search(self, query: str, limit: int) -> list[SearchHit]:
         """Returns pages, best first; see `SearchProvider`."""
         results = await self._post(
             {"x-api-key": self._key},
@@ -111,9 +111,9 @@ class Exa(_Engine):
 
 
 class SearXNG(_Engine):
-    """``GET /search?format=json``; the number of results cannot be asked for."""
+    """``GET /search?format=json``, which has no parameter for the number of results."""
 
-    async def search(self, query: str, limit: int) -> list[Hit]:
+    async def search(self, query: str, limit: int) -> list[SearchHit]:
         """Returns pages, best first; see `SearchProvider`."""
         fetched = await self._fetcher.fetch(
             f"{self._root}/search?{urlencode({'q': query, 'format': 'json'})}",
@@ -146,16 +146,16 @@ def _results_of(fetched: Fetched) -> Any:
     return answer["results"]
 
 
-def _hits(results: list[Any], text: str, published: str) -> list[Hit]:
+def _hits(results: list[Any], text: str, published: str) -> list[SearchHit]:
     hits = []
     for result in results:
         if not isinstance(result, dict):
             continue
         url = _string(result, "url", _URL_CHARS)
-        # What could not be fetched anyway is not shown.
+        # Other addresses cannot be fetched.
         if url.startswith(("https://", "http://")):
             hits.append(
-                Hit(
+                SearchHit(
                     title=_string(result, "title", _TITLE_CHARS) or url,
                     url=url,
                     text=_string(result, text, _TEXT_CHARS),

@@ -1,1 +1,1 @@
-"""Runs the tools that projects write themselves."""
+"""Execution of custom tools, whose source code projects store in the registry."""

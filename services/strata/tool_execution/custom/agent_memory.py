@@ -1,4 +1,7 @@
-"""Memory blocks for custom tools that take ``agent_state``: read before, changed after the call."""
+"""Memory blocks for custom tools that take ``agent_state``.
+
+The blocks are read before the call and passed to the tool. Its changes are stored after the call.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,24 @@ from strata.tool_execution.peers import LostAnswerError
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000
-# Versions among which an edit of a repeated call is looked for.
+# How many of the newest versions are searched for the edit of a repeated call.
 _RECENT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class AgentBlocks:
-    """The blocks of an agent as they were when a call began, in the order of rendering."""
+    """The blocks of an agent at the start of a call, in the order of rendering."""
 
     agent_id: str
     blocks: Sequence[Any]
 
     @property
     def taint(self) -> tuple[str, ...]:
-        """Labels of text of strangers in the blocks."""
+        """Labels of the untrusted content in the blocks."""
         return labels_to_domain(label for block in self.blocks for label in block.taint)
 
-    def as_given(self) -> dict[str, Any]:
-        """Returns what the tool is given, as JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """Returns the JSON value from which ``agent_state`` is made in the sandbox."""
         return {
             "id": self.agent_id,
             "blocks": [
@@ -50,23 +53,27 @@ class AgentBlocks:
         }
 
     def checked(self, tool: str, changed: Any) -> dict[str, str]:
-        """Returns the new texts by label: what the sandbox says of them is not believed.
+        """Returns the changed texts by label, checked again: the sandbox is not trusted.
+
+        Args:
+            tool: Name of the tool, for errors.
+            changed: Texts by label as the sandbox returned them.
 
         Raises:
-            ToolError: One of them is not to be had; nothing was changed yet.
+            ToolError: A change is not allowed. Nothing was stored.
         """
         known = {block.label: block for block in self.blocks}
         if not isinstance(changed, Mapping):
             raise ToolError(
-                f"Error executing function {tool}: what it says of memory is no object."
+                f"Error executing function {tool}: the memory it returned is not a JSON object."
             )
         texts: dict[str, str] = {}
         for label, value in changed.items():
             block = known.get(label)
             problem = (
-                "is none of the agent's"
+                "does not belong to the agent"
                 if block is None
-                else "must be given text without NUL"
+                else "must be text without NUL characters"
                 if not isinstance(value, str) or "\0" in value
                 else "is read-only"
                 if block.read_only
@@ -85,10 +92,10 @@ class AgentBlocks:
 
 
 class AgentMemory:
-    """Reads and changes the blocks of agents through core memory's public service.
+    """Reads and changes the blocks of agents through core memory's block service.
 
     Args:
-        blocks: That service.
+        blocks: Block service of core memory.
     """
 
     def __init__(self, blocks: pb_grpc.BlockServiceStub) -> None:
@@ -98,19 +105,19 @@ class AgentMemory:
         """Returns the blocks of an agent.
 
         Raises:
-            ToolError: There are too many for a tool.
-            StrataError: Core memory refused or failed.
+            ToolError: The agent has too many blocks.
+            StrataError: Core memory refused the request or failed.
         """
-        found: list[Any] = []
+        blocks: list[Any] = []
         token = ""
-        while len(found) < _MOST_BLOCKS:
+        while len(blocks) < _MOST_BLOCKS:
             page = await self._blocks.ListBlocks(
                 pb.ListBlocksRequest(agent_id=agent_id, page_size=_PAGE, page_token=token)
             )
-            found += page.blocks
+            blocks += page.blocks
             token = page.next_page_token
             if not token:
-                return AgentBlocks(agent_id, found)
+                return AgentBlocks(agent_id, blocks)
         raise ToolError(f"The agent has more than {_MOST_BLOCKS} memory blocks.")
 
     async def store(
@@ -121,21 +128,21 @@ class AgentMemory:
         texts: Mapping[str, str],
         taint: Sequence[str] = (),
     ) -> tuple[MemoryEdit, ...]:
-        """Stores new texts, each as an ordinary edit on the text that the tool was given.
+        """Stores new texts. Each is an edit based on the revision that the tool read.
 
-        What others have changed meanwhile is merged. A call that is repeated edits no block twice:
-        the edit that it made before stays, whatever it wants now. Blocks are changed one after the
-        other: with several, those before a refused one stay changed, and the refusal names them.
+        Concurrent changes of others are merged. A repeated call edits no block twice: the edit of
+        its first run stays, even if the tool wants another text now. Blocks are changed one after
+        another. If one edit is refused, the earlier ones stay, and the error names them.
 
         Args:
-            call: The call that changes them.
-            caller: On whose behalf.
-            before: What the tool was given.
+            call: The call that changes the blocks.
+            caller: The agent and the run that make the call.
+            before: The blocks as the tool read them.
             texts: New texts by label.
-            taint: Labels of strangers whose text may be in them: "web", "mcp".
+            taint: Labels of untrusted content that the texts may contain: "web", "mcp".
 
         Raises:
-            ToolError: A change was refused; it carries the edits that were made.
+            ToolError: A change was refused. The error holds the edits that were stored.
         """
         known = {block.label: block for block in before.blocks}
         edits: list[MemoryEdit] = []
@@ -189,8 +196,8 @@ class AgentMemory:
         except AlreadyExistsError as error:
             if error.reason is not Reason.REQUEST_ID_REUSED:
                 raise
-            # The call was made before, and wanted something else then: it read another text.
-            return await self._made_before(call, caller, request)
+            # An earlier run of this call read another text, and so made a different edit.
+            return await self._earlier_edit(call, caller, request)
         return [
             MemoryEdit(
                 change.block.id,
@@ -202,17 +209,17 @@ class AgentMemory:
             for change in response.changes
         ]
 
-    async def _made_before(
+    async def _earlier_edit(
         self, call: Call, caller: Caller, request: pb.EditBlockRequest
     ) -> Sequence[MemoryEdit]:
-        """Returns the edit that the same call made before, if it is among the newest."""
+        """Returns the edit that an earlier run of this call made, if it is among the newest."""
         recent = await self._blocks.ListBlockVersions(
             pb.ListBlockVersionsRequest(block_id=request.block_id, page_size=_RECENT)
         )
         for version in recent.versions:
             origin = version.origin
             if (origin.run_id, origin.tool_call_id) == (caller.run_id, call.id):
-                found = await self._blocks.DiffBlock(
+                diff_response = await self._blocks.DiffBlock(
                     pb.DiffBlockRequest(block_id=request.block_id, to_revision=version.revision)
                 )
                 return [
@@ -220,7 +227,7 @@ class AgentMemory:
                         request.block_id,
                         version.label,
                         version.revision,
-                        found.diff,
+                        diff_response.diff,
                         version.operation,
                     )
                 ]
@@ -228,8 +235,8 @@ class AgentMemory:
 
 
 def _key(call: Call, block_id: str) -> str:
-    """Names the edit of one block by one call for ever, which makes it happen once.
+    """Returns the idempotency key for the edit of one block by one call.
 
-    Not a number: a repeated call may have fewer blocks left to change.
+    It holds the block id instead of a counter: a repeated call may change fewer blocks.
     """
     return f"{call.key}#{hashlib.sha256(block_id.encode()).hexdigest()[:16]}"

@@ -1,22 +1,22 @@
-"""What a custom tool with a parameter ``agent_state`` is given.
+"""The ``agent_state`` parameter of custom tools.
 
-The text of this module is put behind the source of a tool and runs in the sandbox with it: it
-stands alone, and its names begin with ``_strata_`` or ``_Strata``. Nothing here is a
-guard: what a tool says of blocks is checked again outside, by `agent_memory`.
+The source of this module is appended to the source of a tool and runs in the sandbox. So it imports
+nothing of Strata, and its names begin with ``_strata_`` or ``_Strata``. Its checks only give early
+errors: `agent_memory` checks the changes again outside of the sandbox.
 """
 
 import typing as _strata_types
 
 
 class _StrataBlock:
-    """A memory block; to change it, assign to ``value``."""
+    """A memory block. Assign to ``value`` to change it."""
 
-    def __init__(self, given: dict[str, _strata_types.Any]) -> None:
-        self.label: str = given["label"]
-        self.description: str = given["description"]
-        self.limit: int = given["limit"]
-        self.read_only: bool = given["read_only"]
-        self._value: str = given["value"]
+    def __init__(self, block: dict[str, _strata_types.Any]) -> None:
+        self.label: str = block["label"]
+        self.description: str = block["description"]
+        self.limit: int = block["limit"]
+        self.read_only: bool = block["read_only"]
+        self._value: str = block["value"]
 
     @property
     def value(self) -> str:
@@ -42,8 +42,8 @@ class _StrataBlock:
 class _StrataMemory:
     """The memory blocks of the agent, in the order in which its model sees them."""
 
-    def __init__(self, given: list[dict[str, _strata_types.Any]]) -> None:
-        self.blocks = [_StrataBlock(each) for each in given]
+    def __init__(self, blocks: list[dict[str, _strata_types.Any]]) -> None:
+        self.blocks = [_StrataBlock(block) for block in blocks]
 
     def list_block_labels(self) -> list[str]:
         return [block.label for block in self.blocks]
@@ -63,22 +63,22 @@ class _StrataMemory:
 class _StrataAgentState:
     """The agent on whose behalf the tool runs."""
 
-    def __init__(self, given: dict[str, _strata_types.Any]) -> None:
-        self.id: str = given["id"]
-        self.memory = _StrataMemory(given["blocks"])
+    def __init__(self, state: dict[str, _strata_types.Any]) -> None:
+        self.id: str = state["id"]
+        self.memory = _StrataMemory(state["blocks"])
 
 
 def _strata_stateful(
     _strata_call_it: _strata_types.Callable[[_StrataAgentState], _strata_types.Any],
-    _strata_given: dict[str, _strata_types.Any],
+    _strata_state_json: dict[str, _strata_types.Any],
 ) -> _strata_types.Any:
-    """Runs the tool; returns its value, and the blocks whose text is another one now."""
-    import inspect  # noqa: PLC0415 - it stands behind the source of a tool
+    """Runs the tool; returns its value and the texts of the blocks that it changed."""
+    import inspect  # noqa: PLC0415 - this code is appended to the source of a tool
 
-    state = _StrataAgentState(_strata_given)
-    before = {each["label"]: each["value"] for each in _strata_given["blocks"]}
+    state = _StrataAgentState(_strata_state_json)
+    before = {block["label"]: block["value"] for block in _strata_state_json["blocks"]}
 
-    def told(value: _strata_types.Any) -> dict[str, _strata_types.Any]:
+    def result_of(value: _strata_types.Any) -> dict[str, _strata_types.Any]:
         changed = {
             block.label: block.value
             for block in state.memory.blocks
@@ -88,9 +88,9 @@ def _strata_stateful(
 
     value = _strata_call_it(state)
     if not inspect.isawaitable(value):
-        return told(value)
+        return result_of(value)
 
-    async def later() -> dict[str, _strata_types.Any]:
-        return told(await value)
+    async def awaited() -> dict[str, _strata_types.Any]:
+        return result_of(await value)
 
-    return later()
+    return awaited()

@@ -26,7 +26,7 @@ from strata.tool_execution.domain.hosts import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
 from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.sandbox import (
-    FITTING,
+    CONVERSION_MODULE,
     Isolation,
     Limits,
     Run,
@@ -46,13 +46,13 @@ from strata.tool_execution.domain.tools import (
 from strata.tool_execution.schema import derive
 
 _MAIN = "_strata_main"
-_GIVEN = "_strata_given"
+_STATE = "_strata_state_json"
 _MAX_MESSAGE = 2_000
-# Time that a call waits for packages, which are seldom built only then.
+# Time that a call waits for packages. They are usually built when the tool is stored.
 _PACKAGES_S = 40.0
-# What of the time of a call is kept for the answer.
+# Part of the time limit of a call that is reserved for the error message.
 _ANSWER_S = 0.5
-# The code ran, and was stopped before its end.
+# Statuses of code that was started and stopped before its end.
 _STOPPED = frozenset({
     RunStatus.TIMEOUT, RunStatus.CPU, RunStatus.MEMORY, RunStatus.PROCESSES, RunStatus.OUTPUT,
     RunStatus.KILLED,
@@ -60,12 +60,13 @@ _STOPPED = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What a run gave, and what kept it from the machine.
+class SandboxOutput:
+    """The output of a run in the sandbox.
 
     Attributes:
-        isolation: None for a tool that runs in an MCP server.
-        blocks: New texts of memory blocks by label, of a tool that takes ``agent_state``.
+        output: The tool's output.
+        isolation: How the run was isolated; None for a tool of an MCP server.
+        blocks: New texts of memory blocks by label, for a tool that takes ``agent_state``.
     """
 
     output: Output
@@ -74,14 +75,14 @@ class Ran:
 
 
 class SandboxRunner:
-    """Runs one function of a tool's source.
+    """Runs custom tools in the sandbox.
 
     Args:
-        sandbox: Where it runs; None if this server has none.
-        secrets: Opens the secrets that the tool asks for.
-        limits: Most that a call may take.
-        packages: Provides the packages of tools; None if this server does not.
-        network: What tools may reach.
+        sandbox: The sandbox; None if this server has none.
+        secrets: Decrypts the secrets of the tool.
+        limits: Limits of one call.
+        packages: Provides the packages of tools; None if they are switched off.
+        network: The operator's network policy for tools.
     """
 
     def __init__(
@@ -99,23 +100,24 @@ class SandboxRunner:
         self._limits = limits or Limits()
 
     @property
-    def is_there(self) -> bool:
+    def available(self) -> bool:
         """Whether this server can run custom tools at all."""
         return self._sandbox is not None
 
     @property
     def isolation(self) -> str:
-        """What keeps calls from the machine; empty without a sandbox."""
+        """Isolation level of calls; empty without a sandbox."""
         return self._sandbox.isolation.label if self._sandbox is not None else ""
 
     async def prepare(self, tool: Tool) -> None:
-        """Has the packages of a tool built, so that its calls find them, and checks its hosts.
+        """Checks the hosts of a tool, and builds its packages before the first call needs them.
 
         Raises:
-            InvalidArgumentError: They cannot be had; names ``pip_requirements`` or
-                ``allowed_hosts``.
-            UnavailableError: They cannot be had now.
-            UnimplementedError: NOT_BUILT; this server has no packages, or no network for tools.
+            InvalidArgumentError: ``pip_requirements`` cannot be installed, or ``allowed_hosts``
+                are not allowed.
+            UnavailableError: The packages cannot be installed now.
+            UnimplementedError: Packages or network access for tools are switched off on this
+                server (``NOT_BUILT``).
         """
         self._check_hosts(tool.own.allowed_hosts if tool.own is not None else ())
         requirements = tool.own.pip_requirements if tool.own is not None else ()
@@ -125,7 +127,7 @@ class SandboxRunner:
             raise not_built(
                 "pip_requirements",
                 "Packages for tools are switched off on this server: a tool can use the standard"
-                " library only. Take pip_requirements out.",
+                " library only. Remove pip_requirements.",
             )
         try:
             await self._packages.folder(requirements)
@@ -133,7 +135,7 @@ class SandboxRunner:
             if error.temporary:
                 raise UnavailableError(str(error)) from error
             raise InvalidArgumentError(
-                f"The packages of the tool cannot be had: {error}",
+                f"The packages of the tool cannot be installed: {error}",
                 violations=[FieldViolation("pip_requirements", str(error))],
             ) from error
 
@@ -143,32 +145,34 @@ class SandboxRunner:
         arguments: Mapping[str, Any],
         sealed: Mapping[str, bytes],
         state: AgentBlocks | None = None,
-    ) -> Ran:
+    ) -> SandboxOutput:
         """Runs a tool with valid arguments.
 
         Args:
             tool: A custom tool.
-            arguments: By name.
-            sealed: The stored secrets of the project, by name; those that it asks for are used.
-            state: The agent's memory, for a tool that takes ``agent_state``. It changes nothing
-                there: what it wants changed is in the answer.
+            arguments: Arguments by name.
+            sealed: Encrypted secrets of the project by name; the tool gets those it declares.
+            state: The agent's memory blocks, for a tool that takes ``agent_state``. Changes are
+                returned, not stored.
 
         Raises:
-            ToolError: It failed, in words for the model; no secret is in them.
+            ToolError: The tool failed; the message is written for the model, without secrets.
             UnavailableError: The sandbox is not running.
         """
         if self._sandbox is None or tool.own is None:
             raise ToolError(f"{tool.name} cannot be run: this server has no sandbox.")
         hosts = self._hosts(tool)
         environment = self._environment(tool, sealed)
-        given = dict(arguments)
+        arguments_by_name = dict(arguments)
         if state is not None:
-            given[_GIVEN] = state.as_given()
+            arguments_by_name[_STATE] = state.as_json()
         result = await self._sandbox.run(
             Run(
-                source=_with_fitting(tool.own.source_code, tool.own.function, state is not None),
+                source=_with_entry_point(
+                    tool.own.source_code, tool.own.function, state is not None
+                ),
                 function=_MAIN,
-                arguments_json=json.dumps(given, ensure_ascii=False),
+                arguments_json=json.dumps(arguments_by_name, ensure_ascii=False),
                 environment=environment,
                 hosts=hosts,
                 packages=await self._folder(tool),
@@ -178,41 +182,41 @@ class SandboxRunner:
         redactor = Redactor(environment)
         output = _output(tool, result, redactor)
         if state is None:
-            return Ran(output, result.isolation)
-        # Whatever a tool makes of its process, this is all that is taken from it.
-        said = output.value if isinstance(output.value, Mapping) else {}
-        blocks = state.checked(tool.name, said.get("blocks", {}))
+            return SandboxOutput(output, result.isolation)
+        # The tool controls its process and can return anything: read only these two members.
+        answer = output.value if isinstance(output.value, Mapping) else {}
+        blocks = state.checked(tool.name, answer.get("blocks", {}))
         if blocks and tool.effect is Effect.READ_ONLY:
             raise ToolError(
                 f"{tool.name} was run, but nothing of what it changed in memory was stored: it is"
                 " declared read-only."
             )
-        return Ran(replace(output, value=said.get("value")), result.isolation, blocks)
+        return SandboxOutput(replace(output, value=answer.get("value")), result.isolation, blocks)
 
     def _check_hosts(self, hosts: Sequence[str]) -> None:
         if hosts and not self._network.allowed:
             raise not_built(
                 "allowed_hosts",
-                "Network access for tools is switched off on this server. Take allowed_hosts out.",
+                "Network access for tools is switched off on this server. Remove allowed_hosts.",
             )
         refused = self._network.refused(hosts)
         if refused:
-            said = f"names {refused[0]}, which this server does not let tools reach"
+            problem = f"names {refused[0]}, which this server does not let tools reach"
             raise InvalidArgumentError(
-                f"The tool cannot have this network access: allowed_hosts {said}.",
-                violations=[FieldViolation("allowed_hosts", said)],
+                f"The tool cannot have this network access: allowed_hosts {problem}.",
+                violations=[FieldViolation("allowed_hosts", problem)],
             )
 
     def _hosts(self, tool: Tool) -> tuple[str, ...]:
-        """Returns the hosts of a call; the operator may think otherwise than at its storing."""
+        """Returns the hosts of a call. The policy may have changed since the tool was stored."""
         hosts = tool.own.allowed_hosts if tool.own is not None else ()
         if hosts and not self._network.allowed:
-            said = "network access for tools is switched off on this server"
+            problem = "network access for tools is switched off on this server"
         elif refused := self._network.refused(hosts):
-            said = f"this server does not let tools reach {', '.join(refused)}"
+            problem = f"this server does not let tools reach {', '.join(refused)}"
         else:
             return hosts
-        raise ToolError(f"{tool.name} cannot be run: {said}.")
+        raise ToolError(f"{tool.name} cannot be run: {problem}.")
 
     async def _folder(self, tool: Tool) -> str | None:
         requirements = tool.own.pip_requirements if tool.own is not None else ()
@@ -229,10 +233,10 @@ class SandboxRunner:
             async with asyncio.timeout(seconds):
                 return await self._packages.folder(requirements)
         except TimeoutError:
-            said = "they are still being fetched. Try again later."
+            problem = "they are still being fetched. Try again later."
         except PackagesError as error:
-            said = str(error)
-        raise ToolError(f"{tool.name} cannot be run without its packages: {said}")
+            problem = str(error)
+        raise ToolError(f"{tool.name} cannot be run without its packages: {problem}")
 
     def _environment(self, tool: Tool, sealed: Mapping[str, bytes]) -> dict[str, str]:
         own = tool.own
@@ -241,7 +245,7 @@ class SandboxRunner:
         if missing:
             raise ToolError(
                 f"{tool.name} needs the secret {', '.join(missing)}, which is not stored."
-                " Somebody with an administrator's key must store it."
+                " Someone with an admin key must store it."
             )
         try:
             return {name: self._secrets.open(name, sealed[name]) for name in wanted}
@@ -256,23 +260,23 @@ class McpRunner(Protocol):
         """Runs a tool with valid arguments.
 
         Raises:
-            ToolError: It failed or may not be run, in words for the model.
+            ToolError: The tool failed or must not be run; the message is written for the model.
         """
         ...
 
-    def look_after(self, server_ids: Collection[str], away: Collection[str]) -> None:
+    def keep_connected(self, server_ids: Collection[str], away: Collection[str]) -> None:
         """Opens sessions with servers in the background and reads their tools."""
         ...
 
 
 class OwnTools:
-    """The project's own tools among the calls of one reply; an executor of the engine.
+    """Runs the project's own tools for the calls of one reply; an executor of the engine.
 
     Args:
         runnable: The tools and their secrets.
-        runner: Runs custom ones.
-        mcp: Runs those of MCP servers.
-        memory: For those that take ``agent_state``.
+        runner: Runs custom tools.
+        mcp: Runs tools of MCP servers.
+        memory: Memory blocks for tools that take ``agent_state``.
     """
 
     def __init__(
@@ -290,7 +294,7 @@ class OwnTools:
 
     @property
     def names(self) -> Collection[str]:
-        """The tools that it runs."""
+        """Names of the tools that it runs."""
         return self._runnable.tools.keys()
 
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
@@ -304,41 +308,41 @@ class OwnTools:
             return (await self._runner.run(tool, arguments, self._runnable.sealed)).output
         state = await self._memory.read(caller.agent_id)
         ran = await self._runner.run(tool, arguments, self._runnable.sealed, state)
-        # What it wrote may be what strangers told it, or told the model.
+        # The new texts may contain untrusted content that the tool or the model has read.
         written = (*caller.taint, *(("web",) if tool.reads_web else ()))
         edits = await self._memory.store(call, caller, state, ran.blocks, written)
         return replace(ran.output, memory_edits=edits, taint=state.taint)
 
 
 def takes_agent_state(tool: Tool) -> bool:
-    """Whether a tool is given the memory of the agent that calls it."""
+    """Says whether a tool takes the memory of the calling agent (``agent_state``)."""
     own = tool.own
     return own is not None and derive.takes_agent_state(own.source_code, own.function)
 
 
 @cache
-def _behind(module: str) -> str:
+def _source_of(module: str) -> str:
     return files("strata.tool_execution.custom").joinpath(f"{module}.py").read_text("utf-8")
 
 
-def _with_fitting(source: str, function: str, stateful: bool) -> str:
-    """The source, and behind it what calls its function: its own lines keep their numbers."""
-    text = f"{source}\n\nfrom {FITTING} import _strata_call\n\n"
+def _with_entry_point(source: str, function: str, stateful: bool) -> str:
+    """Returns the source with an appended entry point, so that its line numbers stay the same."""
+    text = f"{source}\n\nfrom {CONVERSION_MODULE} import _strata_call\n\n"
     if not stateful:
         return (
             f"{text}def {_MAIN}(**_strata_arguments):\n"
             f"    return _strata_call({function}, _strata_arguments)\n"
         )
     return (
-        f"{text}{_behind('agent_state')}\n\n"
-        # For annotations, where the source gives the name no meaning of its own.
+        f"{text}{_source_of('agent_state')}\n\n"
+        # For annotations of sources that do not define AgentState themselves.
         f"globals().setdefault('AgentState', _StrataAgentState)\n\n"
-        f"def {_MAIN}({_GIVEN}, **_strata_arguments):\n"
+        f"def {_MAIN}({_STATE}, **_strata_arguments):\n"
         f"    return _strata_stateful(\n"
         f"        lambda _strata_state: _strata_call(\n"
         f"            {function}, {{**_strata_arguments, 'agent_state': _strata_state}}\n"
         f"        ),\n"
-        f"        {_GIVEN},\n"
+        f"        {_STATE},\n"
         f"    )\n"
     )
 
@@ -349,18 +353,20 @@ def _output(tool: Tool, result: RunResult, redactor: Redactor) -> Output:
         try:
             value = parse_json(result.value_json or "null", max_depth=PACKED_JSON_DEPTH)
         except JsonTextError:
-            raise ToolError(f"{failed} it gave no JSON.", end=RunStatus.BAD_RESULT) from None
+            raise ToolError(
+                f"{failed} its return value is not JSON.", end=RunStatus.BAD_RESULT
+            ) from None
         return Output(redactor.value(value))
     failure = result.failure
     if result.status is RunStatus.TOOL_ERROR and failure is not None:
-        # The words are the tool's own, and no longer than the model can use.
+        # The tool wrote this text; it is redacted here and shortened below.
         words = redactor.text(f"{failure.type}: {failure.message}")
     else:
         words = redactor.text(result.detail) or _ENDS.get(result.status, "it did not end well.")
     text = f"{failed} {words[:_MAX_MESSAGE]}"
     if result.status not in _STOPPED:
         raise ToolError(text, end=result.status)
-    # Without a network there is nothing outside of its sandbox that it could change.
+    # A tool without network access cannot change anything outside of its sandbox.
     acts = tool.own is not None and tool.own.allowed_hosts and tool.effect is not Effect.READ_ONLY
     also = (
         "It ran until then and can reach the network: whether it had its effect is unknown. Find"
@@ -373,12 +379,12 @@ def _output(tool: Tool, result: RunResult, redactor: Redactor) -> Output:
 
 _ENDS = {
     RunStatus.TIMEOUT: "it took too long and was stopped.",
-    RunStatus.CPU: "it used too much processor time and was stopped.",
+    RunStatus.CPU: "it used too much CPU time and was stopped.",
     RunStatus.MEMORY: "it used too much memory and was stopped.",
     RunStatus.PROCESSES: "it started too many processes and was stopped.",
     RunStatus.OUTPUT: "it printed too much and was stopped.",
-    RunStatus.RESULT_TOO_LARGE: "what it returned is too large.",
-    RunStatus.BAD_RESULT: "what it returned has no form in JSON.",
+    RunStatus.RESULT_TOO_LARGE: "its return value is too large.",
+    RunStatus.BAD_RESULT: "its return value cannot be converted to JSON.",
     RunStatus.KILLED: "it was killed.",
     RunStatus.REFUSED: "this server cannot isolate it well enough, so it was not run.",
 }

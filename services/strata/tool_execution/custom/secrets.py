@@ -1,4 +1,4 @@
-"""Seals the secrets of tools, and opens them for a call."""
+"""Encryption of the secrets of tools."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _KIND = "tool_secret"
 
 
 class SecretBox:
-    """The secrets of the calling project. A secret is opened for each call and not kept.
+    """Encrypts and decrypts the secrets of the calling project; keeps no decrypted secret.
 
     Args:
-        envelope: Seals and opens; None if the server has no master key.
+        envelope: Encryption with the master keys; None if the server has none.
     """
 
     def __init__(self, envelope: Envelope | None = None) -> None:
         self._envelope = envelope
 
     def seal(self, name: str, value: str) -> bytes:
-        """Returns a secret as it is to be stored.
+        """Returns a secret encrypted for storage.
 
         Raises:
-            FailedPreconditionError: MODEL_NOT_CONFIGURED; the server has no master key.
+            FailedPreconditionError: The server has no master key (``MODEL_NOT_CONFIGURED``).
         """
         if self._envelope is None:
             raise FailedPreconditionError(
@@ -35,10 +35,10 @@ class SecretBox:
         return self._envelope.seal(value.encode(), _context(name))
 
     def open(self, name: str, sealed: bytes) -> str:
-        """Returns a secret.
+        """Returns a decrypted secret.
 
         Raises:
-            DataLossError: It cannot be opened here; the message says nothing of what is in it.
+            DataLossError: The secret cannot be decrypted; the message reveals nothing of it.
         """
         if self._envelope is None:
             raise DataLossError(f"The secret {name} is stored, but this server has no master key.")

@@ -1,1 +1,1 @@
-"""What a tool and a call of it are, free of transport."""
+"""Domain types of tools and tool calls, independent of gRPC and the database."""

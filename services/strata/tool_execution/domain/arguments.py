@@ -1,4 +1,4 @@
-"""From the JSON text that a model wrote to arguments that a tool can be called with."""
+"""Parses and validates the JSON arguments that a model wrote for a tool call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from strata.shared.tool_arguments import ArgumentsError, fit_arguments
 from strata.tool_execution.domain.tools import Tool, ToolError
 
-# The tiers take 32 bits; a tool of the project's own gets its arguments as JSON.
+# Built-in tools pass integers to 32-bit proto fields; custom tools get their arguments as JSON.
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -15,7 +15,7 @@ def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
     """Returns the arguments of a call; see `fit_arguments`.
 
     Raises:
-        ToolError: The text is no JSON object or does not fit; says what to change.
+        ToolError: The text is not a JSON object or violates the schema; says what to change.
     """
     integers = _INT32 if tool.own is None else None
     try:

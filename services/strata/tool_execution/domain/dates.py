@@ -1,4 +1,4 @@
-"""Dates as models write them, and times as models read them."""
+"""Parses dates that models write, and formats times that models read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from strata.tool_execution.domain.tools import ToolError
 
 _DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
-# Times as prompts and tool returns show them, which models copy.
+# The format of times in prompts and tool returns, which models copy.
 _SHOWN = re.compile(r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2} [AP]M) \S*?([+-]\d{4})")
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
 def zone(name: str) -> ZoneInfo:
-    """Returns the agent's timezone; UTC if none is set or it is unknown here."""
+    """Returns the agent's timezone; UTC if none is set or the name is unknown."""
     try:
         return ZoneInfo(name or "UTC")
     except (ZoneInfoNotFoundError, ValueError):
@@ -24,19 +24,19 @@ def zone(name: str) -> ZoneInfo:
 
 
 def start_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | None:
-    """Returns the first moment that a date means.
+    """Returns the first moment of a date or time.
 
     Raises:
-        ToolError: It is not ISO 8601.
+        ToolError: The text is not ISO 8601.
     """
     return None if text is None else _in_range(_parse(text, field, timezone), timedelta(0))
 
 
 def end_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | None:
-    """Returns the first moment after what a date means: a bare date includes its whole day.
+    """Returns the first moment after a date or time; a date without a time includes its whole day.
 
     Raises:
-        ToolError: It is not ISO 8601.
+        ToolError: The text is not ISO 8601.
     """
     if text is None:
         return None
@@ -58,7 +58,7 @@ def time_ago(moment: datetime, now: datetime) -> str:
 
 
 def _in_range(moment: datetime, more: timedelta) -> datetime:
-    """Returns a moment and some time in UTC, or the first or last moment that there is.
+    """Returns `moment + more` in UTC, limited to the range of `datetime`.
 
     Models write 0001-01-01 and 9999-12-31 for "from the beginning" and "without an end".
     """

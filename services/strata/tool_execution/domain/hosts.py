@@ -1,4 +1,4 @@
-"""Names of hosts that a tool may reach: how they are written, and what they stand for."""
+"""Host names that a tool may reach: syntax, wildcards, and the operator's policy."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _WILDCARD = "*."
 
 
 def problem_of(host: str) -> str:
-    """Says why this cannot stand in a list of hosts; empty if it can.
+    """Returns why a host is not allowed in a list of hosts; empty if it is.
 
-    A name with at least one dot, in lower-case ASCII, or ``*.`` before such a name.
+    Allowed are lower-case ASCII names with at least one dot, also after a ``*.``.
     """
     if not host.isascii():
-        return "must be ASCII; write other letters as IDNA does (xn--...)"
+        return "must be ASCII; encode other letters with IDNA (xn--...)"
     if host != host.lower():
         return "must be lower case"
     name = host.removeprefix(_WILDCARD)
     labels = name.split(".")
     if len(name) > _MAX_NAME or not all(_LABEL.fullmatch(label) for label in labels):
-        return "must be a host's name, api.example.com or *.example.com, without port and path"
+        return "must be a host name such as api.example.com or *.example.com, without port and path"
     if _NUMBER.fullmatch(labels[-1]):
         return "must be a name, not an address"
     if len(labels) == 1:
         return "must have a dot in it: whole top-level domains and names without one are refused"
     if reaches_metadata(host):
-        return "must not stand for a metadata service of a cloud or cluster"
+        return "must not cover a metadata service of a cloud or cluster"
     return ""
 
 
 def covers(pattern: str, host: str) -> bool:
-    """Says whether an entry of a list stands for a host, or for all that another entry does.
+    """Says whether an entry of a list covers a host, or every host that another entry covers.
 
-    An entry is exactly that name. ``*.example.com`` is every name below ``example.com`` at any
-    depth, and not ``example.com`` itself.
+    A name covers itself. ``*.example.com`` covers every name below ``example.com`` at any depth,
+    but not ``example.com`` itself.
     """
     if pattern == host:
         return True
@@ -48,24 +48,24 @@ def covers(pattern: str, host: str) -> bool:
 
 
 def listed(host: str, patterns: Iterable[str]) -> bool:
-    """Says whether any entry of a list stands for a host."""
+    """Says whether any entry of a list covers a host."""
     return any(covers(pattern, host) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """What the operator lets tools reach.
+    """The hosts that the operator allows tools to reach.
 
     Attributes:
-        allowed: Whether tools may reach anything.
-        hosts: Where they may, as `problem_of` has it; empty means wherever each one says.
+        allowed: Whether tools have network access at all.
+        hosts: The allowed hosts, in the syntax of `problem_of`; empty means all that tools declare.
     """
 
     allowed: bool = False
     hosts: tuple[str, ...] = ()
 
     def refused(self, hosts: Sequence[str]) -> list[str]:
-        """Returns those of a tool's hosts that it may not have."""
+        """Returns the hosts of a tool that the policy does not allow."""
         if not self.hosts:
             return []
         return [host for host in hosts if not listed(host, self.hosts)]

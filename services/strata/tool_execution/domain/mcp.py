@@ -1,4 +1,4 @@
-"""MCP servers of a project, and what is known of their tools."""
+"""MCP servers of a project, their tools, and the approval of changed tools."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.redaction import MIN_KEY_CHARS
-from strata.tool_execution.domain.registry import Request
+from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.domain.tools import Tool
 
 MAX_SERVERS = 100
-# A server that makes up new names with every listing must not fill the table.
+# A server that reports new names with every listing must not fill the table.
 MAX_KNOWN_TOOLS = 1_000
 TOO_MANY_TOOLS = f"more than {MAX_KNOWN_TOOLS} tools were seen of it"
 DEFAULT_TIMEOUT_S = 30
@@ -31,13 +31,13 @@ _CREDENTIAL = re.compile(
     r"|signature|token)$",
     re.IGNORECASE,
 )
-# A password in an address, such as that of a database.
+# A password in a URL, such as that of a database.
 _PASSWORD = re.compile(r"://[^/?#\s@:]*:([^/?#\s@]+)@")
 _OPTION = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 
 
 class Transport(StrEnum):
-    """How a server is reached."""
+    """The transport of an MCP server."""
 
     STDIO = "stdio"
     SSE = "sse"
@@ -45,7 +45,7 @@ class Transport(StrEnum):
 
 
 class ToolState(StrEnum):
-    """Whether a tool of a server can be used; see ``McpToolState`` in the protos."""
+    """Approval state of a server's tool; see ``McpToolState`` in the protos."""
 
     APPROVED = "approved"
     CHANGED = "changed"
@@ -55,13 +55,13 @@ class ToolState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """How a client gets tokens for itself from an authorization server.
+    """Configuration of the OAuth client credentials grant: Strata signs in as itself.
 
     Attributes:
-        issuer: The only authorization server that the credentials are for.
-        client_id: Id of the client there.
-        client_secret: Name of the secret that is the client's.
-        scope: Scopes to ask for, separated by spaces; empty means what the server names.
+        issuer: The only authorization server that may receive the credentials.
+        client_id: Id of the client at the authorization server.
+        client_secret: Name of the secret that holds the client secret.
+        scope: Requested scopes, separated by spaces; empty means those that the server advertises.
     """
 
     issuer: str
@@ -72,13 +72,13 @@ class ClientCredentials:
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient:
-    """How a person signs in to a server; what is empty is found out.
+    """Configuration of the sign-in of a person (OAuth); empty values are discovered.
 
     Attributes:
         issuer: The only authorization server that may be used.
-        client_id: Id of a client that was registered there by hand.
-        client_secret: Name of the secret that is that client's.
-        scope: Scopes to ask for, separated by spaces; empty means what the server names.
+        client_id: Id of a client that was registered manually.
+        client_secret: Name of the secret that holds the secret of this client.
+        scope: Requested scopes, separated by spaces; empty means those that the server advertises.
     """
 
     issuer: str = ""
@@ -89,13 +89,13 @@ class OAuthClient:
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """A sign-in that counts.
+    """A completed sign-in to a server.
 
     Attributes:
-        principal: Who completed it.
-        time: When.
+        principal: The caller who completed it.
+        time: When it was completed.
         issuer: The authorization server.
-        problem: Why somebody has to sign in again, or empty.
+        problem: Why a new sign-in is needed, or empty.
     """
 
     principal: str
@@ -106,24 +106,24 @@ class SignIn:
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server.
+    """An MCP server.
 
     Attributes:
         command: Program and arguments (stdio).
-        environment: Variables that are no secrets (stdio).
-        environment_secrets: Names of secrets by variable (stdio).
-        url: Where it is (HTTP).
-        headers: Headers that are no secrets (HTTP).
+        environment: Environment variables without secrets (stdio).
+        environment_secrets: Names of secrets by environment variable (stdio).
+        url: URL of the server (HTTP).
+        headers: Headers without secrets (HTTP).
         header_secrets: Names of secrets by header (HTTP).
         bearer_secret: Name of the secret that is sent as bearer token, or empty (HTTP).
-        client_credentials: How to get tokens for it, or None (HTTP).
-        oauth: How a person signs in, or None if nobody does (HTTP).
-        enabled: False if it is not to be used.
+        client_credentials: Client credentials grant, or None (HTTP).
+        oauth: Sign-in of a person, or None (HTTP).
+        enabled: Whether the server is used.
         call_timeout: Seconds that one call may take.
-        max_calls: Calls at the same time at most.
-        error: What went wrong at the last contact, or empty.
-        last_contact_time: When contact worked last.
-        sign_in: Who has signed in, or None.
+        max_calls: Maximum number of concurrent calls.
+        error: The error of the last contact, or empty.
+        last_contact_time: Time of the last successful contact.
+        sign_in: The current sign-in, or None.
     """
 
     id: str
@@ -149,7 +149,7 @@ class McpServer:
 
     @property
     def secret_names(self) -> frozenset[str]:
-        """The secrets that it needs."""
+        """Names of the secrets that the server needs."""
         names = {*self.environment_secrets.values(), *self.header_secrets.values()}
         if self.client_credentials is not None:
             names.add(self.client_credentials.client_secret)
@@ -159,24 +159,23 @@ class McpServer:
 
     @property
     def plain_credentials(self) -> dict[str, str]:
-        """Values by name of what is configured in the clear, but named like a credential.
+        """Credentials that are configured as plain values, by name; they are redacted.
 
-        These are headers, variables, options of the command and parameters of the URL, and
-        passwords in addresses. What is sent must not come back to a model or into a log. The
-        credential of a header such as ``Authorization: Bearer …`` is there with its scheme and
-        without it.
+        These are headers, environment variables, command options and URL parameters with names of
+        credentials, and passwords in URLs. They must not appear in tool returns or logs. For a
+        header such as ``Authorization: Bearer …`` the value is listed with and without its scheme.
         """
-        found = {}
+        credentials = {}
         for name, value in self._named_values():
             if _CREDENTIAL.search(name) and len(value) >= MIN_KEY_CHARS:
-                found[name] = value
+                credentials[name] = value
                 _, _, credential = value.partition(" ")
                 if len(credential) >= MIN_KEY_CHARS:
-                    found[f"of {name}"] = credential
+                    credentials[f"of {name}"] = credential
             for number, password in enumerate(_PASSWORD.findall(value)):
                 if len(password) >= MIN_KEY_CHARS:
-                    found[f"password {number + 1} in {name}"] = password
-        return found
+                    credentials[f"password {number + 1} in {name}"] = password
+        return credentials
 
     def _named_values(self) -> Iterator[tuple[str, str]]:
         yield from self.environment.items()
@@ -188,18 +187,18 @@ class McpServer:
             if option is not None:
                 yield option[1], option[2]
             else:
-                # The value of the option before it, or nobody's.
+                # The value of the option before it, or an argument without a name.
                 yield name, argument
             name = argument
 
     @property
     def healthy(self) -> bool:
-        """Whether the last contact worked."""
+        """Whether the last contact succeeded."""
         return self.last_contact_time is not None and not self.error
 
     @property
     def configuration(self) -> list[Any]:
-        """What makes it another server to connect to."""
+        """The values that need a new connection when they change."""
         return [
             self.transport,
             self.command,
@@ -210,20 +209,21 @@ class McpServer:
             sorted(self.header_secrets.items()),
             self.bearer_secret,
             self.max_calls,
-            # Only where there are some: what was noted of requests before stays the same.
+            # Only if set: digests of requests from before these fields existed stay the same.
             *([asdict(self.client_credentials)] if self.client_credentials else []),
             *([{"oauth": asdict(self.oauth)}] if self.oauth else []),
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """A tool as its server describes it.
+class ReportedTool:
+    """A tool as its server reports it.
 
     Attributes:
-        name: As the server calls it.
+        name: Its name on the server.
         tool_name: Its name in the registry.
-        parameters: JSON schema of the arguments, fit for models; empty if there is a problem.
+        description: The description that the server reports.
+        parameters: JSON schema of the arguments, checked for models; empty if there is a problem.
         problem: Why it cannot be used, or empty.
     """
 
@@ -235,21 +235,25 @@ class Reported:
 
     @property
     def digest(self) -> str:
-        """Names exactly this description and schema."""
+        """Hash of the description and the schema."""
         text = json.dumps([self.description, self.parameters], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """What is known of a tool of a server.
+    """The stored state of a server's tool.
 
     Attributes:
+        name: Its name on the server.
+        tool_name: Its name in the registry.
+        state: Its approval state.
         reason: Why it cannot be used, or empty.
-        description: What it says of itself now.
-        digest: Of what it says now.
-        approved_digest: Of what was approved; empty if nothing ever was.
-        approved: What was approved, if it is something else: description and schema.
+        description: The current description.
+        parameters: The current JSON schema of the arguments.
+        digest: Hash of the current description and schema.
+        approved_digest: Hash of the approved ones; empty if none were ever approved.
+        approved: The approved description and schema, if they differ from the current ones.
     """
 
     name: str
@@ -263,55 +267,60 @@ class McpTool:
     approved: tuple[str, Mapping[str, Any]] | None = None
 
 
-CHANGED_REASON = "it describes itself in another way than when it was approved"
+CHANGED_REASON = "its description or schema has changed since it was approved"
 GONE_REASON = "the server no longer has it"
 
 
-def reconcile(known: Mapping[str, McpTool], reported: Iterable[Reported]) -> list[McpTool]:
-    """Returns what is to be known of each tool, after a listing of all of them.
+def reconcile(known: Mapping[str, McpTool], reported: Iterable[ReportedTool]) -> list[McpTool]:
+    """Returns the new state of each tool after a complete listing.
 
-    A tool is usable only with the very description and schema that were approved. The first
-    ones count as approved; so does what comes back after the tool was gone, if it is the same.
+    A tool can be used only with the approved description and schema. The first ones that a server
+    reports count as approved. A tool that was gone and comes back unchanged stays approved.
+
+    Args:
+        known: Stored tools by name.
+        reported: The tools of the listing.
     """
-    found: dict[str, McpTool] = {}
-    for each in reported:
-        before = known.get(each.name)
+    tools: dict[str, McpTool] = {}
+    for report in reported:
+        before = known.get(report.name)
         approved = before.approved_digest if before is not None else ""
         state, reason = ToolState.APPROVED, ""
-        if each.problem:
-            state, reason = ToolState.QUARANTINED, each.problem
-        elif approved and approved != each.digest:
+        if report.problem:
+            state, reason = ToolState.QUARANTINED, report.problem
+        elif approved and approved != report.digest:
             state, reason = ToolState.CHANGED, CHANGED_REASON
-        found[each.name] = McpTool(
-            name=each.name,
-            tool_name=before.tool_name if before is not None else each.tool_name,
+        tools[report.name] = McpTool(
+            name=report.name,
+            tool_name=before.tool_name if before is not None else report.tool_name,
             state=state,
             reason=reason,
-            description=each.description,
-            parameters=each.parameters,
-            digest=each.digest,
-            approved_digest=each.digest if state is ToolState.APPROVED else approved,
+            description=report.description,
+            parameters=report.parameters,
+            digest=report.digest,
+            approved_digest=report.digest if state is ToolState.APPROVED else approved,
         )
     for name, tool in known.items():
-        if name not in found:
-            found[name] = replace(tool, state=ToolState.GONE, reason=GONE_REASON)
-    return list(found.values())
+        if name not in tools:
+            tools[name] = replace(tool, state=ToolState.GONE, reason=GONE_REASON)
+    return list(tools.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Connectable:
-    """A server, and the stored secrets among those that it needs."""
+    """A server and its stored secrets, still encrypted."""
 
     server: McpServer
     sealed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
-    """A server after its tools were read.
+class SyncResult:
+    """A server after its tools were listed and stored.
 
     Attributes:
-        changed: Names of the tools that have changed and wait for approval.
+        server: The server.
+        changed: Names of the tools that have changed and need approval.
     """
 
     server: McpServer
@@ -321,12 +330,13 @@ class Synced:
 class McpStore(Protocol):
     """The MCP servers of the calling project. Unknown ids raise MCP_SERVER_NOT_FOUND."""
 
-    async def add(self, server: McpServer, request: Request) -> McpServer:
-        """Stores a new server; a repeated request gets the server of the first one.
+    async def add(self, server: McpServer, request: IdempotentRequest) -> McpServer:
+        """Stores a new server; a repeated request returns the server of the first one.
 
         Raises:
-            AlreadyExistsError: NAME_TAKEN, or REQUEST_ID_REUSED.
-            ResourceExhaustedError: QUOTA_EXCEEDED.
+            AlreadyExistsError: The name is taken (``NAME_TAKEN``), or the request id belongs to a
+                different request (``REQUEST_ID_REUSED``).
+            ResourceExhaustedError: The project has too many servers (``QUOTA_EXCEEDED``).
         """
         ...
 
@@ -335,54 +345,54 @@ class McpStore(Protocol):
         ...
 
     async def page(self, after: str, limit: int) -> Sequence[McpServer]:
-        """Returns servers by name, those after a name."""
+        """Returns up to `limit` servers in order of their names, after the name `after`."""
         ...
 
     async def update(self, server: McpServer) -> McpServer:
-        """Stores how a server is to be reached and used."""
+        """Stores the configuration of a server."""
         ...
 
     async def delete(self, server_id: str) -> None:
-        """Deletes a server with its tools."""
+        """Deletes a server and its tools."""
         ...
 
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
-        """Returns servers by id with their secrets; those that are gone are left out."""
+        """Returns servers by id with their secrets; deleted servers are left out."""
         ...
 
-    async def sync(self, server_id: str, reported: Sequence[Reported]) -> Synced:
-        """Stores what a server says of its tools, and that contact worked."""
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
+        """Stores the reported tools of a server, and a successful contact."""
         ...
 
     async def failed(self, server_id: str, error: str) -> None:
-        """Stores that contact did not work."""
+        """Stores a failed contact."""
         ...
 
     async def usable(self, server_id: str) -> Sequence[Tool]:
-        """Returns the registry's tools of a server."""
+        """Returns the tools of a server that are in the registry."""
         ...
 
     async def tools(self, server_id: str, after: str, limit: int) -> Sequence[McpTool]:
-        """Returns what is known of the tools, by name, those after a name."""
+        """Returns up to `limit` tools in order of their names, after the name `after`."""
         ...
 
     async def quarantined(self, server_id: str) -> Mapping[str, str]:
-        """Returns reasons by name of the tools that cannot be used."""
+        """Returns the tools that cannot be used: reasons by tool name."""
         ...
 
     async def approve(self, server_id: str, name: str, digest: str) -> McpTool:
-        """Approves what a tool says of itself.
+        """Approves the current description and schema of a tool.
 
         Raises:
-            NotFoundError: TOOL_NOT_FOUND.
-            AbortedError: REVISION_MISMATCH; the digest is not the current one.
-            FailedPreconditionError: MCP_TOOL_UNUSABLE.
+            NotFoundError: The server has no such tool (``TOOL_NOT_FOUND``).
+            AbortedError: The digest is not the current one (``REVISION_MISMATCH``).
+            FailedPreconditionError: The tool cannot be used (``MCP_TOOL_UNUSABLE``).
         """
         ...
 
 
 def server_missing(server_id: str) -> NotFoundError:
-    """Returns what is raised for a server that is not there."""
+    """Returns the error for a server that does not exist."""
     return NotFoundError(
         f"MCP server {server_id} does not exist.",
         reason=Reason.MCP_SERVER_NOT_FOUND,
@@ -391,7 +401,7 @@ def server_missing(server_id: str) -> NotFoundError:
 
 
 def stdio_disabled(name: str) -> FailedPreconditionError:
-    """Returns what is raised where servers may not be started as programs."""
+    """Returns the error for a stdio server where the operator does not allow them."""
     return FailedPreconditionError(
         f"The MCP server {name} would be started as a program on this host, which the operator"
         " has not allowed (STRATA_TOOL_EXECUTION_MCP_STDIO). Use a server that is reached over"
@@ -402,7 +412,7 @@ def stdio_disabled(name: str) -> FailedPreconditionError:
 
 
 def unusable(tool: McpTool) -> FailedPreconditionError:
-    """Returns what is raised for a tool that cannot be approved."""
+    """Returns the error for a tool that cannot be approved."""
     return FailedPreconditionError(
         f"The tool {tool.name} cannot be used: {tool.reason}.",
         reason=Reason.MCP_TOOL_UNUSABLE,

@@ -1,4 +1,4 @@
-"""Signing in to MCP servers: what is kept between a person's steps, and between calls."""
+"""Sign-in to MCP servers with OAuth: pending sign-ins, tokens, and the store of both."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from strata.shared.errors import FailedPreconditionError, Reason
 from strata.tool_execution.domain.mcp import SignIn
 
 LIFETIME = timedelta(minutes=10)
-"""How long a sign-in that was begun can be completed."""
-MAX_BEGUN = 20
-"""Sign-ins of a server that are begun and neither completed nor expired."""
+"""How long a pending sign-in can be completed."""
+MAX_PENDING = 20
+"""Maximum number of pending sign-ins of a server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
-    """What we are known by to an authorization server.
+class RegisteredClient:
+    """Strata's client registration at an authorization server.
 
     Attributes:
-        secret: Of this client; empty if it has none.
-        method: How it proves itself: ``none``, ``client_secret_basic``, ``client_secret_post``.
+        id: The client id.
+        secret: The client secret; empty for a public client.
+        method: Client authentication: ``none``, ``client_secret_basic``, ``client_secret_post``.
     """
 
     id: str
@@ -31,26 +32,26 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A sign-in under way.
+class PendingSignIn:
+    """A sign-in that was started and is not completed.
 
     Attributes:
-        server_url: The server's URL when it was begun.
+        server_url: URL of the MCP server when the sign-in was started.
         issuer: The authorization server.
-        token_endpoint: Where it gives tokens, as its own metadata say.
-        iss_required: Whether it says who it is when it sends the browser back (RFC 9207).
-        client: What we are known by there.
-        redirect_uri: Where the browser is sent back to.
-        verifier: Proves that who completes it has begun it (PKCE, RFC 7636).
-        resource: What the tokens are for (RFC 8707).
-        scope: The scopes that are asked for.
+        token_endpoint: Its token endpoint, from its metadata.
+        iss_required: Whether its authorization responses contain ``iss`` (RFC 9207).
+        client: The client registration there.
+        redirect_uri: Where the browser is redirected after the sign-in.
+        verifier: PKCE code verifier (RFC 7636).
+        resource: The resource that the tokens are for (RFC 8707).
+        scope: The requested scopes.
     """
 
     server_url: str
     issuer: str
     token_endpoint: str
     iss_required: bool
-    client: Client
+    client: RegisteredClient
     redirect_uri: str
     verifier: str
     resource: str
@@ -59,19 +60,25 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What signing in has given.
+    """The tokens of a completed sign-in.
 
     Attributes:
-        access: Sent with requests to the server.
-        refresh: Gets the next ones; empty if there is none.
-        expire_time: When `access` ends, in seconds of Unix time; None if that is not known.
+        access: The access token.
+        server_url: URL of the MCP server at the sign-in.
+        issuer: The authorization server.
+        token_endpoint: Its token endpoint.
+        client: The client registration there.
+        resource: The resource that the tokens are for (RFC 8707).
+        scope: The granted scopes.
+        refresh: The refresh token; empty if there is none.
+        expire_time: When the access token expires, in Unix seconds; None if unknown.
     """
 
     access: str
     server_url: str
     issuer: str
     token_endpoint: str
-    client: Client
+    client: RegisteredClient
     resource: str
     scope: str = ""
     refresh: str = ""
@@ -79,13 +86,13 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Tokens as they are stored.
+class SealedTokens:
+    """Stored tokens.
 
     Attributes:
-        sealed: `Tokens`.
-        version: Another one with every change.
-        problem: Why somebody has to sign in again, or empty.
+        sealed: `Tokens`, encrypted.
+        version: Changes with every write.
+        problem: Why a new sign-in is needed, or empty.
     """
 
     sealed: bytes
@@ -94,16 +101,16 @@ class Kept:
 
 
 class Renewal(Protocol):
-    """The tokens of a server, which nobody else changes meanwhile."""
+    """The locked tokens of a server during a refresh."""
 
-    kept: Kept
+    current: SealedTokens
 
-    async def put(self, sealed: bytes) -> Kept:
-        """Stores newer ones."""
+    async def put(self, sealed: bytes) -> SealedTokens:
+        """Stores refreshed tokens."""
         ...
 
-    async def give_up(self, problem: str) -> None:
-        """Notes that somebody has to sign in again."""
+    async def require_sign_in(self, problem: str) -> None:
+        """Records why a new sign-in is needed."""
         ...
 
 
@@ -113,44 +120,51 @@ class SignInStore(Protocol):
     async def begin(
         self, server_id: str, state_hash: str, sealed: bytes, expire_time: datetime
     ) -> None:
-        """Keeps a sign-in under way.
+        """Stores a pending sign-in.
+
+        Args:
+            server_id: The MCP server.
+            state_hash: Hash of the OAuth ``state``, by which the sign-in is looked up.
+            sealed: `PendingSignIn`, encrypted.
+            expire_time: Until when it can be completed.
 
         Raises:
-            NotFoundError: MCP_SERVER_NOT_FOUND.
-            ResourceExhaustedError: QUOTA_EXCEEDED; too many are.
+            NotFoundError: The server does not exist (``MCP_SERVER_NOT_FOUND``).
+            ResourceExhaustedError: The server has too many pending sign-ins
+                (``QUOTA_EXCEEDED``).
         """
         ...
 
     async def take(self, server_id: str, state_hash: str) -> bytes | None:
-        """Takes a sign-in out; None if it is not there, or too old."""
+        """Removes and returns a pending sign-in; None if it does not exist or has expired."""
         ...
 
     async def put(self, server_id: str, sealed: bytes, sign_in: SignIn) -> None:
-        """Stores tokens in the place of those that are there.
+        """Stores the tokens of a sign-in; they replace earlier ones.
 
         Raises:
-            NotFoundError: MCP_SERVER_NOT_FOUND.
+            NotFoundError: The server does not exist (``MCP_SERVER_NOT_FOUND``).
         """
         ...
 
-    async def get(self, server_id: str) -> Kept | None:
-        """Returns the tokens of a server."""
+    async def get(self, server_id: str) -> SealedTokens | None:
+        """Returns the tokens of a server; None if there are none."""
         ...
 
     async def forget(self, server_id: str) -> None:
-        """Deletes the tokens of a server, and what was begun."""
+        """Deletes the tokens and the pending sign-ins of a server."""
         ...
 
     def renewing(self, server_id: str) -> AbstractAsyncContextManager[Renewal | None]:
-        """Locks the tokens of a server; None if there are none.
+        """Locks the tokens of a server for a refresh; None if there are none.
 
-        What is put is stored when the context ends.
+        Changes are committed when the context ends.
         """
         ...
 
 
 def sign_in_failed(server_id: str, words: str) -> FailedPreconditionError:
-    """Says why nobody could be signed in."""
+    """Returns the error for a sign-in that failed."""
     return FailedPreconditionError(
         words, reason=Reason.MCP_SIGN_IN_FAILED, metadata={"mcp_server_id": server_id}
     )

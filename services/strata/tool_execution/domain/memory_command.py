@@ -1,4 +1,4 @@
-"""What each command of the ``memory`` tool needs; a flat schema cannot say it."""
+"""Arguments that each command of the ``memory`` tool needs, which a flat schema cannot express."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _RENAMING = (
 
 
 def problem_of(arguments: Mapping[str, Any]) -> str | None:
-    """Says in words for the model why a command cannot be carried out; None if it can.
+    """Returns why the arguments of a command are invalid, as a message for the model; else None.
 
-    A path that is empty counts as left out, since strict schemas make models fill in what they
+    An empty path counts as left out, since strict schemas make models fill in arguments that they
     do not need.
     """
     command = arguments.get("command")
@@ -43,16 +43,16 @@ def problem_of(arguments: Mapping[str, Any]) -> str | None:
         return f"Error: Unknown command '{command[:_SHOWN]}'. Supported commands: {supported}"
     if command == "rename":
         return _renaming_problem(arguments)
-    needs = _COMMANDS[command]
+    rule = _COMMANDS[command]
     missing = [
         name
-        for name in needs.required
+        for name in rule.required
         if arguments.get(name) is None or (name == "path" and not arguments[name])
     ]
     if not missing:
         return None
     names = ", ".join(f"'{name}'" for name in missing)
-    return f"Invalid arguments for memory: {command} needs {names}. {needs.hint}"
+    return f"Invalid arguments for memory: {command} needs {names}. {rule.hint}"
 
 
 def _renaming_problem(arguments: Mapping[str, Any]) -> str | None:

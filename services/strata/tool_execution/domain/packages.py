@@ -1,4 +1,4 @@
-"""What is asked of those who provide the packages of tools."""
+"""Interface of the provider of Python packages for tools."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class PackagesError(Exception):
-    """Packages cannot be had; the message is for who wrote the requirements.
+    """Packages cannot be installed; the message is for the author of the requirements.
 
     Attributes:
-        temporary: It may go well another time: the requirements are not to blame.
+        temporary: Whether a later attempt may succeed, since the requirements are not the cause.
     """
 
     def __init__(self, message: str, *, temporary: bool) -> None:
@@ -19,14 +19,14 @@ class PackagesError(Exception):
 
 
 class Packages(Protocol):
-    """Provides folders with packages."""
+    """Provides folders with installed packages."""
 
     async def folder(self, requirements: Sequence[str]) -> str:
-        """Returns the folder with the packages that meet these requirements; builds it if need be.
+        """Returns the folder with the packages of these requirements; builds it if needed.
 
-        Who gives up waiting does not end the building.
+        Cancelling the call does not stop the build.
 
         Raises:
-            PackagesError: They cannot be had.
+            PackagesError: The packages cannot be installed.
         """
         ...

@@ -1,4 +1,4 @@
-"""The registry of a project's own tools: what is asked of it and of where it is kept."""
+"""The registry of a project's own tools: its store interfaces and errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MAX_NAME = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request that may be repeated.
+class IdempotentRequest:
+    """The identity of a request that may be repeated.
 
     Attributes:
-        id: Names it; empty if it is not to be recognised.
-        digest: Of everything that it asks for.
+        id: The request id; empty if repetitions are not detected.
+        digest: Hash of its contents.
     """
 
     id: str = ""
@@ -35,10 +35,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """Tools to be run, and the secrets that they ask for.
+    """Tools to run, and their secrets.
 
     Attributes:
-        sealed: The stored secrets among those asked for, by name.
+        tools: The tools by name.
+        sealed: Stored secrets that the tools declare, encrypted, by name.
     """
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
@@ -47,10 +48,12 @@ class Runnable:
 
 @dataclass(frozen=True, slots=True)
 class StoredVector:
-    """The vector of a text that a tool is found by.
+    """The embedding of the search text of a tool.
 
     Attributes:
-        text_hash: Of the model and the text; another text needs another vector.
+        tool_id: The tool.
+        text_hash: Hash of the embedding model and the text; it changes with either.
+        vector: The vector as packed 32-bit floats.
     """
 
     tool_id: str
@@ -60,14 +63,14 @@ class StoredVector:
 
 @dataclass(frozen=True, slots=True)
 class ServerTools:
-    """The tools of an MCP server that an agent has as a whole.
+    """The tools of an MCP server, for an agent that has the whole server.
 
     Attributes:
         server_id: Id of the server.
-        names: Names of its tools that can be used, in order; none while it is away.
+        names: Names of its usable tools, in order; empty while the server is unreachable.
         problem: Why there are none, or empty.
-        away: It could not be reached at the last contact.
-        enabled: It may be reached.
+        away: Whether the last contact failed.
+        enabled: Whether the server is enabled.
     """
 
     server_id: str
@@ -78,102 +81,111 @@ class ServerTools:
 
 
 class ToolStore(Protocol):
-    """The own tools of the calling project."""
+    """The tools that the calling project has defined."""
 
-    async def upsert(self, tool: Tool, request: Request) -> Tool:
-        """Stores a tool under its name; with the same content nothing is changed.
+    async def upsert(self, tool: Tool, request: IdempotentRequest) -> Tool:
+        """Stores a tool under its name; unchanged content is not written again.
 
         Raises:
-            AlreadyExistsError: NAME_TAKEN by a tool of another type, or REQUEST_ID_REUSED.
-            PermissionDeniedError: SCOPE_MISSING; see `check_secrets`, for the tool that would be
-                changed.
+            AlreadyExistsError: A tool of another type has the name (``NAME_TAKEN``), or the request
+                id belongs to a different request (``REQUEST_ID_REUSED``).
+            PermissionDeniedError: The caller must not change the stored tool (``SCOPE_MISSING``);
+                see `check_secrets`.
         """
         ...
 
     async def get(self, *, tool_id: str = "", name: str = "") -> Tool | None:
-        """Returns a tool by id or name."""
+        """Returns a tool by id or name; None if it does not exist."""
         ...
 
     async def page(self, types: Collection[ToolType], after: str, limit: int) -> Sequence[Tool]:
-        """Returns tools by name, those after a name, without blocked ones; no types mean all."""
+        """Returns up to `limit` tools in order of their names, after the name `after`.
+
+        Blocked tools are left out. No types means all types.
+        """
         ...
 
     async def named(self, names: Collection[str], kept: Collection[str] = ()) -> Mapping[str, Tool]:
-        """Returns the tools of these names that there are.
+        """Returns the tools with these names; missing and blocked ones are left out.
 
         Args:
             names: The names.
-            kept: Those among them that are returned also while they are blocked.
+            kept: Names of tools that are returned even if they are blocked.
         """
         ...
 
     async def of_servers(self, servers: Collection[str]) -> Mapping[str, ServerTools]:
-        """Returns the tools of MCP servers by name of the server; of those that there are."""
+        """Returns the tools of MCP servers, by server name; missing servers are left out."""
         ...
 
     async def keep_choice(self, run_id: str, names: Sequence[str]) -> Sequence[str]:
-        """Keeps the names of tools that a run is offered; returns those that were kept first."""
+        """Stores the tool names of a run unless some are stored; returns the stored names."""
         ...
 
     async def runnable(self, names: Collection[str]) -> Runnable:
-        """Returns the tools of these names, blocked ones too, with their secrets."""
+        """Returns the tools with these names and their secrets, including blocked tools."""
         ...
 
     async def delete(self, tool_id: str) -> bool:
-        """Deletes a tool that is no MCP server's; says whether there was one.
+        """Deletes a tool; tools of MCP servers are not deleted. Returns whether one was deleted.
 
         Raises:
-            PermissionDeniedError: SCOPE_MISSING; see `check_secrets`.
+            PermissionDeniedError: The caller must not delete the tool (``SCOPE_MISSING``); see
+                `check_secrets`.
         """
         ...
 
     async def searchable(self, limit: int) -> Sequence[tuple[Tool, StoredVector | None]]:
-        """Returns tools by name that are not blocked, without source, with vectors if there."""
+        """Returns up to `limit` tools in order of their names, with vectors where stored.
+
+        Source code and blocked tools are left out.
+        """
         ...
 
     async def keep_vectors(self, vectors: Sequence[StoredVector]) -> None:
-        """Keeps vectors beside their tools."""
+        """Stores the vectors of tools."""
         ...
 
 
 class SecretStore(Protocol):
-    """The sealed secrets of the calling project."""
+    """The encrypted secrets of the calling project."""
 
     async def put(self, name: str, sealed: bytes) -> None:
-        """Stores a secret in place of the one before."""
+        """Stores a secret; it replaces an earlier one of the same name."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Deletes a secret if there is one."""
+        """Deletes a secret if it exists."""
         ...
 
 
 def tool_missing(name: str) -> NotFoundError:
-    """Returns what is raised for a tool that is not there."""
+    """Returns the error for a tool that does not exist."""
     return NotFoundError(
         f"Tool {name} does not exist.", reason=Reason.TOOL_NOT_FOUND, metadata={"name": name}
     )
 
 
 def name_taken(name: str, by: str) -> AlreadyExistsError:
-    """Returns what is raised for a name that something else has."""
+    """Returns the error for a name that is in use."""
     return AlreadyExistsError(
         f"The name {name} is taken by {by}.", reason=Reason.NAME_TAKEN, metadata={"name": name}
     )
 
 
 def check_secrets(tool: Tool, caller: Caller) -> None:
-    """Refuses a caller who may not decide what is done with the secrets that a tool names.
+    """Checks that a caller may define a tool with secrets.
 
-    Whoever writes the code of a tool, or names its hosts and packages, can read all that the tool
-    is given: what a tool returns is searched for its secrets, but code can disguise them.
+    The author of a tool's code, hosts or packages can read its secrets: they are redacted in what
+    the tool returns, but code can disguise them.
 
     Args:
-        tool: As it is to be stored, or as it is stored and would be changed.
-        caller: Who asks.
+        tool: The tool to store, or the stored tool to change.
+        caller: The caller.
 
     Raises:
-        PermissionDeniedError: SCOPE_MISSING.
+        PermissionDeniedError: The tool has secrets, and the caller's key has neither of the scopes
+            ``secrets`` and ``admin`` (``SCOPE_MISSING``).
     """
     names = tool.own.secret_names if tool.own is not None else ()
     if names and Scope.SECRETS not in caller.scopes:
@@ -187,5 +199,5 @@ def check_secrets(tool: Tool, caller: Caller) -> None:
 
 
 def not_built(what: str, message: str) -> UnimplementedError:
-    """Returns what is raised for a part of a request that this release does not have."""
+    """Returns the error for a feature that this server does not have."""
     return UnimplementedError(message, reason=Reason.NOT_BUILT, metadata={"what": what})

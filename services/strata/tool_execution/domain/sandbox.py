@@ -1,7 +1,7 @@
-"""What is asked of a sandbox, and what it answers; free of how one is made.
+"""Interface of the sandbox, independent of its implementation.
 
-The interface is that of the measured design: a function of a custom tool, or a script, runs in a
-jail of its own, which knows nothing but what stands in the request, and is gone afterwards.
+A function of a custom tool, or a script, runs in a new jail. The jail contains only what the
+request holds, and it is removed after the call.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from enum import IntEnum, StrEnum
 from typing import Protocol
 
 MIB = 1 << 20
-FITTING = "_strata_fitting"
-"""Name under which calls can import what makes their arguments fit, `custom.fitting`."""
+CONVERSION_MODULE = "_strata_fitting"
+"""Name under which calls import `custom.argument_conversion`; service and runner share it."""
 ASK = "_strata_ask"
-"""Global name of the function by which code asks whoever answers it; see `Run.answerer`."""
+"""Global name of the function with which code calls its answerer; see `Run.answerer`."""
 
 
 class Isolation(IntEnum):
-    """What keeps a call from the rest of the machine; a higher one keeps more."""
+    """How a call is isolated from the machine; higher values isolate better."""
 
     NONE = 0
     LANDLOCK = 1
@@ -52,18 +52,18 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most that one call may take.
+    """Limits of one call.
 
     Attributes:
-        wall_seconds: Time.
-        cpu_seconds: Processor time of one process.
+        wall_seconds: Elapsed time.
+        cpu_seconds: CPU time of one process.
         memory_bytes: Address space of one process.
-        tree_bytes: Memory of all its processes together.
-        processes: Processes and threads.
-        disk_bytes: Of its scratch folder.
-        files: Entries of its scratch folder.
-        output_bytes: Of each of standard output and standard error.
-        result_bytes: Of the returned value as JSON.
+        tree_bytes: Memory of all processes of the call.
+        processes: Number of processes and threads.
+        disk_bytes: Size of the scratch folder.
+        files: Number of entries in the scratch folder.
+        output_bytes: Size of stdout, and of stderr.
+        result_bytes: Size of the returned value as JSON.
     """
 
     wall_seconds: float = 30.0
@@ -77,25 +77,26 @@ class Limits:
     result_bytes: int = 4 * MIB
 
 
-# Answers what code asks while it runs: JSON text to JSON text. What it raises ends the call and is
-# raised from `Sandbox.run`.
+# Answers questions of running code, JSON text to JSON text. An exception ends the call, and
+# `Sandbox.run` raises it.
 Answerer = Callable[[str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call.
+    """One call in the sandbox.
 
     Attributes:
-        source: Python source, run as a module of its own.
-        function: What of it is called; empty runs it as a script, whose return is None.
+        source: Python source, executed as a new module.
+        function: The function to call; empty runs the source as a script that returns None.
         arguments_json: The keyword arguments, a JSON object.
-        environment: Environment variables of this call only, secrets among them.
-        hosts: Names of hosts that it may reach by HTTP(S), through the proxy; empty means none.
-        packages: Folder with the packages that its requirements name; None means none.
-        limits: Most that it may take.
-        minimum: The least isolation that will do; with less it is refused.
-        answerer: Whom its code can ask, by the name `ASK` among its globals; None for nobody.
+        environment: Environment variables of this call, including secrets.
+        hosts: Host names that it may reach with HTTP(S) through the proxy; empty means none.
+        packages: Folder with the installed packages of its requirements; None means none.
+        limits: Limits of the call.
+        minimum: The weakest acceptable isolation; with less the call is refused.
+        answerer: Answers questions that the code asks with the global function `ASK`; None if it
+            cannot ask any.
     """
 
     source: str
@@ -111,7 +112,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a tool raised, as the tool's own words: nothing in it can be trusted."""
+    """An exception that a tool raised. The tool controls its text, so it is untrusted content."""
 
     type: str
     message: str
@@ -120,19 +121,19 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a call gave.
+    """The result of a call in the sandbox.
 
     Attributes:
-        status: How it ended.
-        value_json: The returned value as JSON, with OK; empty otherwise.
-        failure: What was raised, with TOOL_ERROR.
-        detail: Words about every other end: which limit was met, and its size.
-        stdout: Standard output as text, cut at the limit.
-        stderr: Standard error as text, cut at the limit.
-        isolation: What was in force.
-        wall_seconds: Time that it took.
-        cpu_seconds: Processor time of all its processes.
-        peak_bytes: Most memory of its processes together.
+        status: How the call ended.
+        value_json: The returned value as JSON, with OK; otherwise empty.
+        failure: The exception, with TOOL_ERROR.
+        detail: Message for the other statuses: which limit was exceeded, and its size.
+        stdout: Standard output as text, truncated at the limit.
+        stderr: Standard error as text, truncated at the limit.
+        isolation: The isolation of the call.
+        wall_seconds: Elapsed time.
+        cpu_seconds: CPU time of all processes of the call.
+        peak_bytes: Peak memory of all processes together.
     """
 
     status: RunStatus
@@ -148,31 +149,31 @@ class RunResult:
 
 
 class Proxy(Protocol):
-    """What a call with hosts reaches them through; of that call alone."""
+    """The HTTP proxy of one call, through which it reaches its hosts."""
 
     async def serve(self, listener: socket.socket) -> None:
-        """Begins to serve on a listening socket of the call, which it closes in the end.
+        """Starts to serve on a listening socket of the call, and takes ownership of the socket.
 
         Raises:
-            OSError: It cannot, or is closed.
+            OSError: The socket cannot be served, or the proxy is closed.
         """
         ...
 
     async def close(self) -> None:
-        """Ends every connection and closes the socket."""
+        """Closes all connections and the socket."""
         ...
 
 
-# Makes the proxy of a call that may reach these hosts.
+# Creates the proxy of a call that may reach the given hosts.
 Proxies = Callable[[Sequence[str]], Proxy]
 
 
 class Sandbox(Protocol):
-    """Runs code that nobody trusts."""
+    """Runs untrusted code."""
 
     @property
     def isolation(self) -> Isolation:
-        """What keeps calls from the machine here."""
+        """The isolation of calls on this server."""
         ...
 
     async def run(self, run: Run) -> RunResult:
@@ -184,5 +185,5 @@ class Sandbox(Protocol):
         ...
 
     async def close(self) -> None:
-        """Kills what runs and ends the sandbox."""
+        """Kills running calls and stops the sandbox."""
         ...

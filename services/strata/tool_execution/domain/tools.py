@@ -1,4 +1,4 @@
-"""Tools and the outcome of calling them."""
+"""Tools, tool calls and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID_NAMESPACE = UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
 
 
 class ToolType(StrEnum):
-    """Which executor runs a tool."""
+    """The type of a tool, which decides its executor."""
 
     CORE = "core"
     MEMORY = "memory"
@@ -35,16 +35,17 @@ class ToolType(StrEnum):
 
 
 Effect = ToolEffect
-"""What a tool does to the world, as this service calls it."""
+"""The declared effect of a tool; alias of `ToolEffect`."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpOrigin:
-    """Where a tool of an MCP server comes from.
+    """The origin of a tool of an MCP server.
 
     Attributes:
-        name: What the server calls it.
-        digest: Names the description and schema that were approved.
+        server_id: The server.
+        name: Its name on the server.
+        digest: Hash of the approved description and schema.
     """
 
     server_id: str
@@ -54,18 +55,18 @@ class McpOrigin:
 
 @dataclass(frozen=True, slots=True)
 class OwnDefinition:
-    """What a project says of a tool of its own.
+    """The parts of a tool definition that only tools of a project have.
 
     Attributes:
-        id: Its id; empty until it is stored.
+        id: Id of the tool; empty until it is stored.
         source_code: Python source; empty for a tool that the client runs.
-        function: The function of the source that is called.
-        requires_approval: Every call waits for a person, unless the agent says otherwise.
+        function: The function of the source to call.
+        requires_approval: Whether calls need approval by default; agents can override it.
         pip_requirements: Packages that the source needs.
         secret_names: Secrets that it gets as environment variables.
-        allowed_hosts: Hosts that it may reach, as `domain.hosts` has it; none for no network.
-        mcp: The server that runs it; None if none does.
-        blocked: Why it may not be run now, or empty.
+        allowed_hosts: Hosts that it may reach, see `domain.hosts`; empty means no network access.
+        mcp: The origin of a tool of an MCP server; else None.
+        blocked: Why it cannot be run now, or empty.
     """
 
     id: str = ""
@@ -82,7 +83,7 @@ class OwnDefinition:
 
     @property
     def content(self) -> list[Any]:
-        """What makes another version of the tool when it is changed."""
+        """The values that give the tool a new version when they change."""
         content = [
             self.source_code,
             self.function,
@@ -91,7 +92,7 @@ class OwnDefinition:
             self.secret_names,
         ]
         if self.allowed_hosts:
-            # Without any, versions are those of before there were hosts.
+            # Only if set: versions of tools from before this field existed stay the same.
             content.append({"allowed_hosts": self.allowed_hosts})
         if self.mcp is not None:
             content += [self.mcp.server_id, self.mcp.name, self.mcp.digest]
@@ -104,12 +105,12 @@ class Tool:
 
     Attributes:
         parameters: JSON schema of the arguments, an object schema.
-        parallel: True if calls of one reply may run at the same time.
-        return_char_limit: Most characters of a return that the model is shown.
-        from_web: True if what it returns was written by strangers.
-        explain: Says in words for the model what is wrong with arguments where the schema
-            cannot; None if nothing is. It sees them before the schema has checked them.
-        own: What else there is to a tool that a project made; None for a built-in one.
+        parallel: Whether calls of one reply may run concurrently.
+        return_char_limit: Maximum number of characters of a return that the model sees.
+        from_web: Whether it returns untrusted content from the web.
+        explain: Returns a message for the model about invalid arguments that the schema cannot
+            express, or None. It is called before the arguments are validated.
+        own: The other parts of a project's own tool; None for a built-in tool.
     """
 
     name: str
@@ -126,17 +127,17 @@ class Tool:
 
     @property
     def reads_web(self) -> bool:
-        """Whether strangers may have written what it returns: it reads pages, or has a network."""
+        """Whether it may return untrusted content: it reads pages, or has network access."""
         return self.from_web or (self.own is not None and bool(self.own.allowed_hosts))
 
     @cached_property
     def id(self) -> str:
-        """The id; that of a built-in tool is fixed."""
+        """The id; built-in tools have fixed ids."""
         return self.own.id if self.own is not None else f"tool-{uuid5(_ID_NAMESPACE, self.name)}"
 
     @cached_property
     def version(self) -> str:
-        """Names exactly this definition."""
+        """Hash of the definition."""
         definition: list[Any] = [
             self.name,
             self.description,
@@ -154,11 +155,13 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that a model asked for.
+    """One tool call of a model.
 
     Attributes:
+        id: Id of the call, unique within its reply.
+        name: Name of the tool.
         arguments: JSON text as the model wrote it.
-        key: Names the call for ever: ``run/step/call``.
+        key: Idempotency key: ``run/step/call``.
     """
 
     id: str
@@ -172,7 +175,7 @@ class MemoryEdit:
     """A memory block that a tool changed.
 
     Attributes:
-        operation: What was done: "append", "rename" and so on.
+        operation: Kind of edit: "append", "rename" and so on.
     """
 
     block_id: str
@@ -182,7 +185,7 @@ class MemoryEdit:
     operation: str = ""
 
 
-# After these a label stands for another block than the one that the model saw under it.
+# After these operations a label belongs to another block than the one that the model read.
 _NEW_BLOCK = frozenset({"create", "rename"})
 
 
@@ -192,8 +195,8 @@ class OlderLines:
 
     Attributes:
         agent_id: The agent in whose archive the memories are stored.
-        range_key: Names the range of messages, whatever run reads it.
-        lines: The lines in order; memories name them by their indices, from 0.
+        range_key: Identifies the range of messages, independently of the run.
+        lines: The lines in order; memories refer to their indices, from 0.
     """
 
     agent_id: str
@@ -206,8 +209,8 @@ class CallingGroup:
     """The group in whose run calls are made.
 
     Attributes:
-        id: The group.
-        agent_ids: The agents that the tools of the group reach, in order.
+        id: Id of the group.
+        agent_ids: The agents that the group tools can reach, in order.
         names: Their names, in the same order.
     """
 
@@ -218,19 +221,19 @@ class CallingGroup:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf calls are run.
+    """The agent and the run that make calls, with the settings that tools need.
 
     Attributes:
-        agent_type: Type of the agent by its wire name.
-        block_revisions: Revisions of the memory blocks that the model saw, by label.
-        max_files_open: Files that may be open at once; 0 leaves it to the file service.
-        file_view_chars: Characters of one file that are shown; 0 likewise.
+        agent_type: Type of the agent, by its wire name.
+        block_revisions: Revisions of the memory blocks that the model read, by label.
+        max_files_open: Maximum number of open files; 0 means the default of the file service.
+        file_view_chars: Characters of one file in the prompt; 0 means the default.
         max_memory_bytes: UTF-8 bytes that blocks and open files may take together in the prompt
-            when files are opened; 0 likewise.
-        message_id: The assistant message that asks for the calls; empty if it is not known.
-        taint: Text of strangers that the model had read: "web", "mcp". What a tool writes to
-            memory is to be marked with it.
-        older_lines: Of a voice memory agent that reads a transcript; None for any other caller.
+            when files are opened; 0 means the default.
+        message_id: The assistant message that contains the calls; empty if unknown.
+        taint: Labels of the untrusted content that the model has read: "web", "mcp". Tools attach
+            them to what they write to memory.
+        older_lines: Older lines of the transcript of a voice memory agent; None for other callers.
         group: The group in whose run the calls are made, if it offers the agent a tool.
     """
 
@@ -251,10 +254,10 @@ class Caller:
     group: CallingGroup = CallingGroup()
 
     def after(self, edits: Iterable[MemoryEdit]) -> Caller:
-        """Returns the caller as later calls of the same reply see it.
+        """Returns the caller for later calls of the same reply.
 
-        The text that the model saw stays the old one, so a seen revision stays as it is;
-        but there is none of a block that the reply itself made or renamed.
+        The model has read the revisions from before the reply, so they stay. Blocks that the reply
+        itself created or renamed have no such revision.
         """
         made = {edit.label for edit in edits if edit.operation in _NEW_BLOCK}
         if made.isdisjoint(self.block_revisions):
@@ -273,11 +276,16 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a tool gave: text, None or a JSON value, and what it changed.
+    """The output of a tool: its value, and its changes of memory.
 
     Attributes:
-        taint: Text of strangers in the memory that it read, or that it was written under.
-        images: Images beside the value; the model is shown them after it.
+        value: Text, None or a JSON value.
+        memory_edits: The edits of memory blocks.
+        archival_changed: Whether archival memory was changed.
+        files_changed: Whether open files were changed.
+        taint: Labels of untrusted content in the memory that it read, or under which that memory
+            was written.
+        images: Images that the model sees after the value.
     """
 
     value: Any
@@ -289,10 +297,10 @@ class Output:
 
 
 class ReturnStatus(StrEnum):
-    """How a call ended, by the name that the model knows.
+    """How a call ended, by the name that the model sees.
 
-    FAILED promises that the call had no effect beyond what its text names. UNKNOWN: it was sent or
-    begun, and there is no answer that says whether it had its effect.
+    FAILED guarantees that the call had no effect except those that its text names. UNKNOWN means
+    that the call was sent or started, and that it is unknown whether it had its effect.
     """
 
     OK = "OK"
@@ -301,14 +309,14 @@ class ReturnStatus(StrEnum):
 
 
 class ToolError(Exception):
-    """A tool refused or failed; the text is written for the model.
+    """A tool failed; the message is written for the model.
 
     Args:
-        message: What is wrong.
-        value: What the model is shown instead, if words alone do not do: a JSON value.
-        memory_edits: What was changed before it failed.
-        unknown: True if the call may have had an effect that nothing tells of.
-        end: How the sandbox ended the code, if it was run there.
+        message: The reason.
+        value: A JSON value that the model sees instead of the message.
+        memory_edits: Edits of memory before the failure.
+        unknown: Whether it is unknown if the call had its effect.
+        end: How the run in the sandbox ended, if there was one.
     """
 
     def __init__(
@@ -328,14 +336,16 @@ class ToolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A finished call, ready for the model.
+class CallOutcome:
+    """A finished call.
 
     Attributes:
+        call: The call.
         status: How it ended.
-        content: The packed return that the model is shown.
-        duration: Seconds.
-        truncated: True if the text was cut at the tool's limit.
+        content: The packed tool return that the model sees.
+        duration: Duration in seconds.
+        truncated: Whether the text was truncated at the tool's limit.
+        output: The output of the tool.
     """
 
     call: Call
@@ -347,5 +357,5 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the tool returned."""
+        """Whether the tool succeeded."""
         return self.status is ReturnStatus.OK

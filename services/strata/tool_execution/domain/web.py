@@ -1,4 +1,4 @@
-"""What a search of the web finds, and who can be asked."""
+"""Results of a web search, and the supported search engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ProviderName(StrEnum):
-    """The known search engines."""
+    """The supported search engines."""
 
     TAVILY = "tavily"
     EXA = "exa"
@@ -15,12 +15,12 @@ class ProviderName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A page that was found.
+class SearchHit:
+    """A page that a search engine returned.
 
     Attributes:
-        text: What of it answers the query.
-        published: A date as the engine writes it; empty if it names none.
+        text: Excerpt that matches the query.
+        published: Date of publication in the engine's format; empty if unknown.
     """
 
     title: str

@@ -1,1 +1,1 @@
-"""Network access of tools: the proxy through which calls reach the hosts that they name."""
+"""Network access of tools: the HTTP proxy through which calls reach their allowed hosts."""

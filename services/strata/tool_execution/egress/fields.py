@@ -1,4 +1,4 @@
-"""Settings of the network of tools: for the service, and for a runner in its place."""
+"""Settings of the network access of tools, shared by the service and the tool runner."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from strata.tool_execution.domain.hosts import problem_of
 
 
 class EgressFields(BaseModel):
-    """What tools may reach."""
+    """Settings of the hosts and ports that tools may reach."""
 
     egress: bool = Field(
         default=True,
-        description="Whether tools may reach the hosts that they name in allowed_hosts, through a"
-        " proxy of their own; false switches it off for all of them.",
+        description="Whether tools may reach the hosts in their allowed_hosts, through a proxy."
+        " False switches network access off for all tools.",
     )
     egress_hosts: tuple[str, ...] = Field(
         default=(),
-        description="Hosts that tools may name at all, as a JSON list:"
+        description="Hosts that tools may list in allowed_hosts, as a JSON list:"
         ' ["api.example.com", "*.example.org"]. Empty means every public host.',
     )
     egress_private_networks: tuple[str, ...] = Field(
         default=(),
-        description="Private networks that tools may reach as well, by hosts that they name, as a"
-        ' JSON list: ["10.1.0.0/16"]. Metadata services stay closed.',
+        description="Private networks that tools may reach as well, through their allowed_hosts, as"
+        ' a JSON list: ["10.1.0.0/16"]. Metadata services stay blocked.',
     )
     egress_ports: tuple[int, ...] = Field(
         default=(80, 443), description="Ports that tools may connect to, as a JSON list."
     )
     egress_bytes: int = Field(
-        default=64 * MIB, gt=0, description="Bytes that one call of a tool may send and receive."
+        default=64 * MIB,
+        gt=0,
+        description="Bytes that one tool call may send and receive together.",
     )
     egress_ca_file: Path | None = Field(
         default=None,
-        description="Certificates, as PEM, that tools verify servers with; unset means those of"
-        " this machine.",
+        description="PEM file with the CA certificates that tools verify servers with; unset means"
+        " those of the machine.",
     )
 
     @field_validator("egress_hosts")

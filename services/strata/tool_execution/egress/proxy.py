@@ -1,4 +1,4 @@
-"""The proxy of one call: lets it reach the hosts that its tool names, and nothing else."""
+"""The HTTP proxy of one call. It forwards requests only to the allowed hosts of the tool."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from strata.shared.web.addresses import Address
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Admission, Target
 from strata.tool_execution.domain.hosts import listed
-from strata.tool_execution.egress.requests import ProxyError, Request, check_name, read_request
+from strata.tool_execution.egress.requests import ProxyError, ProxyRequest, check_name, read_request
 
 _CHUNK = 1 << 16
 _MOST_ADDRESSES = 4
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _UNPRINTABLE = re.compile(r"[^ -~]")
-_MAX_WORDS = 300
-# struct linger: on, no seconds.
+_MAX_MESSAGE = 300
+# struct linger: on, zero seconds, so that closing the socket resets the connection.
 _RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """Most that one call may take of the network; its time is that of the call.
+    """Network limits of one call. Its duration is limited by the time limit of the call.
 
     Attributes:
-        connections: At the same time.
-        requests: In all.
-        bytes: In both directions together, in all.
-        header_bytes: Of the head of a request.
-        head_s: Seconds for the head of a request to arrive.
-        connect_s: Seconds to find and reach a server.
+        connections: Maximum number of concurrent connections.
+        requests: Maximum number of requests.
+        bytes: Bytes in both directions together.
+        header_bytes: Size of a request head.
+        head_s: Seconds to receive a request head.
+        connect_s: Seconds to resolve and reach a server.
     """
 
     connections: int = 32
@@ -50,12 +50,12 @@ class ProxyLimits:
 
 
 class EgressProxy:
-    """Serves one call on a socket that came out of its network namespace.
+    """Serves one call on a listening socket from its network namespace.
 
     Args:
-        hosts: What the call may reach, as `domain.hosts` has it.
-        admission: Checks addresses.
-        limits: Most that the call may take.
+        hosts: The hosts that the call may reach, in the syntax of `domain.hosts`.
+        admission: Resolves names and checks the addresses.
+        limits: Limits of the call.
     """
 
     def __init__(self, hosts: Sequence[str], admission: Admission, limits: ProxyLimits) -> None:
@@ -67,18 +67,18 @@ class EgressProxy:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        # Connections are served on behalf of the call that made the proxy.
+        # Connections are served in the context of the call that created the proxy.
         self._context = current()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Begins to serve on a listening socket, which it closes in the end.
+        """Starts to serve on a listening socket, and takes ownership of the socket.
 
         Raises:
-            OSError: It is none, or the proxy is closed.
+            OSError: The socket cannot be served, or the proxy is closed.
         """
         if self._closed or self._server is not None:
             listener.close()
-            raise OSError("the proxy is closed, or serves already")
+            raise OSError("the proxy is closed or is already serving")
         try:
             listener.setblocking(False)
             self._server = await asyncio.start_server(
@@ -90,7 +90,7 @@ class EgressProxy:
         await self._server.start_serving()
 
     async def close(self) -> None:
-        """Ends every connection and closes the socket."""
+        """Closes all connections and the socket."""
         self._closed = True
         if self._server is not None:
             self._server.close()
@@ -109,7 +109,7 @@ class EgressProxy:
         except (OSError, asyncio.IncompleteReadError):
             writer.transport.abort()
         except asyncio.CancelledError:
-            # The call has ended; a task of a server that is cancelled has nobody to tell.
+            # The call has ended. Nothing awaits the task of a server, so the error stops here.
             writer.transport.abort()
         finally:
             writer.close()
@@ -138,16 +138,16 @@ class EgressProxy:
         limits = self._limits
         self._requests += 1
         if len(self._tasks) > limits.connections:
-            said = f"More than {limits.connections} connections at the same time."
+            problem = f"More than {limits.connections} connections at the same time."
         elif self._requests > limits.requests:
-            said = f"The call has made its {limits.requests:,} requests."
+            problem = f"The call has used up its {limits.requests:,} requests."
         elif self._left <= 0:
-            said = f"The call has used up its {limits.bytes:,} bytes of network."
+            problem = f"The call has used up its {limits.bytes:,} bytes of network."
         else:
             return
-        raise ProxyError(HTTPStatus.TOO_MANY_REQUESTS, said)
+        raise ProxyError(HTTPStatus.TOO_MANY_REQUESTS, problem)
 
-    async def _read(self, reader: asyncio.StreamReader) -> Request:
+    async def _read(self, reader: asyncio.StreamReader) -> ProxyRequest:
         try:
             async with asyncio.timeout(self._limits.head_s):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -163,7 +163,7 @@ class EgressProxy:
         return read_request(head)
 
     async def _connect(self, target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects to a checked address; the name is resolved once, here."""
+        """Resolves the name once and connects to one of its checked addresses."""
         check_name(target)
         if not listed(target.host, self._hosts):
             raise ForbiddenUrlError(f"The tool's allowed_hosts do not name {target.host}.")
@@ -176,11 +176,11 @@ class EgressProxy:
 
     async def _exchange(
         self,
-        request: Request,
+        request: ProxyRequest,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """Passes bytes on until one side has ended, or the call has used up its share."""
+        """Copies bytes until one side closes, or the call has used up its bytes."""
         (from_client, to_client), (from_server, to_server) = client, upstream
         if request.tunnel:
             to_client.write(_ESTABLISHED)
@@ -197,7 +197,7 @@ class EgressProxy:
                 task.cancel()
             ends = await asyncio.gather(*both, return_exceptions=True)
         if self._left <= 0 or any(isinstance(end, OSError) for end in ends):
-            # With a reset: many answers end with the connection, and this one is not whole.
+            # Reset the connection: a normal close would mark an incomplete response as complete.
             connection = to_client.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             to_client.transport.abort()
@@ -207,13 +207,13 @@ class EgressProxy:
     ) -> None:
         await self._copy(reader, writer, body)
         if body is not None:
-            # What follows the body would be another request, which nobody has checked.
+            # Bytes after the body would be a second request, which has not been checked.
             await reader.read(1)
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
     ) -> None:
-        """Copies up to `most` bytes, or to the end."""
+        """Copies up to `most` bytes; None means until the end."""
         while (most is None or most > 0) and self._left > 0:
             data = await reader.read(_CHUNK if most is None else min(_CHUNK, most))
             if not data:
@@ -235,12 +235,12 @@ async def _open(
         raise OSError("not in time") from error
 
 
-async def _refuse(writer: asyncio.StreamWriter, status: HTTPStatus, words: str) -> None:
-    """Answers with our own words, which many clients show of the first line alone."""
-    said = _UNPRINTABLE.sub("?", words)[:_MAX_WORDS]
-    body = f"{said}\n".encode()
+async def _refuse(writer: asyncio.StreamWriter, status: HTTPStatus, text: str) -> None:
+    """Sends an error. The message is in the status line, too: many clients show only that."""
+    message = _UNPRINTABLE.sub("?", text)[:_MAX_MESSAGE]
+    body = f"{message}\n".encode()
     head = (
-        f"HTTP/1.1 {status.value} {status.phrase}: {said}\r\nContent-Type: text/plain\r\n"
+        f"HTTP/1.1 {status.value} {status.phrase}: {message}\r\nContent-Type: text/plain\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     writer.write(head.encode("ascii") + body)

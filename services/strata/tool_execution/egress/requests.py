@@ -1,4 +1,4 @@
-"""Requests to the proxy: read strictly, and written anew for the server that they are for."""
+"""Parses requests to the proxy strictly, and rewrites them for the target server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE = re.compile(rf"({_WORD}) (\S+) HTTP/1\.[01]")
 _FIELD = re.compile(rf"({_WORD}):[ \t]*([^\r\n\0]*)")
 _AUTHORITY = re.compile(r"[^/?#@\\]+:[0-9]{1,5}")
 _LENGTH = re.compile(r"[0-9]{1,15}")
-# Of one connection and not of the request (RFC 9110, 7.6.1), or written by the proxy itself.
+# Header fields of a single connection (RFC 9110, 7.6.1), and those that the proxy writes itself.
 _DROPPED = frozenset(
     (
         *("connection", "proxy-connection", "proxy-authorization", "proxy-authenticate", "te"),
@@ -24,26 +24,26 @@ _DROPPED = frozenset(
 
 
 class ProxyError(Exception):
-    """A request that is not carried out.
+    """The proxy refuses a request; the tool gets the message with a status.
 
     Attributes:
-        status: What the tool is answered with the words.
+        status: HTTP status of the response.
     """
 
-    def __init__(self, status: HTTPStatus, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of the proxy.
+class ProxyRequest:
+    """A request to the proxy.
 
     Attributes:
-        target: Where it is to go.
-        tunnel: A connection to be passed through as it is (CONNECT).
-        head: What the server is sent first; empty for a tunnel.
-        body: Bytes that follow it.
+        target: The server.
+        tunnel: Whether bytes are passed through unchanged (CONNECT).
+        head: The rewritten head for the server; empty for a tunnel.
+        body: Length of the body in bytes.
     """
 
     target: Target
@@ -52,12 +52,12 @@ class Request:
     body: int = 0
 
 
-def read_request(data: bytes) -> Request:
-    """Reads the head of a request.
+def read_request(data: bytes) -> ProxyRequest:
+    """Parses the head of a request.
 
     Raises:
-        ProxyError: It is malformed, or not of a kind that is forwarded.
-        ForbiddenUrlError: Its target is none that may be reached.
+        ProxyError: The request is malformed or of a kind that is not forwarded.
+        ForbiddenUrlError: The target is not allowed.
     """
     lines = data.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     first = _LINE.fullmatch(lines[0])
@@ -72,15 +72,15 @@ def read_request(data: bytes) -> Request:
         fields.append((field[1], field[2]))
     if method.upper() == "CONNECT":
         if method != "CONNECT":
-            raise ProxyError(HTTPStatus.BAD_REQUEST, "CONNECT is written in capitals.")
+            raise ProxyError(HTTPStatus.BAD_REQUEST, "The method CONNECT must be in capitals.")
         if not _AUTHORITY.fullmatch(where):
-            raise ProxyError(HTTPStatus.BAD_REQUEST, "CONNECT wants a host and a port.")
-        return Request(parse_url(f"https://{where}"), tunnel=True)
+            raise ProxyError(HTTPStatus.BAD_REQUEST, "CONNECT needs a host and a port.")
+        return ProxyRequest(parse_url(f"https://{where}"), tunnel=True)
     if where[:1] == "/" or where == "*":
-        raise ProxyError(HTTPStatus.BAD_REQUEST, "A proxy is asked for full URLs.")
+        raise ProxyError(HTTPStatus.BAD_REQUEST, "A request to a proxy must have a full URL.")
     target = parse_url(where)
     if target.scheme != "http":
-        raise ProxyError(HTTPStatus.BAD_REQUEST, "https goes through CONNECT.")
+        raise ProxyError(HTTPStatus.BAD_REQUEST, "Use CONNECT for https.")
     body = _body(fields)
     named = {
         name.strip().lower()
@@ -90,22 +90,23 @@ def read_request(data: bytes) -> Request:
     } - {"content-length"}
     written = [
         f"{method} {target.path} HTTP/1.1",
-        # Not what the tool says: one server may have many hosts.
+        # Not the tool's Host field: a server may have other hosts that are not allowed.
         f"Host: {target.authority}",
         *(f"{key}: {value}" for key, value in fields if key.lower() not in _DROPPED | named),
         "Connection: close",
     ]
     head = "\r\n".join([*written, "", ""]).encode("latin-1")
-    return Request(target, tunnel=False, head=head, body=body)
+    return ProxyRequest(target, tunnel=False, head=head, body=body)
 
 
 def _body(fields: list[tuple[str, str]]) -> int:
-    # White space is what HTTP calls so, and not all that Unicode does: servers read it strictly.
+    # Only the white space of HTTP, not that of Unicode: servers parse strictly.
     lengths = {value.strip(" \t") for key, value in fields if key.lower() == "content-length"}
     if any(key.lower() == "transfer-encoding" for key, _ in fields):
-        # Where a body ends must be beyond doubt, or what follows is another request.
+        # The end of the body must be unambiguous, or a second request could follow (smuggling).
         raise ProxyError(
-            HTTPStatus.LENGTH_REQUIRED, "A body to http is sent with a Content-Length, or to https."
+            HTTPStatus.LENGTH_REQUIRED,
+            "A request body over http needs a Content-Length; or use https.",
         )
     if not lengths:
         return 0
@@ -116,10 +117,10 @@ def _body(fields: list[tuple[str, str]]) -> int:
 
 
 def check_name(target: Target) -> None:
-    """Refuses addresses, however they are written.
+    """Checks that a target is a name and not an IP address in any notation.
 
     Raises:
-        ForbiddenUrlError: It is one.
+        ForbiddenUrlError: The target is an IP address.
     """
     if target.literal is not None:
         raise ForbiddenUrlError("Hosts are reached by their names, not by addresses.")

@@ -1,1 +1,1 @@
-"""The client of the Model Context Protocol."""
+"""Client of the Model Context Protocol (MCP)."""

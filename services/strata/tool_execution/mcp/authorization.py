@@ -1,9 +1,9 @@
-"""What is asked of an authorization server, so that a person can sign in to an MCP server.
+"""OAuth requests with which a person signs in to an MCP server.
 
-Finding it, registering with it and proof of possession follow RFC 9728, 8414, 7591, 7636, 8707
-and 9207, with the `mcp` SDK's pieces; the SDK's own flow waits for the person within a request
-to the server, and cannot be split over two calls. Everything goes out through the guarded
-transport that is given. Imported with the SDK.
+Discovery, registration and PKCE follow RFC 9728, 8414, 7591, 7636, 8707 and 9207, and use functions
+of the `mcp` SDK. The SDK's own flow waits for the person within one request to the server and
+cannot be split into two calls. All requests use the guarded transport of the caller. This module
+imports the SDK, so it is loaded only when needed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.tool_execution.domain.mcp import OAuthClient
-from strata.tool_execution.domain.mcp_sign_in import Begun, Client, Tokens
+from strata.tool_execution.domain.mcp_sign_in import PendingSignIn, RegisteredClient, Tokens
 from strata.tool_execution.mcp.oauth import reason_of
 from strata.tool_execution.mcp.streams import status_text
 
-_ANSWERED = frozenset((200, 201))
+_SUCCESS = frozenset((200, 201))
 _GRANTS = ["authorization_code", "refresh_token"]
 _METHODS = ("none", "client_secret_basic", "client_secret_post")
 _PING = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
@@ -49,25 +49,27 @@ _MOST_CHARS = 16_000
 
 
 class AuthorizationError(Exception):
-    """It cannot be done; the words are ours, and repeat nothing that was sent.
+    """A step of the sign-in failed. The message contains nothing that was sent or received.
 
     Attributes:
-        revoked: The authorization server no longer takes what it gave before.
+        revoked: Whether the authorization server no longer accepts the grant.
     """
 
-    def __init__(self, words: str, *, revoked: bool = False) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, *, revoked: bool = False) -> None:
+        super().__init__(message)
         self.revoked = revoked
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An authorization server, and what is to be asked of it.
+class AuthorizationServer:
+    """An authorization server, and the resource and scopes to request.
+
+    Raises on creation if the server is not secure enough.
 
     Attributes:
-        metadata: Of the issuer that is meant.
-        resource: What tokens are for.
-        scope: The scopes to ask for.
+        metadata: Metadata of the expected issuer.
+        resource: The resource that tokens are for.
+        scope: The scopes to request.
     """
 
     metadata: OAuthMetadata
@@ -76,7 +78,7 @@ class Found:
 
     @property
     def issuer(self) -> str:
-        """Who it is."""
+        """The issuer."""
         return str(self.metadata.issuer)
 
     def __post_init__(self) -> None:
@@ -90,23 +92,25 @@ class Found:
                 raise AuthorizationError("The authorization server has an address without TLS.")
         if "S256" not in (self.metadata.code_challenge_methods_supported or ()):
             raise AuthorizationError(
-                "The authorization server does not say that it knows PKCE with S256, without which"
-                " a code could be used by whoever sees it."
+                "The authorization server does not support PKCE with S256, without which anyone who"
+                " sees a code could use it."
             )
 
 
-async def find(http: httpx2.AsyncClient, server_url: str, wanted: OAuthClient) -> Found:
+async def discover(
+    http: httpx2.AsyncClient, server_url: str, wanted: OAuthClient
+) -> AuthorizationServer:
     """Finds the authorization server of an MCP server.
 
     Args:
-        http: Sends requests, guarded.
-        server_url: Where the MCP server is.
-        wanted: What is known beforehand.
+        http: Client with the guarded transport.
+        server_url: URL of the MCP server.
+        wanted: The configured issuer and scopes, if any.
 
     Raises:
-        AuthorizationError: There is none, or another one than is wanted.
+        AuthorizationError: There is none, or it is not the configured one.
     """
-    challenge = await _sent(
+    challenge = await _send(
         http,
         httpx2.Request(
             "POST",
@@ -117,54 +121,56 @@ async def find(http: httpx2.AsyncClient, server_url: str, wanted: OAuthClient) -
         "the MCP server",
         head=True,
     )
-    described = await _described(http, server_url, challenge)
+    described = await _resource_metadata(http, server_url, challenge)
     issuer = wanted.issuer
     if described is not None:
-        issuer = _chosen(
+        issuer = _choose_issuer(
             [str(authorization_server) for authorization_server in described.authorization_servers],
             wanted.issuer,
         )
     if server_url.lower().startswith("https:") and issuer.lower().startswith("http:"):
         raise AuthorizationError("The MCP server names an authorization server without TLS.")
     metadata = await _metadata(http, issuer, server_url)
-    asked = wanted.scope or get_client_metadata_scopes(
+    scope = wanted.scope or get_client_metadata_scopes(
         extract_scope_from_www_auth(challenge), described, metadata, _GRANTS
     )
     resource = resource_url_from_server_url(server_url)
     if described is not None and described.resource:
         resource = str(described.resource)
-    return Found(metadata, resource, asked or "")
+    return AuthorizationServer(metadata, resource, scope or "")
 
 
-async def _described(
+async def _resource_metadata(
     http: httpx2.AsyncClient, server_url: str, challenge: httpx2.Response
 ) -> ProtectedResourceMetadata | None:
-    """What the server says about who gives tokens for it; None if it says nothing (an old one)."""
+    """Returns the protected resource metadata of the MCP server; None for servers without any."""
     named = extract_resource_metadata_from_www_auth(challenge)
     for url in build_protected_resource_metadata_discovery_urls(named, server_url):
-        response = await _sent(http, create_oauth_metadata_request(url), "the MCP server")
+        response = await _send(http, create_oauth_metadata_request(url), "the MCP server")
         if response.status_code >= 500 or response.status_code == 429:
-            said = status_text(response.status_code)
-            raise AuthorizationError(f"The MCP server answered {said} to who gives tokens for it.")
-        found = await handle_protected_resource_response(response)
-        if found is None:
+            status = status_text(response.status_code)
+            raise AuthorizationError(
+                f"The MCP server answered {status} to the request for its authorization server."
+            )
+        resource = await handle_protected_resource_response(response)
+        if resource is None:
             continue
         ours = resource_url_from_server_url(server_url)
         if not check_resource_allowed(
-            requested_resource=ours, configured_resource=str(found.resource)
+            requested_resource=ours, configured_resource=str(resource.resource)
         ):
-            raise AuthorizationError("The MCP server says that its tokens are for another server.")
-        return found
+            raise AuthorizationError("The metadata of the MCP server is for another server.")
+        return resource
     return None
 
 
-def _chosen(offered: list[str], wanted: str) -> str:
+def _choose_issuer(offered: list[str], wanted: str) -> str:
     if not wanted:
         return offered[0]
-    if any(issuers_match(each, wanted) for each in offered):
+    if any(issuers_match(issuer, wanted) for issuer in offered):
         return wanted
     raise AuthorizationError(
-        "The MCP server names another authorization server than the issuer of its configuration."
+        "The MCP server does not name the configured issuer as its authorization server."
     )
 
 
@@ -172,27 +178,29 @@ async def _metadata(http: httpx2.AsyncClient, issuer: str, server_url: str) -> O
     parts = urlsplit(server_url)
     expected = issuer or f"{parts.scheme}://{parts.netloc}"
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer or None, server_url):
-        response = await _sent(http, create_oauth_metadata_request(url), "the authorization server")
-        goes_on, found = await handle_auth_metadata_response(response)
-        if found is not None:
-            if not issuers_match(str(found.issuer), expected):
-                validate_metadata_issuer(found, expected)
-            return found
+        response = await _send(http, create_oauth_metadata_request(url), "the authorization server")
+        goes_on, metadata = await handle_auth_metadata_response(response)
+        if metadata is not None:
+            if not issuers_match(str(metadata.issuer), expected):
+                validate_metadata_issuer(metadata, expected)
+            return metadata
         if not goes_on:
             break
-    raise AuthorizationError("No authorization server is found for the MCP server.")
+    raise AuthorizationError("No authorization server was found for the MCP server.")
 
 
-async def register(http: httpx2.AsyncClient, found: Found, redirect_uri: str) -> Client:
-    """Registers us with an authorization server (RFC 7591).
+async def register(
+    http: httpx2.AsyncClient, server: AuthorizationServer, redirect_uri: str
+) -> RegisteredClient:
+    """Registers Strata with an authorization server (RFC 7591).
 
     Raises:
-        AuthorizationError: It does not register clients, or gave nothing that can be used.
+        AuthorizationError: The server does not register clients, or its response cannot be used.
     """
-    if not found.metadata.registration_endpoint:
+    if not server.metadata.registration_endpoint:
         raise AuthorizationError(
-            "The authorization server registers no clients by itself. Register one by hand, and"
-            " give its id as oauth_client.client_id, with the issuer."
+            "The authorization server does not support client registration. Register a client"
+            " manually, and set oauth_client.client_id and oauth_client.issuer."
         )
     local = redirect_uri.startswith("http:")
     wanted = OAuthClientMetadata.model_validate(
@@ -203,97 +211,106 @@ async def register(http: httpx2.AsyncClient, found: Found, redirect_uri: str) ->
             "response_types": ["code"],
             "token_endpoint_auth_method": "none",
             "application_type": "native" if local else "web",
-            "scope": found.scope or None,
+            "scope": server.scope or None,
         }
     )
-    request = create_client_registration_request(found.metadata, wanted, found.issuer)
-    response = await _sent(http, request, "the authorization server")
-    if response.status_code not in _ANSWERED:
-        said = status_text(response.status_code)
-        raise AuthorizationError(f"The authorization server registers no client: {said}.")
-    given = await handle_registration_response(response)
-    method = given.token_endpoint_auth_method or (
-        "client_secret_basic" if given.client_secret else "none"
+    request = create_client_registration_request(server.metadata, wanted, server.issuer)
+    response = await _send(http, request, "the authorization server")
+    if response.status_code not in _SUCCESS:
+        status = status_text(response.status_code)
+        raise AuthorizationError(
+            f"The authorization server refused to register a client: {status}."
+        )
+    registered = await handle_registration_response(response)
+    method = registered.token_endpoint_auth_method or (
+        "client_secret_basic" if registered.client_secret else "none"
     )
-    if method not in _METHODS or (method != "none" and not given.client_secret):
-        raise AuthorizationError("The authorization server wants proofs that we cannot give.")
-    return Client(given.client_id, given.client_secret or "", method)
+    if method not in _METHODS or (method != "none" and not registered.client_secret):
+        raise AuthorizationError(
+            "The authorization server requires a client authentication that is not supported."
+        )
+    return RegisteredClient(registered.client_id, registered.client_secret or "", method)
 
 
-def proof() -> tuple[str, str]:
-    """Returns a new verifier and its challenge (PKCE, S256)."""
-    made = PKCEParameters.generate()
-    return made.code_verifier, made.code_challenge
+def new_pkce_pair() -> tuple[str, str]:
+    """Returns a new PKCE code verifier and its S256 challenge."""
+    pkce = PKCEParameters.generate()
+    return pkce.code_verifier, pkce.code_challenge
 
 
-def authorization_url(found: Found, begun: Begun, state: str, challenge: str) -> str:
-    """Returns where the person has to go."""
-    endpoint = str(found.metadata.authorization_endpoint)
-    asked = {
+def authorization_url(
+    server: AuthorizationServer, pending: PendingSignIn, state: str, challenge: str
+) -> str:
+    """Returns the URL that the person opens in a browser."""
+    endpoint = str(server.metadata.authorization_endpoint)
+    parameters = {
         "response_type": "code",
-        "client_id": begun.client.id,
-        "redirect_uri": begun.redirect_uri,
+        "client_id": pending.client.id,
+        "redirect_uri": pending.redirect_uri,
         "state": state,
         "code_challenge": challenge,
         "code_challenge_method": "S256",
-        "resource": begun.resource,
+        "resource": pending.resource,
     }
-    if begun.scope:
-        asked["scope"] = begun.scope
-    # Some ask for consent to lasting access only when they are told to.
-    if "offline_access" in begun.scope.split():
-        asked["prompt"] = "consent"
-    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+    if pending.scope:
+        parameters["scope"] = pending.scope
+    # Some servers ask for consent to offline access only with this parameter.
+    if "offline_access" in pending.scope.split():
+        parameters["prompt"] = "consent"
+    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(parameters)}"
 
 
-async def exchange(http: httpx2.AsyncClient, begun: Begun, code: str, now: float) -> Tokens:
-    """Gets tokens for a code.
+async def exchange_code(
+    http: httpx2.AsyncClient, pending: PendingSignIn, code: str, now: float
+) -> Tokens:
+    """Exchanges an authorization code for tokens.
 
     Raises:
-        AuthorizationError: There are none.
+        AuthorizationError: The authorization server gave no tokens.
     """
     form = {
         "grant_type": "authorization_code",
         "code": code,
-        "redirect_uri": begun.redirect_uri,
-        "code_verifier": begun.verifier,
-        "resource": begun.resource,
+        "redirect_uri": pending.redirect_uri,
+        "code_verifier": pending.verifier,
+        "resource": pending.resource,
     }
-    answer = await _asked(http, begun.token_endpoint, begun.client, form)
+    answer = await _token_response(http, pending.token_endpoint, pending.client, form)
     return Tokens(
         access=answer["access_token"],
-        server_url=begun.server_url,
-        issuer=begun.issuer,
-        token_endpoint=begun.token_endpoint,
-        client=begun.client,
-        resource=begun.resource,
-        scope=answer.get("scope") or begun.scope,
+        server_url=pending.server_url,
+        issuer=pending.issuer,
+        token_endpoint=pending.token_endpoint,
+        client=pending.client,
+        resource=pending.resource,
+        scope=answer.get("scope") or pending.scope,
         refresh=answer.get("refresh_token") or "",
-        expire_time=_end(answer, now),
+        expire_time=_expire_time(answer, now),
     )
 
 
-async def renew(http: httpx2.AsyncClient, tokens: Tokens, now: float) -> Mapping[str, Any]:
-    """Gets the next tokens; returns what of `Tokens` is another one.
+async def refresh_tokens(http: httpx2.AsyncClient, tokens: Tokens, now: float) -> Mapping[str, Any]:
+    """Refreshes tokens; returns the members of `Tokens` that change.
 
     Raises:
-        AuthorizationError: There are none; `revoked` if a person has to sign in again.
+        AuthorizationError: The authorization server gave no tokens; `revoked` if a person has to
+            sign in again.
     """
     form = {
         "grant_type": "refresh_token",
         "refresh_token": tokens.refresh,
         "resource": tokens.resource,
     }
-    answer = await _asked(http, tokens.token_endpoint, tokens.client, form)
+    answer = await _token_response(http, tokens.token_endpoint, tokens.client, form)
     return {
         "access": answer["access_token"],
         "refresh": answer.get("refresh_token") or tokens.refresh,
-        "expire_time": _end(answer, now),
+        "expire_time": _expire_time(answer, now),
     }
 
 
-async def _asked(
-    http: httpx2.AsyncClient, endpoint: str, client: Client, form: dict[str, str]
+async def _token_response(
+    http: httpx2.AsyncClient, endpoint: str, client: RegisteredClient, form: dict[str, str]
 ) -> dict[str, Any]:
     headers = {"Accept": "application/json"}
     form = {**form, "client_id": client.id}
@@ -303,18 +320,18 @@ async def _asked(
     elif client.method == "client_secret_post":
         form["client_secret"] = client.secret
     request = httpx2.Request("POST", endpoint, data=form, headers=headers)
-    response = await _sent(http, request, "the authorization server")
-    if response.status_code not in _ANSWERED:
+    response = await _send(http, request, "the authorization server")
+    if response.status_code not in _SUCCESS:
         reason = reason_of(response)
-        told = f" ({reason})" if reason else ""
-        said = f"The authorization server answered {status_text(response.status_code)}{told}."
-        raise AuthorizationError(said, revoked=reason == "invalid_grant")
+        details = f" ({reason})" if reason else ""
+        message = f"The authorization server answered {status_text(response.status_code)}{details}."
+        raise AuthorizationError(message, revoked=reason == "invalid_grant")
     try:
         answer = parse_json(response.content)
     except JsonTextError:
         answer = None
     if not isinstance(answer, dict) or not _is_token(answer):
-        raise AuthorizationError("The authorization server gave no token that can be used.")
+        raise AuthorizationError("The authorization server gave no usable token.")
     return answer
 
 
@@ -335,18 +352,18 @@ def _is_token(answer: Mapping[str, Any]) -> bool:
     )
 
 
-def _end(answer: Mapping[str, Any], now: float) -> float | None:
+def _expire_time(answer: Mapping[str, Any], now: float) -> float | None:
     seconds = answer.get("expires_in")
     return None if seconds is None else now + float(seconds)
 
 
-async def _sent(
+async def _send(
     http: httpx2.AsyncClient, request: httpx2.Request, whom: str, *, head: bool = False
 ) -> httpx2.Response:
     try:
         response = await http.send(request, stream=head)
         if head:
-            # It may be events without end.
+            # The body may be an endless event stream.
             await response.aclose()
     except httpx2.HTTPError as error:
         raise AuthorizationError(f"{whom[0].upper()}{whom[1:]} cannot be asked: {error}") from None
@@ -354,20 +371,20 @@ async def _sent(
 
 
 @asynccontextmanager
-async def in_our_words() -> AsyncIterator[None]:
-    """Turns what the SDK's pieces raise into words that repeat nothing.
+async def translate_errors() -> AsyncIterator[None]:
+    """Translates errors of the SDK, whose messages may repeat responses.
 
     Raises:
-        AuthorizationError: In their place.
+        AuthorizationError: Instead of an error of the SDK.
     """
     try:
         yield
     except OAuthFlowError as error:
         issuer = "issuer" in str(error)
         raise AuthorizationError(
-            "The authorization server calls itself by another name than the issuer that is meant."
+            "The issuer in the authorization server's metadata is not the expected one."
             if issuer
             else "The authorization server's answer cannot be used."
         ) from None
     except ValueError:
-        raise AuthorizationError("An answer of the authorization server is none.") from None
+        raise AuthorizationError("A response of the authorization server is invalid.") from None

@@ -1,8 +1,8 @@
-"""One session with one server, in a task of its own.
+"""One MCP session with one server, in a task of its own.
 
-What the SDK does runs in that task and its children: whatever becomes of a caller, streams and
-programs are closed where they were opened. A caller waits for its answer beside the SDK, not
-inside it, so that a server that hangs cannot hold it.
+All code of the SDK runs in that task and its children. So streams and programs are closed in the
+task that opened them, even if a caller is cancelled. A caller waits for its response outside of the
+SDK, so that a server that hangs cannot block it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from strata.tool_execution.mcp.streams import Opener, status_text
 MOST_TOOLS = 500
 _MOST_PAGES = 50
 _CLOSE_S = 8.0
-# How the SDK answers in the place of a server whose own answer is none. Only a status that refuses
-# the request (4xx) tells that it was not carried out.
+# Errors with which the SDK replaces an invalid response of a server. Only a status that refuses the
+# request (4xx) shows that it was not carried out.
 _NO_ANSWER = (
     "Server returned an error response",
     "Failed to parse",
@@ -38,18 +38,18 @@ _NO_ANSWER = (
 
 
 class Connection:
-    """A session. Make it with `open`.
+    """A session with a server. Create it with `open`.
 
     Args:
-        opener: Opens the way to the server.
-        on_change: Called when the server says that its tools are others now.
+        opener: Opens the streams to the server.
+        on_change: Called when the server notifies that its list of tools has changed.
 
     Attributes:
-        in_flight: Requests that wait for an answer.
-        suspect: True if the last answer did not come in time.
-        stale: True if the tools have changed while they were being read.
-        last_used: Time of the loop at which the last request ended.
-        digests: What each usable tool said of itself when they were last read.
+        in_flight: Number of requests that wait for a response.
+        suspect: Whether the last request timed out.
+        stale: Whether the tools have changed while they were being read.
+        last_used: Time of the event loop at which the last request ended.
+        digests: Hashes of the usable tools by name, from the last listing.
     """
 
     def __init__(self, opener: Opener, on_change: Callable[[Connection], None]) -> None:
@@ -71,17 +71,17 @@ class Connection:
         self.stale = False
         self.last_used = asyncio.get_running_loop().time()
         self.digests: Mapping[str, str] = {}
-        # In a context of its own: the caller's token is nothing to a session that outlives it.
+        # In a new context: the session outlives the caller and must not use its credentials.
         self._task = asyncio.create_task(self._live(), context=contextvars.Context())
 
     @classmethod
     async def open(
         cls, opener: Opener, on_change: Callable[[Connection], None], seconds: float
     ) -> Connection:
-        """Returns a session that was begun.
+        """Returns an initialised session.
 
         Raises:
-            ConnectError: The server cannot be reached, or there was no answer in time.
+            ConnectError: The server cannot be reached or did not answer in time.
         """
         connection = cls(opener, on_change)
         try:
@@ -96,7 +96,7 @@ class Connection:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can be asked any more."""
+        """Whether the session has ended, so that no request can be sent."""
         return self._ended.is_set() or self._task.done() or self._server_ended()
 
     @property
@@ -105,10 +105,10 @@ class Connection:
         return ready.done() and not ready.cancelled() and ready.exception() is None
 
     async def list_tools(self, seconds: float) -> list[Any]:
-        """Returns all tools as they come, of any form.
+        """Returns all tools as the server sends them, unchecked.
 
         Raises:
-            ConnectError: There is no proper answer in time.
+            ConnectError: There was no valid response in time.
         """
         if not self._has_tools:
             return []
@@ -121,7 +121,7 @@ class Connection:
                     page = await self._request("tools/list", parameters, seconds)
                     listed = page.get("tools")
                     if not isinstance(listed, list):
-                        raise ConnectError("its list of tools is none")
+                        raise ConnectError("its list of tools is not a list")
                     tools += listed
                     if len(tools) > MOST_TOOLS:
                         raise ConnectError(f"it has more than {MOST_TOOLS} tools")
@@ -137,18 +137,18 @@ class Connection:
     async def call(
         self, name: str, arguments: Mapping[str, Any], seconds: float
     ) -> Mapping[str, Any]:
-        """Runs a tool; returns the result as it came.
+        """Runs a tool; returns the result as the server sent it.
 
         Raises:
-            ConnectError: It was not run.
-            LostError: It may have been run.
-            RefusedError: The server refused.
+            ConnectError: The tool was not run.
+            LostError: The tool may have been run.
+            RefusedError: The server refused the call.
         """
         parameters = {"name": name, "arguments": dict(arguments)}
         return await self._request("tools/call", parameters, seconds)
 
     async def answers(self, seconds: float) -> bool:
-        """Whether the server still answers."""
+        """Says whether the server still answers (``ping``)."""
         try:
             await self._request("ping", None, seconds)
         except RefusedError:
@@ -159,9 +159,9 @@ class Connection:
         return True
 
     async def close(self) -> None:
-        """Ends the session, and the program if it is one; bounded."""
+        """Ends the session and its program, if it has one, within a bounded time."""
         self._ending.set()
-        # One that was never begun is waiting for the server.
+        # A session that was never initialised is still waiting for the server.
         patience = _CLOSE_S if self._is_ready else 0.0
         done, _ = await asyncio.wait([self._task], timeout=patience)
         if not done:
@@ -188,7 +188,7 @@ class Connection:
         except MCPError as error:
             raise await self._failure(error) from None
         finally:
-            # Not waited for: it may hang in the server's pipe.
+            # Not awaited: it may hang in the server's pipe.
             request.cancel()
             self.in_flight -= 1
             self.last_used = loop.time()
@@ -200,35 +200,35 @@ class Connection:
 
     async def _failure(self, error: MCPError) -> Exception:
         if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
-            # It no longer knows the session: HTTP 404, before anything was run.
+            # HTTP 404: the server no longer has the session, so nothing was run.
             self._ending.set()
-            return ConnectError("the server has forgotten the session")
+            return ConnectError("the server no longer has the session")
         if error.code != types.CONNECTION_CLOSED:
             status = self._status()
             if error.message.startswith(_NO_ANSWER) and not 400 <= status < 500:
                 answered = f"it answered {status_text(status)}" if status >= 500 else error.message
                 return LostError(answered[:MAX_ERROR])
             return RefusedError(error.message[:MAX_ERROR])
-        # Why is known when the task has ended.
+        # The reason is known when the task has ended.
         alone = self.in_flight == 1
         self._ending.set()
         await asyncio.wait([self._task], timeout=_CLOSE_S)
         if self._unconnected and alone:
             return ConnectError(self._error)
-        return LostError(self._error or "the connection broke off")
+        return LostError(self._error or "the connection was lost")
 
     async def _live(self) -> None:
-        told: Callable[[], str] = str
+        details: Callable[[], str] = str
         try:
             async with AsyncExitStack() as stack:
                 streams = await stack.enter_async_context(self._opener())
-                told, self._status = streams.told, streams.status
+                details, self._status = streams.details, streams.status
                 self._server_ended = streams.ended
                 incoming = await stack.enter_async_context(self._watched(streams.incoming))
                 dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(incoming, streams.outgoing)
                 session = ClientSession(
                     dispatcher=dispatcher,
-                    message_handler=self._hear,
+                    message_handler=self._on_message,
                     client_info=types.Implementation(name="strata", version="1"),
                 )
                 await stack.enter_async_context(session)
@@ -239,37 +239,37 @@ class Connection:
                 await self._first_of(self._ending, self._ended)
                 if not self._ending.is_set():
                     self._error = "the server has ended the connection"
-        except Exception as error:  # noqa: BLE001 - of whatever kind: the session is over
+        except Exception as error:  # noqa: BLE001 - every error ends the session
             leaf = _leaf(error)
             self._unconnected = isinstance(leaf, httpx2.ConnectError | httpx2.ConnectTimeout)
-            self._error = _words(leaf)
+            self._error = _description(leaf)
         finally:
             self._ended.set()
-            more = told()
+            more = details()
             if more:
                 self._error = f"{self._error} ({more})" if self._error else more
             self._error = self._error[:MAX_ERROR]
             if not self._ready.done():
-                self._ready.set_exception(ConnectError(self._error or "it ended at once"))
+                self._ready.set_exception(ConnectError(self._error or "it ended immediately"))
                 self._ready.exception()
 
-    async def _hear(self, message: object) -> None:
+    async def _on_message(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_change(self)
 
     @contextlib.asynccontextmanager
     async def _watched(self, source: Any) -> AsyncIterator[Any]:
-        """The same messages; that they end is seen also while nothing is asked."""
+        """Yields a stream with the same messages, and notices its end also between requests."""
         sink, incoming = anyio.create_memory_object_stream[Any](0)
 
-        async def pass_on() -> None:
+        async def forward() -> None:
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 async with sink:
                     async for item in source:
                         await sink.send(item)
             self._ended.set()
 
-        task = asyncio.create_task(pass_on())
+        task = asyncio.create_task(forward())
         try:
             yield incoming
         finally:
@@ -288,26 +288,26 @@ class Connection:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The first thing that went wrong among those that a task group reports."""
+    """Returns the first error of a task group that is not a cancellation."""
     while isinstance(error, BaseExceptionGroup):
         inner: Sequence[BaseException] = error.exceptions
         error = next((e for e in inner if not isinstance(e, asyncio.CancelledError)), inner[0])
     return error
 
 
-def _words(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     match error:
         case ConnectError() | MCPError():
             return str(error)
         case httpx2.HTTPStatusError():
             return f"it answered {status_text(error.response.status_code)}"
         case httpx2.ConnectError() if not str(error) or "attempts" in str(error):
-            return "nobody answers there"
+            return "no server answers at this address"
         case httpx2.TimeoutException():
             return "it did not answer in time"
         case httpx2.HTTPError():
-            return str(error) or "its answer is no proper HTTP"
+            return str(error) or "its answer is not valid HTTP"
         case ValueError():
-            return "its answer is no MCP"
+            return "its answer is not valid MCP"
         case _:
             return f"the connection failed: {type(error).__name__}"

@@ -1,15 +1,15 @@
-"""What goes wrong between us and a server; the words are shown to models and people."""
+"""Errors of MCP sessions; the messages are shown to models and people."""
 
 from __future__ import annotations
 
 
 class ConnectError(Exception):
-    """A server cannot be reached or spoken with; it has been asked nothing."""
+    """A server cannot be reached or used; the request was not sent."""
 
 
 class LostError(Exception):
-    """A server went away, or did not answer in time, after it had been asked: it may have acted."""
+    """A server ended or did not answer in time after the request was sent; it may have acted."""
 
 
 class RefusedError(Exception):
-    """A server answered that it will not do what it was asked."""
+    """A server refused a request."""

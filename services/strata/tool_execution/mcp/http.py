@@ -1,7 +1,7 @@
-"""The way to a server over HTTP: guarded, bounded, and never led elsewhere.
+"""HTTP transport to MCP servers that checks addresses, limits responses and follows no redirects.
 
-Like `strata.shared.web.fetching`: a name is resolved once, its addresses are checked, and the
-connection goes to one of them, while Host, SNI and the certificate's check keep the name.
+As in `strata.shared.web.fetching`, a name is resolved once, its addresses are checked, and the
+connection uses one of them. Host, SNI and certificate verification use the name.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _EVENTS = "text/event-stream"
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests only where they may go.
+    """Sends requests only to allowed addresses.
 
     Args:
-        admission: Decides what may be reached, and finds the addresses.
-        limit: Bytes of the longest answer; streams of events are bounded for each event.
+        admission: Resolves names and checks the addresses.
+        limit: Maximum size of a response in bytes; the SDK limits each event of event streams.
         ssl_context: Verifies servers.
 
     Attributes:
-        last_status: Of the last message that was sent; 0 if there was no answer yet.
+        last_status: HTTP status of the last message that was sent; 0 before the first response.
     """
 
     def __init__(self, admission: Admission, limit: int, ssl_context: ssl.SSLContext) -> None:
@@ -41,7 +41,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """Sends a request.
 
         Raises:
-            ConnectError: It may not go there, or nobody answers; of httpx2.
+            httpx2.ConnectError: The address is not allowed, or no server answers there.
         """
         try:
             target = parse_url(str(request.url))
@@ -62,7 +62,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 failure = error
                 continue
-            # Servers may refuse the stream of a GET; the session goes on without.
+            # Servers may refuse the event stream (GET); the session works without it.
             if request.method == "POST" or response.status_code in SIGN_IN:
                 self.last_status = response.status_code
             return await self._bounded(response, request)
@@ -73,7 +73,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         packed = response.headers.get("content-encoding", "identity").strip().lower()
         if packed not in ("", "identity"):
             await response.aclose()
-            raise httpx2.RemoteProtocolError("the answer is packed, unasked", request=request)
+            raise httpx2.RemoteProtocolError(
+                "the answer is compressed, which was not requested", request=request
+            )
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
@@ -113,14 +115,14 @@ def guarded_client(
     read_s: float,
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
-    """Returns a client that uses the transport for everything; proxies take no part.
+    """Returns an HTTP client that uses only this transport and no proxies of the environment.
 
     Args:
-        transport: The way out.
-        headers: Sent with every request.
+        transport: The transport.
+        headers: Headers of every request.
         connect_s: Seconds to connect.
-        read_s: Seconds between two pieces of an answer.
-        auth: Signs requests in.
+        read_s: Seconds between two chunks of a response.
+        auth: Adds credentials to requests.
     """
     return httpx2.AsyncClient(
         transport=transport,

@@ -1,7 +1,8 @@
-"""Tokens of an authorization server, for a client that acts for itself.
+"""OAuth client credentials grant for requests to an MCP server.
 
-The SDK finds the authorization server and asks it for tokens, within the requests to the MCP
-server: all of it goes through that server's guarded transport. Imported with the SDK.
+The SDK discovers the authorization server and requests tokens as part of the requests to the MCP
+server, so everything uses the guarded transport of that server. This module imports the SDK, so it
+is loaded only when needed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from strata.shared.json_text import JsonTextError, parse_json
 from strata.tool_execution.domain.mcp import ClientCredentials
 from strata.tool_execution.mcp.streams import status_text
 
-_ANSWERED = frozenset((200, 201))
-# Of RFC 6749, 5.2, and RFC 8707. What else is in such an answer may repeat the credentials.
-_TOLD = frozenset(
+_SUCCESS = frozenset((200, 201))
+# Error codes of RFC 6749, 5.2, and RFC 8707. Other parts of an error response may repeat the
+# credentials, so they are not shown.
+_ERROR_CODES = frozenset(
     {
         *("invalid_request", "invalid_client", "invalid_grant", "unauthorized_client"),
         *("unsupported_grant_type", "invalid_scope", "invalid_target"),
@@ -27,8 +29,8 @@ _TOLD = frozenset(
 )
 
 
-class _Kept:
-    """Tokens of one session; its next one, here or in another process, gets its own."""
+class _SessionTokens:
+    """Token storage of one session; every session requests its own tokens."""
 
     def __init__(self, tokens: MutableMapping[str, str]) -> None:
         self._tokens = tokens
@@ -46,24 +48,23 @@ class _Kept:
         return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Not called: the client is known to its authorization server beforehand."""
+        """Not called: the client is registered in advance."""
 
 
 class ClientCredentialsAuth(ClientCredentialsOAuthProvider):
-    """Signs requests to one MCP server in, and again when a token has expired.
+    """Adds tokens to requests to one MCP server, and gets new ones when they expire.
 
-    A request is sent on only with a token. If there is none to be had, it fails like one that
-    could not be sent: the server has refused it, and nothing was run.
+    A request is sent only with a token. Without one it fails like a request that could not be sent,
+    and nothing is run.
 
     Args:
-        server_url: Where the MCP server is.
-        credentials: What the client is known by.
-        secret: The client's secret.
-        tokens: Where the current tokens are put, by what they are, so that they can be taken
-            out of what comes back.
+        server_url: URL of the MCP server.
+        credentials: The configured client credentials.
+        secret: The client secret.
+        tokens: Receives the current tokens by kind, so that they can be redacted in responses.
 
     Attributes:
-        failed: True if there was no token to be had.
+        failed: Whether no token could be obtained.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ClientCredentialsAuth(ClientCredentialsOAuthProvider):
     ) -> None:
         super().__init__(
             server_url,
-            _Kept(tokens),
+            _SessionTokens(tokens),
             client_id=credentials.client_id,
             client_secret=secret,
             issuer=credentials.issuer,
@@ -86,10 +87,10 @@ class ClientCredentialsAuth(ClientCredentialsOAuthProvider):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Yields what is to be sent for a request.
+        """Yields the requests to send for a request.
 
         Raises:
-            ConnectError: There is no token to be had; of httpx2.
+            httpx2.ConnectError: No token could be obtained.
         """
         self.failed = False
         flow = super().async_auth_flow(request)
@@ -101,38 +102,38 @@ class ClientCredentialsAuth(ClientCredentialsOAuthProvider):
         except StopAsyncIteration:
             return
         except OAuthFlowError as error:
-            said = str(error)
+            problem = str(error)
         except ValueError:
-            said = "an answer of the authorization server is none"
+            problem = "a response of the authorization server is invalid"
         finally:
             await flow.aclose()
         self.failed = True
-        raise httpx2.ConnectError(f"signing in with OAuth failed: {said}", request=request)
+        raise httpx2.ConnectError(f"signing in with OAuth failed: {problem}", request=request)
 
     async def _perform_authorization(self) -> httpx2.Request:
-        # The SDK would ask for whatever scopes the server names.
+        # Without this the SDK requests all scopes that the server advertises.
         if self._scope:
             self.context.client_metadata.scope = self._scope
         endpoint = self._get_token_endpoint()
         issuer = self._issuer or ""
         if issuer.lower().startswith("https:") and not endpoint.lower().startswith("https:"):
-            raise OAuthFlowError("the authorization server wants the secret without TLS")
+            raise OAuthFlowError("the token endpoint of the authorization server has no TLS")
         return await super()._perform_authorization()
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
-        if response.status_code not in _ANSWERED:
+        if response.status_code not in _SUCCESS:
             await response.aread()
-            said = f"the authorization server answered {status_text(response.status_code)}"
+            message = f"the authorization server answered {status_text(response.status_code)}"
             reason = reason_of(response)
-            raise OAuthFlowError(f"{said} ({reason})" if reason else said)
+            raise OAuthFlowError(f"{message} ({reason})" if reason else message)
         await super()._handle_token_response(response)
 
 
 def reason_of(response: httpx2.Response) -> str:
-    """Why a token was refused, if it is one of the reasons that the standard has."""
+    """Returns the standard error code with which a token was refused; empty for others."""
     try:
         answer = parse_json(response.content)
     except JsonTextError:
         return ""
     code = answer.get("error") if isinstance(answer, dict) else None
-    return code if isinstance(code, str) and code in _TOLD else ""
+    return code if isinstance(code, str) and code in _ERROR_CODES else ""

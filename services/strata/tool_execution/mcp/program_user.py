@@ -1,8 +1,8 @@
-"""The users that programs of MCP servers run as where the service itself is root.
+"""Users that programs of MCP servers run as if the service runs as root.
 
-Processes of one user can read each other's environment and memory and can signal each other. So
-each server of each project has a user id of its own. Which one is recorded as the owner of the
-server's home folder: there is no second place that could disagree with it.
+Processes of one user can read each other's environment and memory and can send each other signals.
+So each server of each project gets its own user id. It is recorded only as the owner of the
+server's home folder, so that no second record can disagree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from strata.tool_execution.mcp.errors import ConnectError
 
 PROGRAM_UID = 64_178
-"""The first of them, next to that of jailed tools: between the ranges for people and services."""
+"""The first user id, next to that of jailed tools and outside of the usual ranges."""
 PROGRAM_UIDS = 1_000
 _LOCK = "lock"
 _TEMPORARY = "tmp"
@@ -34,8 +34,8 @@ class ProgramUser:
     """The user of one server's programs.
 
     Attributes:
-        uid: User and group.
-        home: Its home folder, in which npm, uv and others keep their caches.
+        uid: User id and group id.
+        home: Its home folder, which also holds caches of npm, uv and others.
     """
 
     uid: int
@@ -43,9 +43,9 @@ class ProgramUser:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables that name the user and its folders.
+        """The environment variables for the user and its folders.
 
-        Temporary files are below the home folder: the machine's folder for them is everybody's.
+        Temporary files are below the home folder, because all users can access that of the machine.
         """
         return {
             "HOME": str(self.home),
@@ -56,15 +56,15 @@ class ProgramUser:
 
 
 class ProgramUsers:
-    """Assigns a user to every server. Made by `open_program_users`.
+    """Assigns a user to every server. Create it with `open_program_users`.
 
-    A server keeps its user and its home folder for as long as there are user ids. When none is
-    left, the server that was started longest ago and has no process loses both.
+    A server keeps its user and its home folder. If no user id is free, the server without running
+    processes that was started longest ago loses both.
 
     Args:
         first_uid: The first user id.
-        count: How many there are.
-        homes: Folder of the home folders; services on this machine may share it.
+        count: Number of user ids.
+        homes: Folder of the home folders; several services on this machine may share it.
     """
 
     def __init__(self, first_uid: int, count: int, homes: Path) -> None:
@@ -75,11 +75,11 @@ class ProgramUsers:
 
     @contextlib.contextmanager
     def assigned(self, project_id: str, server_id: str) -> Iterator[ProgramUser]:
-        """Yields the user of a server, which no other server has meanwhile.
+        """Yields the user of a server; no other server gets it meanwhile.
 
         Raises:
-            ConnectError: There is no free user id.
-            OSError: The home folder cannot be made.
+            ConnectError: No user id is free.
+            OSError: The home folder cannot be created.
         """
         with self._locked():
             user = self._user(project_id, server_id)
@@ -98,7 +98,7 @@ class ProgramUsers:
             yield
 
     def _user(self, project_id: str, server_id: str) -> ProgramUser:
-        # Ids come from outside of this service; a digest is a name of one component.
+        # Ids come from outside of this service. A hash is always a single path component.
         digest = hashlib.sha256(f"{project_id}\0{server_id}".encode())
         home = self._homes / digest.hexdigest()[:32]
         owners = {entry.path: entry.stat().st_uid for entry in os.scandir(self._homes)}
@@ -112,8 +112,8 @@ class ProgramUsers:
     def _free(self, wanted: int, taken: set[int]) -> int:
         """Returns a user id that no server has.
 
-        The search begins at a place that depends on the server, so that two installations on one
-        machine, which do not know of each other, seldom use the same ids.
+        The search starts at an offset that depends on the server, so that two independent
+        installations on one machine rarely use the same ids.
         """
         start = wanted % len(self._uids)
         for offset in range(len(self._uids)):
@@ -123,7 +123,7 @@ class ProgramUsers:
         return self._reclaimed()
 
     def _reclaimed(self) -> int:
-        """Takes the user id of the server that was started longest ago and has no process."""
+        """Takes the user id of the server without processes that was started longest ago."""
         busy = _users_with_processes()
         idle = [
             (status.st_mtime_ns, entry.path, status.st_uid)
@@ -134,15 +134,15 @@ class ProgramUsers:
             and not self._assigned[status.st_uid]
         ]
         for _, path, uid in sorted(idle):
-            # Folders that are nested too deeply cannot be removed; the next server is tried then.
+            # Folders that are nested too deeply cannot be removed; then the next server is tried.
             with contextlib.suppress(OSError, RecursionError):
                 shutil.rmtree(path)
                 return uid
-        raise ConnectError("as many programs run as there are user ids for them")
+        raise ConnectError("all user ids for programs are in use")
 
     @staticmethod
     def _make(home: Path, uid: int) -> None:
-        """Makes a home folder; its owner is set last, as the record that it is complete."""
+        """Creates a home folder. Its owner is set last, which marks it as complete."""
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(mode=0o700)
         temporary = home / _TEMPORARY
@@ -154,16 +154,16 @@ class ProgramUsers:
 def open_program_users(
     first_uid: int, count: int, homes: Path | None, stack: AsyncExitStack
 ) -> ProgramUsers | None:
-    """Returns the users that programs run as; None where the service is not root.
+    """Returns the users that programs run as; None if the service is not root.
 
     Args:
         first_uid: The first user id.
-        count: How many there are.
-        homes: Folder of the home folders; None for one that is removed with the stack.
-        stack: Removes it.
+        count: Number of user ids.
+        homes: Folder of the home folders; None for a temporary folder.
+        stack: Removes the temporary folder.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be created.
     """
     if os.geteuid() != 0:
         return None
@@ -172,22 +172,22 @@ def open_program_users(
         stack.callback(temporary.cleanup)
         homes = Path(temporary.name)
     homes.mkdir(parents=True, exist_ok=True)
-    # It can be passed through, and not listed.
+    # Other users can enter the folder but not list it.
     homes.chmod(0o711)
     return ProgramUsers(first_uid, count, homes)
 
 
 def _users_with_processes() -> set[int] | None:
-    """Returns the real user ids of all processes; None where the system does not show them."""
+    """Returns the real user ids of all processes; None if the system does not show them."""
     uids = set()
     try:
         folders = [entry for entry in os.scandir("/proc") if entry.name.isdigit()]
     except OSError:
         return None
     for folder in folders:
-        # A process may have ended meanwhile.
+        # The process may have ended.
         with contextlib.suppress(OSError):
-            # The owner of the folder is root for a process that made itself undumpable.
+            # Not the owner of the folder, which is root for a process that is not dumpable.
             status = Path(folder.path, "status").read_text()
             [line] = [text for text in status.splitlines() if text.startswith("Uid:")]
             uids.add(int(line.split()[1]))

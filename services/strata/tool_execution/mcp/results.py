@@ -1,4 +1,4 @@
-"""From the result of ``tools/call`` to what a model is told."""
+"""Converts results of ``tools/call`` to tool returns."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MAX_FAILURE = 4_000
 
 
 def read_result(name: str, result: Mapping[str, Any]) -> Output:
-    """Returns the output of a call: text, or a JSON value if the server gave one, and images.
+    """Returns the output of a call: text, or a JSON value if the server sent one, and images.
 
     Args:
-        name: The tool, as the model knows it.
-        result: As it came, of any form.
+        name: Name of the tool in the registry.
+        result: The result as the server sent it, unchecked.
 
     Raises:
-        ToolError: The tool failed, or the result is none. The text is as long as the server's.
+        ToolError: The tool failed, or the result is invalid. The message is not shortened.
     """
     content = result.get("content", [])
     structured = result.get("structuredContent")
     if not isinstance(content, list) or not ("content" in result or structured is not None):
-        raise ToolError(f"{name} was run, but what its server answered is no result.")
+        raise ToolError(f"{name} was run, but its server sent an invalid result.")
     reader = _ContentReader()
     texts = [reader.text(part) for part in content]
     text = "\n".join(text for text in texts if text)
     if result.get("isError") is True:
-        said = _clean(text) or "it gave no reason."
-        raise ToolError(f"Error executing function {name}: {said}", end=RunStatus.TOOL_ERROR)
+        message = _clean(text) or "it gave no reason."
+        raise ToolError(f"Error executing function {name}: {message}", end=RunStatus.TOOL_ERROR)
     images = tuple(reader.images)
     if structured is None or unstorable(structured):
         return Output(_clean(text), images=images)
@@ -49,7 +49,7 @@ class _ContentReader:
     """Reads the parts of a result.
 
     Attributes:
-        images: The images that the model can be shown, in order.
+        images: The images that the model can see, in order.
     """
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class _ContentReader:
         self._left = MAX_IMAGES_BYTES
 
     def text(self, part: Any) -> str:
-        """Returns what a model is told of one part; what it cannot be shown is named."""
+        """Returns the text of one part; for a part that cannot be shown, a note."""
         if not isinstance(part, Mapping):
-            return "[a part that is no content]"
+            return "[an invalid part]"
         match part.get("type"):
             case "text":
                 return str(part.get("text", ""))
@@ -89,7 +89,7 @@ class _ContentReader:
         kind = str(media_type or "unknown type")[:100]
         try:
             data = base64.b64decode("".join(str(encoded).split()), validate=True)
-            # The bytes decide: what a server calls an image is not always right.
+            # The type is detected from the bytes, since the declared media type may be wrong.
             header = inspect_image(data)
         except (ImageError, binascii.Error, ValueError) as error:
             size = len(str(encoded)) * 3 // 4
@@ -103,7 +103,7 @@ class _ContentReader:
 
 
 def _same(text: str, structured: Any) -> bool:
-    """Whether the text says what the JSON says; SDKs wrap what is no object."""
+    """Says whether text and JSON have the same content; SDKs wrap values that are not objects."""
     meant = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         meant += structured.values()
@@ -114,5 +114,5 @@ def _same(text: str, structured: Any) -> bool:
 
 
 def _clean(text: str) -> str:
-    # NUL cannot be stored, half a character not be sent.
+    # NUL cannot be stored, and lone surrogates cannot be encoded.
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

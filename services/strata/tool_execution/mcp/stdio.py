@@ -1,11 +1,11 @@
-"""A server that is a program on this host, spoken with over its standard input and output.
+"""Stdio transport: MCP servers that are programs on this host.
 
-The transport of the SDK keeps a line of any length in memory and can be robbed of its clean-up
-by a cancelled task. Here a line is bounded, and the whole group of processes is ended whatever
-happens. On Linux the kernel ends the program when this process dies.
+The transport of the SDK has no limit for the length of a line, and a cancelled task can skip its
+clean-up. Here lines are limited, and the whole process group is always killed at the end. On Linux
+the kernel kills the program when this process dies.
 
-A program has ended when its first process has, even while processes that it started still hold its
-pipes. A request is only sent to a program that has not ended.
+A program has ended when its first process has ended, even if its child processes still hold the
+pipes. Requests are sent only to a program that has not ended.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.program_user import ProgramUser
 
 _CHUNK = 64 * 1024
-_LAST_WORDS = 2_000
+_MAX_ERROR_OUTPUT = 2_000
 _GRACE_S = 1.0
 _POLL_S = 0.01
 _WATCH_S = 0.5
-# Runs the program in its own place after asking the kernel to end it with us. As root it becomes
-# another user first, for good: no program that it starts gains anything by set-user-id. A change of
-# user clears what was asked of the kernel, so that comes last.
-# The variables of the program come over its standard input, before the protocol: the launcher
-# starts with the rights of this process, and the dynamic linker obeys variables such as LD_PRELOAD.
+# The launcher asks the kernel to kill it when this process dies, then replaces itself by the
+# program. As root it first switches to the user and sets no_new_privs, so that setuid programs gain
+# nothing. Changing the user resets the death signal, so the signal is set last.
+# The program's environment variables arrive on standard input, before the protocol: the launcher
+# starts with the privileges of this process, and the linker obeys variables such as LD_PRELOAD.
 _START = """
 import ctypes, json, os, shutil, signal, sys
 parent, uid, size, command = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
@@ -68,24 +68,27 @@ os.execve(path, command, variables)
 
 
 class Program:
-    """A started program.
+    """A running program.
 
     Args:
-        process: It.
+        process: Its process.
+
+    Attributes:
+        too_long: Whether a message of the program exceeded the limit.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._words = bytearray()
+        self._errors = bytearray()
         self._stream_ended = False
         self.too_long = False
 
     @property
     def ended(self) -> bool:
-        """Whether it, its input or its output has ended, so that a request would have no answer.
+        """Whether the program, its input or its output has ended, so that it cannot answer.
 
-        It asks the kernel: the event loop learns of an end only later, and what is sent until then
-        would have an unknown outcome.
+        Asks the kernel, because the event loop notices the end later, and requests that are sent
+        until then would have an unknown outcome.
         """
         return (
             self._process.returncode is not None
@@ -94,20 +97,20 @@ class Program:
         )
 
     @property
-    def last_words(self) -> str:
-        """The end of what it wrote to its error output."""
-        return self._words.decode("utf-8", "replace").strip()
+    def error_output(self) -> str:
+        """The end of its standard error."""
+        return self._errors.decode("utf-8", "replace").strip()
 
     @property
     def end(self) -> str:
-        """How it ended, in words; empty while it runs."""
+        """Describes how it ended; empty while it runs."""
         code = self._process.returncode
         if code is None:
             return ""
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     async def read(self, sink: Any, limit: int) -> None:
-        """Passes messages on until the program or its output ends, or a line is too long."""
+        """Sends its messages to `sink` until it ends or a line exceeds `limit` bytes."""
         buffer = bytearray()
         exited = asyncio.create_task(self._exited())
         try:
@@ -128,13 +131,13 @@ class Program:
                         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                             return
                 self._stream_ended = True
-                # Its output ends a moment before it does; then it is known how.
-                await self._gone()
+                # The output ends shortly before the process: wait for the exit status.
+                await self._ends_in_time()
         finally:
             exited.cancel()
 
     async def write(self, source: Any) -> None:
-        """Passes messages to the program until there are no more, or it takes none."""
+        """Sends messages to the program until `source` ends or the program stops reading."""
         stdin = self._process.stdin
         assert stdin is not None
         with contextlib.suppress(OSError):
@@ -145,34 +148,34 @@ class Program:
                     await stdin.drain()
         self._stream_ended = True
 
-    async def listen(self) -> None:
-        """Keeps the end of what it writes to its error output."""
+    async def read_errors(self) -> None:
+        """Reads its standard error and keeps the end."""
         stderr = self._process.stderr
         assert stderr is not None
         while chunk := await stderr.read(_CHUNK):
-            self._words += chunk
-            del self._words[:-_LAST_WORDS]
+            self._errors += chunk
+            del self._errors[:-_MAX_ERROR_OUTPUT]
 
     async def stop(self) -> None:
-        """Ends it and everything that it started, gently first."""
+        """Ends the program and its process group: closes its input, then SIGTERM, then SIGKILL."""
         process = self._process
         try:
             if process.stdin is not None:
                 process.stdin.close()
-            if not await self._gone():
+            if not await self._ends_in_time():
                 self._signal(signal.SIGTERM)
-                await self._gone()
+                await self._ends_in_time()
         finally:
-            # Also when it is gone itself: what it started may not be.
+            # Even if the program has ended, since its child processes may still run.
             self._signal(signal.SIGKILL)
-        await self._gone()
-        # A survivor of another session may hold the pipes; nothing public closes them.
+        await self._ends_in_time()
+        # A child process in another session may hold the pipes, and no public method closes them.
         transport = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()
 
-    async def _gone(self) -> bool:
-        """Whether it ends within the time of grace; `wait` would wait for its children, too."""
+    async def _ends_in_time(self) -> bool:
+        """Waits up to `_GRACE_S` for its end; `wait` would wait for its children as well."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _GRACE_S
         while self._process.returncode is None:
@@ -182,14 +185,14 @@ class Program:
         return True
 
     async def _exited(self) -> None:
-        """Returns after the program has ended, and what it last wrote has had time to arrive."""
-        # `wait` of a process may wait for its pipes, too, which its children can hold.
+        """Returns after the program has ended and its last output has had time to arrive."""
+        # `Process.wait` may also wait for the pipes, which child processes can hold.
         while self._process.returncode is None:  # noqa: ASYNC110
             await asyncio.sleep(_WATCH_S)
         await asyncio.sleep(_GRACE_S)
 
     async def _chunk(self, exited: asyncio.Task[None]) -> bytes:
-        """Reads from its output; returns nothing at its end, and once the program has ended."""
+        """Reads from its output; returns nothing at the end of the output or the program."""
         stdout = self._process.stdout
         assert stdout is not None
         if exited.done():
@@ -213,16 +216,16 @@ async def open_stdio(
     limit: int,
     user: ProgramUser | None = None,
 ) -> AsyncIterator[tuple[Any, Any, Program]]:
-    """Starts a program; yields the streams of its messages, and it.
+    """Starts a program; yields its incoming and outgoing messages, and the program.
 
     Args:
         command: Program and arguments.
-        environment: Added to a few harmless variables of this process.
-        limit: Bytes of its longest message.
-        user: Whom it runs as; None for the user of this process, which must not be root.
+        environment: Environment variables, added to a few harmless ones of this process.
+        limit: Maximum size of a message in bytes.
+        user: The user it runs as; None for the user of this process, which must not be root.
 
     Raises:
-        ConnectError: It cannot be started.
+        ConnectError: The program cannot be started.
     """
     if user is None and os.geteuid() == 0:
         raise ConnectError("programs are not started as root")
@@ -247,7 +250,7 @@ async def open_stdio(
     except OSError as error:
         raise ConnectError(f"the program could not be started: {error.strerror}") from None
     assert process.stdin is not None
-    # Only put into the buffer here: `Program.write` waits until it is taken.
+    # Only buffered here; `Program.write` waits until the program has read it.
     process.stdin.write(sent)
     program = Program(process)
     incoming_sink, incoming = anyio.create_memory_object_stream[Any](0)
@@ -255,7 +258,7 @@ async def open_stdio(
     tasks = [
         asyncio.create_task(program.read(incoming_sink, limit)),
         asyncio.create_task(program.write(outgoing_source)),
-        asyncio.create_task(program.listen()),
+        asyncio.create_task(program.read_errors()),
     ]
     try:
         yield incoming, outgoing, program
@@ -266,7 +269,7 @@ async def open_stdio(
             try:
                 await asyncio.shield(stopping)
             except asyncio.CancelledError:
-                # It is bounded, and a program left behind would be there for ever.
+                # Stopping takes a bounded time; otherwise the program would stay forever.
                 cancelled = True
         for task in tasks:
             task.cancel()
@@ -278,7 +281,7 @@ async def open_stdio(
 
 
 def _runs(pid: int) -> bool:
-    """Whether a child process has not ended; true where the system cannot tell."""
+    """Says whether a child process is running; true if the system cannot tell."""
     if sys.platform == "darwin" or sys.platform == "win32":
         return True
     try:
@@ -289,7 +292,7 @@ def _runs(pid: int) -> bool:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """The message of a line; programs that also print other things are common."""
+    """Parses the message in a line; None for other output, which many programs print."""
     if not line.strip():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The way to a server, as a session sees it."""
+"""The streams of a session, independent of the transport."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The way to a server.
+    """The streams between a session and a server.
 
     Attributes:
-        incoming: Messages of the server.
-        outgoing: Messages for it.
-        told: What else is known of a failure, such as the program's last words.
-        status: Status of the last answer over HTTP; 0 without one.
-        ended: Whether the server is known to have ended, so that nothing can be sent.
+        incoming: Messages from the server.
+        outgoing: Messages to the server.
+        details: Returns details of a failure, such as the program's error output, or "".
+        status: Returns the HTTP status of the last response; 0 without one.
+        ended: Returns whether the server has ended, so that nothing can be sent.
     """
 
     incoming: Any
     outgoing: Any
-    told: Callable[[], str]
+    details: Callable[[], str]
     status: Callable[[], int] = int
     ended: Callable[[], bool] = bool
 
@@ -32,7 +32,7 @@ Opener = Callable[[], AbstractAsyncContextManager[Streams]]
 
 
 def status_text(status: int) -> str:
-    """``401 Unauthorized``."""
+    """Returns an HTTP status with its phrase: ``401 Unauthorized``."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:

@@ -1,7 +1,7 @@
-"""Opens the way to a server, as the operator allows.
+"""Opens transports to MCP servers (stdio, SSE, streamable HTTP), as the operator allows.
 
-The SDK takes a second to import, and most processes never meet an MCP server: it is imported
-when the first one is.
+Importing the SDK takes a second, and most processes never use an MCP server. So the SDK is imported
+when the first session is opened.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disable
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
 from strata.tool_execution.mcp.program_user import ProgramUser, ProgramUsers
-from strata.tool_execution.mcp.signing_in import SignedInAuth, SignIns
+from strata.tool_execution.mcp.sign_in import SignedInAuth, SignIns
 from strata.tool_execution.mcp.streams import Opener, Streams, status_text
 
 if TYPE_CHECKING:
     from strata.tool_execution.mcp.oauth import ClientCredentialsAuth
 
-# Longer than the longest call: what hangs longer than that breaks the session.
+# Longer than the longest call: a response that takes longer ends the session.
 _READ_S = 660.0
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """What the operator allows.
+class McpTransports:
+    """Opens transports to MCP servers within the operator's limits.
 
     Attributes:
-        programs: Whether servers may be programs on this host.
-        admission: Decides where servers may be reached over HTTP.
-        message_bytes: Bytes of the longest message.
-        connect_s: Seconds to connect over HTTP.
+        programs: Whether servers may be programs on this host (stdio).
+        admission: Checks the addresses of servers (HTTP).
+        message_bytes: Maximum size of a message in bytes.
+        connect_s: Seconds to connect (HTTP).
         ssl_context: Verifies servers.
-        sign_ins: Has the tokens of servers to which people sign in.
-        program_users: Whom programs run as; None for the user of this process, if it is not root.
+        sign_ins: Tokens of servers to which people sign in.
+        program_users: Users that programs run as; None for the user of this process, if it is not
+            root.
     """
 
     programs: bool
@@ -55,11 +56,11 @@ class Way:
     program_users: ProgramUsers | None = None
 
     async def check(self, server: McpServer) -> None:
-        """Refuses a server that may not be reached; one that cannot be found may be so later.
+        """Checks that a server may be used. A name that cannot be resolved now is accepted.
 
         Raises:
-            FailedPreconditionError: MCP_STDIO_DISABLED.
-            ForbiddenUrlError: The URL is none, or leads where nobody may go.
+            FailedPreconditionError: The operator does not allow programs (``MCP_STDIO_DISABLED``).
+            ForbiddenUrlError: A URL is invalid, or its address is not allowed.
         """
         if server.transport is Transport.STDIO:
             if not self.programs:
@@ -75,18 +76,18 @@ class Way:
                 await self.admission.resolve(parse_url(server.oauth.issuer))
 
     def transport(self) -> GuardedTransport:
-        """Returns a way out over HTTP."""
+        """Returns a new HTTP transport."""
         return GuardedTransport(self.admission, self.message_bytes, self.ssl_context)
 
     def opener(
         self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
     ) -> Opener:
-        """Returns what opens the way.
+        """Returns a function that opens the streams to a server.
 
         Args:
             server: The server.
-            secrets: By name; all that it needs.
-            tokens: Where tokens that it gets are put, by what they are.
+            secrets: All secrets that it needs, by name.
+            tokens: Receives the tokens of the server by kind, for redaction.
         """
         if server.transport is Transport.STDIO:
             project = current_project()
@@ -109,29 +110,29 @@ class Way:
             opened = open_stdio(server.command, environment, self.message_bytes, user)
             incoming, outgoing, program = await stack.enter_async_context(opened)
 
-            def told() -> str:
+            def failure_details() -> str:
                 if program.too_long:
                     return f"a message exceeds {self.message_bytes} bytes"
-                words = program.last_words
-                said = f"the program said: {words[-500:]}" if words else ""
+                errors = program.error_output
+                output = f"the program said: {errors[-500:]}" if errors else ""
                 ended = f"the program {program.end}" if program.end else ""
-                return "; ".join(each for each in (ended, said) if each)
+                return "; ".join(text for text in (ended, output) if text)
 
-            yield Streams(incoming, outgoing, told, ended=lambda: program.ended)
+            yield Streams(incoming, outgoing, failure_details, ended=lambda: program.ended)
 
     async def _assigned_user(
         self, stack: contextlib.AsyncExitStack, project: str, server_id: str
     ) -> ProgramUser | None:
-        """Returns the user of a server's program; the stack gives it back."""
+        """Returns the user of a server's program; the stack releases it."""
         if self.program_users is None:
             return None
         assigned = self.program_users.assigned(project, server_id)
-        # On a thread: it waits for a lock, and may remove a folder of any size.
+        # On a thread: it waits for a lock, and may remove a large folder.
         entering = asyncio.create_task(asyncio.to_thread(stack.enter_context, assigned))
         try:
             return await asyncio.shield(entering)
         except asyncio.CancelledError:
-            # What it enters is left with the stack.
+            # The stack must not be closed before the thread has entered the context.
             await asyncio.wait([entering])
             raise
         except OSError as error:
@@ -153,12 +154,12 @@ class Way:
             sent["Authorization"] = f"Bearer {secrets[server.bearer_secret]}"
         transport = self.transport()
 
-        def told() -> str:
+        def failure_details() -> str:
             status = transport.last_status
             if auth is not None and auth.failed:
                 return ""
             if status in SIGN_IN and auth is not None:
-                return f"it answered {status_text(status)} to a token that it was given"
+                return f"it answered {status_text(status)} to the token"
             if status in SIGN_IN:
                 return (
                     f"it answered {status_text(status)}: store a token as a secret and name it as"
@@ -180,7 +181,7 @@ class Way:
                 incoming,
                 outgoing,
             ):
-                yield Streams(incoming, outgoing, told, lambda: transport.last_status)
+                yield Streams(incoming, outgoing, failure_details, lambda: transport.last_status)
             return
         async with (
             guarded_client(transport, sent, self.connect_s, _READ_S, auth) as client,
@@ -188,7 +189,7 @@ class Way:
                 server.url, http_client=client, max_sse_event_size=self.message_bytes
             ) as (incoming, outgoing),
         ):
-            yield Streams(incoming, outgoing, told, lambda: transport.last_status)
+            yield Streams(incoming, outgoing, failure_details, lambda: transport.last_status)
 
     def _auth(
         self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]

@@ -1,4 +1,4 @@
-"""Packages of tools: environments, each built once and then only read."""
+"""Python packages of tools, in environments that are built once and then only read."""
 
 from strata.tool_execution.packages.builder import Builder, BuildLimits
 from strata.tool_execution.packages.environments import Environments

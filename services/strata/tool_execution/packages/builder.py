@@ -1,4 +1,4 @@
-"""Builds an environment with uv: wheels are fetched and unpacked, and nothing of them is run."""
+"""Builds environments with uv, which downloads and unpacks wheels and runs none of their code."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.domain.sandbox import MIB
 
 PACKAGES = "packages"
-_LOOK_S = 0.2
-_LAST_WORDS_S = 5.0
-_MAX_WORDS = 1_000
+_CHECK_S = 0.2
+_LAST_OUTPUT_S = 5.0
+_MAX_MESSAGE = 1_000
 _MAX_OUTPUT = 1 << 16
-# What uv answers when the requirements cannot be met; everything else is about the machine.
+# Exit code of uv if the requirements cannot be met; other codes have causes on this machine.
 _UNSATISFIABLE = 1
-# Its drawings, and what could carry a password.
+# Box-drawing characters in the output of uv.
 _DRAWN = re.compile(r"[\u00d7\u2500-\u257f\u25b6]+")
-# uv names an option of its own, which nobody can give here.
+# uv suggests a command-line option, which users of Strata cannot pass.
 _HINT_OF_CERTIFICATES = re.compile(r"hint: [^\n]*--(system-certs|native-tls)[^\n]*")
 _CERTIFICATES = (
-    "hint: The server of Strata can be told to use the certificates of the machine"
+    "hint: The Strata server can use the certificates of the machine"
     " (STRATA_TOOL_EXECUTION_PACKAGES_SYSTEM_CERTS) or of a file"
     " (STRATA_TOOL_EXECUTION_PACKAGES_CA_FILE)"
 )
+# Credentials in a URL.
 _URL_USER = re.compile(r"//[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
-    """Most that the building of one environment may take.
+    """Limits of building one environment.
 
     Attributes:
-        seconds: Time.
-        bytes: Of all its files, those that are fetched among them.
-        files: Their number.
+        seconds: Elapsed time.
+        bytes: Size of all its files, including downloads.
+        files: Number of files.
     """
 
     seconds: float = 120.0
@@ -53,18 +54,18 @@ class BuildLimits:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Starts uv, watches it, and says what went wrong.
+    """Runs uv within limits and reports its errors.
 
     Attributes:
-        uv: The program.
-        interpreter: The Python that the packages are for.
-        index_url: Index to take them from, with a password in it or not; empty means uv's own.
-        wheels: Folder with wheels to take them from instead of an index.
-        proxy: Proxy to fetch them through, with a password in it or not; empty for none.
-        no_proxy: Hosts that are reached without it, with commas between.
-        ca_file: Certificates that servers are verified with; None means uv's own.
-        system_certs: Verify them with the certificates of the machine.
-        limits: Most that one building may take.
+        uv: Path of the uv program.
+        interpreter: The Python interpreter that the packages are for.
+        index_url: URL of the package index, may contain a password; empty means uv's default.
+        wheels: Folder with wheels to use instead of an index.
+        proxy: URL of a proxy, may contain a password; empty for none.
+        no_proxy: Hosts that are reached without the proxy, separated by commas.
+        ca_file: CA certificates that verify the servers; None means uv's own.
+        system_certs: Whether to verify servers with the certificates of the machine.
+        limits: Limits of one build.
     """
 
     uv: str
@@ -78,26 +79,26 @@ class Builder:
     limits: BuildLimits = BuildLimits()
 
     async def build(self, requirements: Sequence[str], folder: Path, lock: int) -> Path:
-        """Builds an environment; when cancelled, returns after uv has ended.
+        """Builds an environment. If cancelled, it returns after uv has ended.
 
         Args:
-            requirements: Checked by `requirements.problem_of`.
-            folder: An empty folder, for this alone.
-            lock: Descriptor of a lock that uv holds too, so that it is not free before uv has
-                ended, even if this process dies.
+            requirements: Requirements that `requirements.problem_of` accepts.
+            folder: An empty folder for this build.
+            lock: File descriptor of a lock, which uv inherits. If this process dies, the lock stays
+                held until uv has ended.
 
         Returns:
             The folder with the packages, below `folder`.
 
         Raises:
-            PackagesError: The requirements cannot be met, a limit was met, or uv failed.
+            PackagesError: The requirements cannot be met, a limit was exceeded, or uv failed.
         """
-        wanted = folder / "requirements.txt"
-        wanted.write_text("".join(f"{line}\n" for line in requirements), "utf-8")
+        requirements_file = folder / "requirements.txt"
+        requirements_file.write_text("".join(f"{line}\n" for line in requirements), "utf-8")
         target = folder / PACKAGES
-        process = await self._start(wanted, target, folder, lock)
+        process = await self._start(requirements_file, target, folder, lock)
         try:
-            said, code = await self._watch(process, folder)
+            output, code = await self._watch(process, folder)
         finally:
             await _end(process)
         if code == 0:
@@ -107,26 +108,26 @@ class Builder:
             return target
         if code == -signal.SIGXFSZ:
             raise self._too_large()
-        words = self._words(said, folder)
+        message = self._message(output, folder)
         if code == _UNSATISFIABLE:
-            raise PackagesError(words, temporary=False)
-        raise PackagesError(f"The packages could not be fetched: {words}", temporary=True)
+            raise PackagesError(message, temporary=False)
+        raise PackagesError(f"The packages could not be fetched: {message}", temporary=True)
 
     async def _start(
-        self, wanted: Path, target: Path, folder: Path, lock: int
+        self, requirements_file: Path, target: Path, folder: Path, lock: int
     ) -> asyncio.subprocess.Process:
-        # The address goes through the environment: command lines can be read by everybody.
+        # Passed in the environment, since every user of the machine can read command lines.
         index = {"UV_DEFAULT_INDEX": self.index_url} if self.index_url else {}
-        network = {"UV_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "2", **self._way()}
+        network = {"UV_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "2", **self._network_variables()}
         source = ["--no-index", "--find-links", str(self.wheels)] if self.wheels else []
         try:
             return await asyncio.create_subprocess_exec(
                 self.uv, "pip", "install", "--quiet", "--color", "never", "--no-config",
-                # Wheels alone: a source distribution would run its own code to be built.
+                # Only wheels: building a source distribution would run its code.
                 "--only-binary", ":all:", "--no-python-downloads", "--compile-bytecode",
                 "--link-mode", "hardlink", "--cache-dir", str(folder / "cache"),
                 "--python", self.interpreter, "--target", str(target),
-                "--requirements", str(wanted), *source,
+                "--requirements", str(requirements_file), *source,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
@@ -139,19 +140,23 @@ class Builder:
         except OSError as error:
             raise PackagesError(f"uv cannot be started: {error}.", temporary=True) from error
 
-    def _way(self) -> dict[str, str]:
-        way = {}
+    def _network_variables(self) -> dict[str, str]:
+        variables = {}
         if self.proxy:
-            way = {"HTTP_PROXY": self.proxy, "HTTPS_PROXY": self.proxy, "NO_PROXY": self.no_proxy}
+            variables = {
+                "HTTP_PROXY": self.proxy,
+                "HTTPS_PROXY": self.proxy,
+                "NO_PROXY": self.no_proxy,
+            }
         if self.ca_file is not None:
-            way["SSL_CERT_FILE"] = str(self.ca_file)
+            variables["SSL_CERT_FILE"] = str(self.ca_file)
         if self.system_certs:
-            way["UV_SYSTEM_CERTS"] = "1"
-        return way
+            variables["UV_SYSTEM_CERTS"] = "1"
+        return variables
 
     async def _watch(self, process: asyncio.subprocess.Process, folder: Path) -> tuple[str, int]:
         if sys.platform == "linux":
-            # Of a single file the kernel sees to it, however fast it grows.
+            # The kernel limits each file, even if it grows between two checks.
             with contextlib.suppress(ProcessLookupError):
                 most = (self.limits.bytes, self.limits.bytes)
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, most)
@@ -160,7 +165,7 @@ class Builder:
         try:
             async with asyncio.timeout(self.limits.seconds):
                 while not ended.done():
-                    await asyncio.wait({ended}, timeout=_LOOK_S)
+                    await asyncio.wait({ended}, timeout=_CHECK_S)
                     await asyncio.to_thread(self._check, folder)
         except TimeoutError:
             raise PackagesError(
@@ -169,12 +174,12 @@ class Builder:
             ) from None
         finally:
             await _end(process)
-            # Until its children have closed it, too.
-            await asyncio.wait({reading}, timeout=_LAST_WORDS_S)
+            # Child processes of uv may still hold the pipe.
+            await asyncio.wait({reading}, timeout=_LAST_OUTPUT_S)
             reading.cancel()
             ended.cancel()
-        said = reading.result() if reading.done() and not reading.cancelled() else ""
-        return said, process.returncode if process.returncode is not None else -1
+        output = reading.result() if reading.done() and not reading.cancelled() else ""
+        return output, process.returncode if process.returncode is not None else -1
 
     def _check(self, folder: Path) -> None:
         size = count = 0
@@ -192,23 +197,23 @@ class Builder:
             f"The packages are larger than {self.limits.bytes // MIB} MiB.", temporary=False
         )
 
-    def _words(self, said: str, folder: Path) -> str:
-        known = ((self.index_url, "the index"), (self.proxy, "the proxy"), (str(folder), ""))
-        for secret, shown in known:
-            said = said.replace(secret, shown) if secret else said
-        said = _HINT_OF_CERTIFICATES.sub(_CERTIFICATES, said)
-        words = " ".join(_URL_USER.sub("//", _DRAWN.sub(" ", said)).split())
-        return words[:_MAX_WORDS] or "uv ended without a word."
+    def _message(self, output: str, folder: Path) -> str:
+        hidden = ((self.index_url, "the index"), (self.proxy, "the proxy"), (str(folder), ""))
+        for secret, shown in hidden:
+            output = output.replace(secret, shown) if secret else output
+        output = _HINT_OF_CERTIFICATES.sub(_CERTIFICATES, output)
+        message = " ".join(_URL_USER.sub("//", _DRAWN.sub(" ", output)).split())
+        return message[:_MAX_MESSAGE] or "uv failed without a message."
 
 
 def _files(folder: Path) -> list[int]:
-    """Returns the sizes of the files below a folder, of the same file only once."""
+    """Returns the sizes of the files below a folder; hard links to one file count once."""
     seen: set[int] = set()
     sizes: list[int] = []
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                status = os.lstat(os.path.join(place, name))  # noqa: PTH118 - many
+                status = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - many
             except OSError:
                 continue
             if status.st_ino not in seen:
@@ -218,14 +223,14 @@ def _files(folder: Path) -> list[int]:
 
 
 def _let_read(target: Path) -> None:
-    """Lets everybody read it, as the user that tools run as may be another, and nobody else write.
+    """Makes a folder readable by all users, since tools may run as another user, and not writable.
 
-    The bits that run a program as its owner go: nothing of a package is to have one.
+    Removes setuid and setgid bits.
     """
-    for place, _, names in os.walk(target):
-        Path(place).chmod(0o755)
+    for parent, _, names in os.walk(target):
+        Path(parent).chmod(0o755)
         for name in names:
-            path = Path(place, name)
+            path = Path(parent, name)
             if not path.is_symlink():
                 path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o755 | 0o444)
 
@@ -244,7 +249,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends uv and all that it started, and waits for it."""
+    """Kills uv and its child processes, and waits for uv."""
     if process.returncode is None:
         _kill(process)
     await process.wait()

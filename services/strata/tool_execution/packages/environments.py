@@ -1,9 +1,9 @@
-"""The folder of environments: each is built once, by whoever asks first, and then only read.
+"""The folder of environments. Each is built by the first request for it, and then only read.
 
-<key>/              a finished environment; its time is that of its last use, to ten minutes
-.building-<key>-*/  one that is being built, by who holds the lock of its key
-.removing-*/        one that is on its way out
-.locks/<key>        held while the key's environment is built or removed
+<key>/              a finished environment; its mtime is its last use, to ten minutes
+.building-<key>-*/  an environment that is being built by the process that holds its lock
+.removing-*/        an environment that is being removed
+.locks/<key>        the lock that is held while the environment is built or removed
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from strata.tool_execution.packages.builder import Builder
 from strata.tool_execution.packages.requirements import key_of, normal
 
 _TOUCH_S = 600.0
-# One that was used within this is never removed: a call may still read it.
+# Environments used this recently are never removed: a call may still read them.
 _RECENT_S = 3600.0
 _POLL_S = 0.1
 _PARALLEL = 2
-# One project fetches one at a time.
+# A project builds one environment at a time.
 _SHARE = 0.5
 _log = get_logger(__name__)
 
 
 class Environments:
-    """Provides environments; any number of processes may share the folder.
+    """Provides environments with packages; several processes may share the folder.
 
     Args:
-        root: The folder, on a file system with locks; it is made if it is not there.
-        builder: Builds one.
-        unused: Time after which one that nobody used is removed.
-        most: Environments that are kept at most; those used last are kept.
+        root: The folder, on a file system with locks; it is created if needed.
+        builder: Builds environments.
+        unused: Time without use after which an environment is removed.
+        most: Maximum number of environments; the most recently used ones are kept.
     """
 
     def __init__(self, root: Path, builder: Builder, *, unused: timedelta, most: int = 100) -> None:
@@ -55,43 +55,43 @@ class Environments:
             _PARALLEL, "sets of packages that are fetched", share=_SHARE, queue=20
         )
         (root / ".locks").mkdir(parents=True, exist_ok=True)
-        # The user that tools run as may be another.
+        # Tools may run as another user.
         with contextlib.suppress(PermissionError):
             root.chmod(0o755)
 
     @property
     def root(self) -> Path:
-        """The folder that all environments are in."""
+        """The folder of all environments."""
         return self._root
 
     async def folder(self, requirements: Sequence[str]) -> str:
         """See `Packages.folder`."""
-        wanted = normal(requirements)
-        key = key_of(wanted)
+        normalized = normal(requirements)
+        key = key_of(normalized)
         path = self._root / key
         if not _used(path):
             task = self._building.get(key)
             if task is None:
-                task = asyncio.create_task(self._make(key, wanted))
+                task = asyncio.create_task(self._make(key, normalized))
                 self._building[key] = task
-                task.add_done_callback(lambda done: self._built(key, done))
+                task.add_done_callback(lambda done: self._on_built(key, done))
             await asyncio.shield(task)
         return str(path)
 
-    def _built(self, key: str, task: asyncio.Task[None]) -> None:
+    def _on_built(self, key: str, task: asyncio.Task[None]) -> None:
         del self._building[key]
-        # Those who asked may all have gone.
+        # All callers may have been cancelled, so the error is logged here.
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("packages not built", environment=key, error=str(error))
 
     async def close(self) -> None:
-        """Ends what is being built."""
+        """Cancels running builds."""
         tasks = list(self._building.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _make(self, key: str, wanted: Sequence[str]) -> None:
+    async def _make(self, key: str, normalized: Sequence[str]) -> None:
         async with self._slots.slot(), self._locked(key) as lock:
             path = self._root / key
             if path.is_dir():
@@ -99,8 +99,8 @@ class Environments:
             folder = self._root / f".building-{key}-{secrets.token_hex(4)}"
             try:
                 folder.mkdir(mode=0o755)
-                packages = await self._builder.build(wanted, folder, lock)
-                # There is all of it, or nothing.
+                packages = await self._builder.build(normalized, folder, lock)
+                # The rename makes the complete environment visible at once.
                 packages.rename(path)
             except OSError as error:
                 raise PackagesError(
@@ -108,12 +108,12 @@ class Environments:
                 ) from error
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        _log.info("packages built", environment=key, requirements=list(wanted))
+        _log.info("packages built", environment=key, requirements=list(normalized))
         await asyncio.to_thread(self.remove_unused)
 
     @contextlib.asynccontextmanager
     async def _locked(self, key: str) -> AsyncIterator[int]:
-        """Holds the lock of a key; who holds it and dies, loses it once his uv has ended."""
+        """Holds the lock of a key. If the process dies, its uv keeps the lock until it ends."""
         deadline = time.monotonic() + 2 * self._builder.limits.seconds
         with _open_lock(self._root / ".locks" / key) as lock:
             while not _try_lock(lock):
@@ -123,9 +123,9 @@ class Environments:
             yield lock
 
     def remove_unused(self) -> None:
-        """Removes what nobody has used for long, what is too many, and what the dead left."""
+        """Removes unused environments, excess ones, and leftovers of processes that died."""
         now = time.time()
-        found: list[tuple[float, Path]] = []
+        by_last_use: list[tuple[float, Path]] = []
         for path in self._root.iterdir():
             with contextlib.suppress(OSError):
                 if path.name.startswith(".building-"):
@@ -133,9 +133,9 @@ class Environments:
                 elif path.name.startswith(".removing-"):
                     shutil.rmtree(path, ignore_errors=True)
                 elif not path.name.startswith("."):
-                    found.append((path.stat().st_mtime, path))
-        found.sort(reverse=True)
-        for index, (used, path) in enumerate(found):
+                    by_last_use.append((path.stat().st_mtime, path))
+        by_last_use.sort(reverse=True)
+        for index, (used, path) in enumerate(by_last_use):
             limit = self._unused_s if index < self._most else _RECENT_S
             if now - used > limit:
                 with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ class Environments:
 
     def _remove(self, path: Path, key: str, before: float) -> None:
         with _open_lock(self._root / ".locks" / key) as lock:
-            # Held by who builds it; used again meanwhile.
+            # A process builds it, or it has been used again.
             if not _try_lock(lock) or path.stat().st_mtime > before:
                 return
             gone = self._root / f".removing-{secrets.token_hex(8)}"
@@ -152,14 +152,14 @@ class Environments:
 
 
 def _used(path: Path) -> bool:
-    """Says whether an environment is there, and notes that it is used."""
+    """Says whether an environment exists, and updates its time of last use."""
     try:
         if time.time() - path.stat().st_mtime > _TOUCH_S:
             os.utime(path)
     except FileNotFoundError:
         return False
     except OSError:
-        # It can be read all the same.
+        # It exists, only its time could not be updated.
         return True
     return True
 

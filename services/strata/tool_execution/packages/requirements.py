@@ -1,4 +1,4 @@
-"""Requirements as projects write them: which can be used, and which mean the same."""
+"""Checks and normalises pip requirements of tools."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 MAX_CHARS = 200
-# A change of how environments are built makes all of them anew.
+# Increase it when the way of building changes, so that all environments are built again.
 _FORMAT = 1
-# uv puts variables of its environment into a file of requirements, and joins lines.
+# uv expands environment variables in requirements files, and joins lines that end with a backslash.
 _FORBIDDEN = frozenset("$\\")
 
 
 def problem_of(text: str) -> str:
-    """Says why a requirement cannot be used; empty if it can."""
+    """Returns why a requirement cannot be used; empty if it can."""
     requirement = _parse(text)
     if requirement is None or not text.isprintable() or _FORBIDDEN & set(text):
-        return 'is no pip requirement such as "requests>=2,<3"'
+        return 'is not a valid pip requirement; write for example "requests>=2,<3"'
     if requirement.url:
-        return "names an address; only packages of the index can be used"
-    if any(each.operator == "===" for each in requirement.specifier):
-        return "compares by ===, which is not supported; write =="
+        return "contains a URL; only packages of the index can be used"
+    if any(specifier.operator == "===" for specifier in requirement.specifier):
+        return "uses ===, which is not supported; use =="
     return ""
 
 
 def package_of(text: str) -> str:
-    """Returns the name of the package that a requirement is about; of a wrong one, its text."""
+    """Returns the package name of a requirement; its text if it is invalid."""
     requirement = _parse(text)
     return canonicalize_name(requirement.name) if requirement else text
 
 
 def normal(requirements: Sequence[str]) -> tuple[str, ...]:
-    """Returns valid requirements in one order and spelling."""
+    """Returns valid requirements without duplicates, normalised and sorted."""
     lines = []
     for text in requirements:
         requirement = Requirement(text)
@@ -47,9 +47,9 @@ def normal(requirements: Sequence[str]) -> tuple[str, ...]:
 
 
 def key_of(requirements: Sequence[str]) -> str:
-    """Returns what names the environment of normal requirements for this Python and machine."""
-    what = [_FORMAT, sys.implementation.cache_tag, sysconfig.get_platform(), *requirements]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+    """Returns the key of the environment for normalised requirements, this Python and platform."""
+    parts = [_FORMAT, sys.implementation.cache_tag, sysconfig.get_platform(), *requirements]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def _parse(text: str) -> Requirement | None:

@@ -1,1 +1,1 @@
-"""The sandbox as a process of its own, beside the service and without its secrets."""
+"""The sandbox in a separate process (tool runner) that has none of the service's secrets."""

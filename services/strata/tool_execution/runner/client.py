@@ -1,4 +1,4 @@
-"""A sandbox that another process keeps."""
+"""Client of the tool runner: a sandbox in another process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from strata.tool_execution.runner import convert
 
 
 class RemoteSandbox:
-    """Has calls run by a runner. Made by `connect`.
+    """Runs calls in a tool runner. Create it with `connect`.
 
     Args:
-        stub: The runner.
-        isolation: What keeps calls from the machine there.
+        stub: Sandbox service of the runner.
+        isolation: Isolation level of the runner.
     """
 
     def __init__(self, stub: pb_grpc.SandboxServiceStub, isolation: Isolation) -> None:
@@ -29,36 +29,39 @@ class RemoteSandbox:
 
     @classmethod
     async def connect(cls, stub: pb_grpc.SandboxServiceStub) -> RemoteSandbox:
-        """Asks the runner what it gives.
+        """Returns a client after reading the runner's isolation level.
 
         Raises:
-            UnavailableError: It does not answer.
+            UnavailableError: The runner does not answer.
         """
         answer = await stub.GetIsolation(pb.GetIsolationRequest())
         return cls(stub, convert.to_isolation(answer.isolation))
 
     @property
     def isolation(self) -> Isolation:
-        """What keeps calls from the machine there, as of the last call."""
+        """Isolation level of the runner, as of the last call."""
         return self._isolation
 
     async def run(self, run: Run) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
-        Of a runner that cannot be reached nobody knows whether the call began: it is KILLED,
-        not refused, and is not sent again.
+        If the runner cannot be reached, it is unknown whether the call was started. The result is
+        KILLED, not REFUSED, and the call is not sent again.
+
+        Raises:
+            UnavailableError: The answerer of the run cannot be reached.
         """
         failed: list[UnavailableError] = []
         try:
             if run.answerer is None:
                 call = self._stub.RunCode(convert.run_to_proto(run))
                 async for answer in call:
-                    # There is one message.
+                    # The stream has only one message.
                     let_end(call)
                     return self._ended(answer)
             else:
-                async with aclosing(self._asking(run, run.answerer, failed)) as told:
-                    async for last in told:
+                async with aclosing(self._asking(run, run.answerer, failed)) as responses:
+                    async for last in responses:
                         return self._ended(last.result)
         except UnavailableError as error:
             if error in failed:
@@ -73,17 +76,17 @@ class RemoteSandbox:
             try:
                 return pb.RunAskingCodeRequest(answer_json=await answerer(question))
             except UnavailableError as error:
-                # Somebody else is gone than the runner.
+                # The answerer failed, not the runner.
                 failed.append(error)
                 raise
 
         def answer(
-            told: pb.RunAskingCodeResponse,
+            response: pb.RunAskingCodeResponse,
         ) -> Coroutine[Any, Any, pb.RunAskingCodeRequest] | None:
-            return answered(told.question_json) if told.HasField("question_json") else None
+            return answered(response.question_json) if response.HasField("question_json") else None
 
         first = pb.RunAskingCodeRequest(run=convert.run_to_proto(run))
-        # What asks nothing is the result.
+        # The first response that is not a question is the result.
         return answering(
             self._stub.RunAskingCode, first, answer, lambda _: True, ends=lambda _: True
         )
@@ -94,4 +97,4 @@ class RemoteSandbox:
         return result
 
     async def close(self) -> None:
-        """Nothing is kept here: calls end with their streams, the channel is the service's."""
+        """Does nothing: calls end with their streams, and the channel belongs to the service."""

@@ -1,4 +1,4 @@
-"""Between the messages of SandboxService and the domain."""
+"""Converts messages of SandboxService between the wire and the domain."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
     """Returns the call that a request describes.
 
     Raises:
-        InvalidArgumentError: Naming the wrong fields.
+        InvalidArgumentError: Fields are wrong; the error names all of them.
     """
-    found = [
+    violations = [
         FieldViolation(f"limits.{field.name}", "must be above zero")
         for field in fields(Limits)
         if not getattr(wire.limits, field.name) > 0
     ]
     if wire.minimum not in _LEVELS:
-        found.append(FieldViolation("minimum", "is no known isolation"))
-    if found:
-        raise InvalidArgumentError(f"{found[0].field} {found[0].description}.", violations=found)
+        violations.append(FieldViolation("minimum", "is not a known isolation level"))
+    if violations:
+        raise InvalidArgumentError(
+            f"{violations[0].field} {violations[0].description}.", violations=violations
+        )
     return Run(
         source=wire.source,
         function=wire.function,
@@ -60,7 +62,7 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
 
 
 def result_to_proto(result: RunResult) -> pb.RunCodeResponse:
-    """Returns the wire form of a call's end."""
+    """Returns the wire form of a call's result."""
     wire = pb.RunCodeResponse(
         status=result.status.value,
         value_json=result.value_json,
@@ -78,10 +80,10 @@ def result_to_proto(result: RunResult) -> pb.RunCodeResponse:
 
 
 def to_result(wire: pb.RunCodeResponse) -> RunResult:
-    """Returns the end of a call.
+    """Returns the result of a call.
 
     Raises:
-        ValueError: The status is none that this release knows.
+        ValueError: This release does not know the status.
     """
     failure = wire.failure
     return RunResult(
@@ -101,5 +103,5 @@ def to_result(wire: pb.RunCodeResponse) -> RunResult:
 
 
 def to_isolation(wire: int) -> Isolation:
-    """Returns a level; one that this release does not know counts as none."""
+    """Returns an isolation level; NONE for a level that this release does not know."""
     return Isolation(wire) if wire in _LEVELS else Isolation.NONE

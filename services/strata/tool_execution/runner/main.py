@@ -1,4 +1,4 @@
-"""The runner of sandboxed code: wiring, and the entry point of its process."""
+"""The tool runner: construction of its service, and the entry point of its process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.logs import get_logger
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
-from strata.tool_execution.egress.wiring import ca_file, open_proxies
+from strata.tool_execution.egress.factory import ca_file, open_proxies
 from strata.tool_execution.runner.servicer import SandboxServicer
 from strata.tool_execution.runner.settings import ToolRunnerSettings
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
@@ -28,12 +28,12 @@ _log = get_logger(__name__)
 
 
 async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
-    """Builds the runner. It opens no database, knows no secret, and calls nobody.
+    """Builds the runner. It has no database and no secrets, and calls no other service.
 
     Args:
-        settings: Its settings.
-        wiring: The process that it is built in.
-        stack: Closes what it opens.
+        settings: Settings of the runner.
+        wiring: Resources of the process that the runner runs in.
+        stack: Closes what the runner opens.
     """
     sandbox = await JailSandbox.start(
         JailConfig(
@@ -45,7 +45,7 @@ async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitSt
         )
     )
     stack.push_async_callback(sandbox.close)
-    _log.info("sandbox started", isolation=sandbox.probe.words())
+    _log.info("sandbox started", isolation=sandbox.probe.description())
     return Service(
         name=NAME,
         services=[
@@ -59,7 +59,7 @@ async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitSt
 
 
 async def is_serving(address: str) -> bool:
-    """Whether a runner serves at an address; a kubelet cannot look into a socket itself."""
+    """Says whether a runner serves at an address, for probes: a kubelet cannot use Unix sockets."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=_SERVICE)
@@ -71,11 +71,11 @@ async def is_serving(address: str) -> bool:
 
 
 def main() -> None:
-    """Runs the runner in a process of its own; with ``check``, says whether one serves."""
+    """Runs the runner; with the argument ``check``, exits with 0 if a runner serves."""
     settings = ToolRunnerSettings()
     if sys.argv[1:] == ["check"]:
         sys.exit(0 if asyncio.run(is_serving(settings.host)) else 1)
-    # Whoever is in its group may open the socket; the service has another user.
+    # The service runs as another user of the same group and must open the socket.
     os.umask(0o007)
     run_service(NAME, build, settings)
 

@@ -1,4 +1,4 @@
-"""SandboxService: runs calls in the sandbox of this process."""
+"""gRPC servicer of SandboxService: runs calls in the sandbox of this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Context = Any
 
 
 class SandboxServicer(pb_grpc.SandboxServiceServicer):
-    """Runs calls.
+    """Runs calls in a sandbox.
 
     Args:
-        sandbox: Where.
+        sandbox: The sandbox.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -29,7 +29,7 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
     async def GetIsolation(
         self, request: pb.GetIsolationRequest, context: Context
     ) -> pb.GetIsolationResponse:
-        """Says what keeps code from the machine here."""
+        """Returns the isolation level of this runner."""
         level = pb.SandboxIsolation.ValueType(self._sandbox.isolation)
         return pb.GetIsolationResponse(isolation=level)
 
@@ -42,7 +42,7 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
     async def RunAskingCode(
         self, request_iterator: AsyncIterator[pb.RunAskingCodeRequest], context: Context
     ) -> AsyncIterator[pb.RunAskingCodeResponse]:
-        """Runs one call to its end, and passes on what its code asks."""
+        """Runs one call to its end; sends the questions of its code to the client."""
         requests = aiter(request_iterator)
         first = await anext(requests, None)
         if first is None or not first.HasField("run"):
@@ -71,5 +71,5 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
 
 
 def _out_of_turn(field: str, words: str) -> InvalidArgumentError:
-    found = FieldViolation(field, words)
-    return InvalidArgumentError(f"{field} {words}.", violations=[found])
+    violation = FieldViolation(field, words)
+    return InvalidArgumentError(f"{field} {words}.", violations=[violation])

@@ -1,4 +1,4 @@
-"""What the runner of sandboxed code can be told from outside."""
+"""Settings of the tool runner, prefix ``STRATA_TOOL_RUNNER_``."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from strata.tool_execution.egress.fields import EgressFields
 
 
 class ToolRunnerSettings(EgressFields, ServiceSettings):
-    """What the runner of sandboxed code can be told from outside."""
+    """Settings of the tool runner."""
 
     model_config = settings_config("tool_runner")
 
     packages_path: Path | None = Field(
         default=None,
-        description="Folder in which the tool-execution service keeps the packages of tools, under"
-        " the same path as there; it is only read. Unset means that tools have none.",
+        description="Folder in which the tool-execution service keeps the packages of tools; the"
+        " path must be the same there. The runner only reads it. Unset means no packages.",
     )
     minimum_isolation: Literal["landlock", "namespaces"] = Field(
-        default="landlock", description="The least isolation with which calls are run at all."
+        default="landlock", description="The weakest isolation with which calls are run."
     )
-    parallel_calls: int = Field(default=32, gt=0, description="Calls at a time; others wait.")
+    parallel_calls: int = Field(
+        default=32, gt=0, description="Maximum number of concurrent calls; others wait."
+    )
 
     @property
     def minimum(self) -> Isolation:
-        """The least isolation with which calls are run at all."""
+        """The weakest isolation with which calls are run."""
         return Isolation[self.minimum_isolation.upper()]

@@ -1,1 +1,1 @@
-"""The sandbox: runs code that nobody trusts, a jail for every call."""
+"""The sandbox: runs untrusted code, with a new jail for every call."""

@@ -1,4 +1,7 @@
-"""One call: its request sent, answer and output read with a bound on every byte, its end seen."""
+"""One call in a jailed process: sends the request, reads answer and output, waits for the end.
+
+Everything that is read from the process is limited in size.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,29 @@ from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.tool_execution.domain.sandbox import ASK, Limits, Proxy, Run, RunResult, RunStatus
 from strata.tool_execution.sandbox import frames, outcome
 from strata.tool_execution.sandbox.forkserver import Child, Exit
-from strata.tool_execution.sandbox.outcome import Verdict
+from strata.tool_execution.sandbox.outcome import CallVerdict
 
-# How a message begins that asks something and is not the answer to the call.
+# Prefix of a message that asks a question; other messages are the answer to the call.
 _ASKS = b'{"ask":'
-# Around the value of an answer.
+# Bytes of an answer besides its value.
 _ENVELOPE = 16_384
 _CHUNK = 1 << 16
-# A message begins with its length.
+# Size of the length prefix of a message.
 _HEAD = 4
-# Parsing more than this is done beside the loop.
+# Larger answers are parsed on a thread.
 _LARGE = 1 << 18
-# Output is read and thrown away up to so many times its limit: who prints too much is cut, who
-# prints for ever is ended.
+# Output over the limit is truncated. A process that prints more than this multiple of the limit is
+# killed.
 _FLOOD = 8
 _EXIT_S = 5.0
-# Time that a process has to leave after its answer, before it is ended.
+# Time that a process has to exit after its answer, before it is killed.
 _LEAVE_S = 0.02
-# Time that a process has, once it is gone, to have its answer read: it is in the socket already.
-_LAST_WORDS_S = 1.0
+# Time to read the answer of a process that has exited: it is already in the socket.
+_LAST_ANSWER_S = 1.0
 
 
 class _Output:
-    """One of the two outputs."""
+    """Standard output or standard error of the process."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
         self.descriptor = descriptor
@@ -55,7 +58,7 @@ class _Output:
         return self.total > self._limit * _FLOOD + _CHUNK
 
     def read(self) -> bool:
-        """Reads what is there, once; False at its end."""
+        """Reads available data once; returns False at the end."""
         try:
             data = os.read(self.descriptor, _CHUNK)
         except BlockingIOError:
@@ -67,7 +70,7 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Reads what an ended process left in the pipe."""
+        """Reads what a process that has ended left in the pipe."""
         while not self.flooding:
             before = self.total
             if not self.read() or self.total == before:
@@ -75,12 +78,12 @@ class _Output:
 
 
 class Call:
-    """A run in a jailed process.
+    """A call in a jailed process.
 
     Args:
         child: The process.
-        run: What it is to do.
-        proxy: Through which it reaches its hosts; None for a call without.
+        run: The call.
+        proxy: The proxy to its hosts; None for a call without hosts.
     """
 
     def __init__(self, child: Child, run: Run, proxy: Proxy | None = None) -> None:
@@ -96,9 +99,9 @@ class Call:
         self._flood: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self) -> RunResult:
-        """Runs it to its end; when cancelled, returns after the process has ended.
+        """Runs the call to its end.
 
-        When it returns or raises, no process of the call is left.
+        When it returns, raises or is cancelled, no process of the call is left.
         """
         began = time.monotonic()
         child = self._child
@@ -123,7 +126,7 @@ class Call:
             verdict.status,
             value_json=verdict.value_json,
             failure=verdict.failure,
-            detail=verdict.detail or self._cut_words(),
+            detail=verdict.detail or self._truncation_note(),
             stdout=outcome.decode(bytes(self._outputs[0].kept)),
             stderr=outcome.decode(bytes(self._outputs[1].kept)),
             isolation=child.server.isolation,
@@ -132,7 +135,7 @@ class Call:
             peak_bytes=end.peak_bytes,
         )
 
-    def _cut_words(self) -> str:
+    def _truncation_note(self) -> str:
         cut = [
             name
             for name, output in zip(
@@ -151,8 +154,8 @@ class Call:
             if not self._flood.done():
                 self._flood.set_result(None)
 
-    async def _wait(self, talk: asyncio.Future[Verdict | None]) -> Verdict | None:
-        """Returns what came of it, or None if the process ended without a word."""
+    async def _wait(self, talk: asyncio.Future[CallVerdict | None]) -> CallVerdict | None:
+        """Returns the verdict, or None if the process ended without an answer."""
         limits = self._run.limits
         exited = self._child.exited
         waiting: set[asyncio.Future[object]] = {talk, exited, self._flood}  # type: ignore[arg-type]
@@ -160,33 +163,33 @@ class Call:
             waiting, timeout=limits.wall_seconds, return_when=asyncio.FIRST_COMPLETED
         )
         if exited.done() and not talk.done():
-            # Its answer may still be in the socket.
-            await asyncio.wait({talk}, timeout=_LAST_WORDS_S)
+            # The answer may still be in the socket.
+            await asyncio.wait({talk}, timeout=_LAST_ANSWER_S)
         if talk.done():
             return talk.result() or await self._silent()
         if self._flood.done():
-            words = f"It printed more than {_FLOOD} times {outcome.size(limits.output_bytes)}."
-            return Verdict(RunStatus.OUTPUT, detail=words)
+            detail = f"It printed more than {_FLOOD} times {outcome.size(limits.output_bytes)}."
+            return CallVerdict(RunStatus.OUTPUT, detail=detail)
         if exited.done():
             return None
-        words = f"It did not end within {limits.wall_seconds:.3g} seconds."
-        return Verdict(RunStatus.TIMEOUT, detail=words)
+        detail = f"It did not end within {limits.wall_seconds:.3g} seconds."
+        return CallVerdict(RunStatus.TIMEOUT, detail=detail)
 
-    async def _silent(self) -> Verdict | None:
-        """Returns what to say of a process that hung up: None if it has ended, as most do."""
-        await asyncio.wait({self._child.exited}, timeout=_LAST_WORDS_S)
+    async def _silent(self) -> CallVerdict | None:
+        """Returns the verdict of a process that closed its connection; None if it has ended."""
+        await asyncio.wait({self._child.exited}, timeout=_LAST_ANSWER_S)
         if self._child.exited.done():
             return None
-        return Verdict(RunStatus.KILLED, detail="It closed its connection without an answer.")
+        return CallVerdict(RunStatus.KILLED, detail="It closed its connection without an answer.")
 
     async def _end(self, *, answered: bool) -> Exit:
-        """Ends the process whatever it does, and waits until it has."""
+        """Kills the process if necessary, and waits for its end."""
         child = self._child
         for output in self._outputs:
             self._loop.remove_reader(output.descriptor)
         try:
             if answered:
-                # It is about to end by itself; a kill would only be one more to wait for.
+                # It is about to exit by itself, which is faster than killing it.
                 await asyncio.wait({child.exited}, timeout=_LEAVE_S)
         finally:
             child.server.kill(child)
@@ -200,52 +203,55 @@ class Call:
             raise
         if child.exited.done():
             return child.exited.result()
-        return Exit(-9, reason="its end was not heard of")
+        return Exit(-9, reason="its end was not reported")
 
-    async def _talk(self) -> Verdict | None:
-        """Sends the request and reads the answer; None if the process ends before."""
+    async def _talk(self) -> CallVerdict | None:
+        """Sends the request and reads the answer; None if the process ends first."""
         try:
             return await self._converse()
         except OSError:
             return None
 
-    async def _converse(self) -> Verdict | None:
+    async def _converse(self) -> CallVerdict | None:
         body = self._request()
         connection = self._child.connection
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            # A process that could not be locked in may have ended by now: it has said why before.
+            # A process that failed to lock itself may have ended; its reason is in the socket.
             await self._loop.sock_sendall(connection, body)
         first = await (self._connected(self._proxy) if self._proxy else self._frame(_ENVELOPE))
         if first is None:
             return None
         if first != b'{"locked":true}':
-            words = first.decode("utf-8", "replace")[:500]
-            return Verdict(RunStatus.REFUSED, detail=f"The call could not be locked in: {words}")
+            detail = first.decode("utf-8", "replace")[:500]
+            return CallVerdict(
+                RunStatus.REFUSED, detail=f"The call could not be locked in: {detail}"
+            )
         limits = self._run.limits
-        # A character of the value takes up to six bytes when it is escaped; ours are not.
+        # The jail's program does not escape characters; escaped ones would take up to six bytes.
         most = limits.result_bytes + _ENVELOPE
         answer = await self._frame(most)
         while answer and self._run.answerer is not None and answer.startswith(_ASKS):
             try:
-                asked = json.dumps(parse_json(answer)["ask"])
+                question = json.dumps(parse_json(answer)["ask"])
             except JsonTextError:
-                # The process sends what it likes; this is judged as the answer that it is not.
+                # The process can send anything. An invalid question counts as an invalid answer.
                 break
-            told, answer = await self._answered(self._run.answerer(asked), most)
-            if not told:
+            answered, answer = await self._answered(self._run.answerer(question), most)
+            if not answered:
                 break
         if answer is None:
             return None
         if not answer:
             return outcome.too_large(limits)
         if len(answer) > _LARGE:
-            return await asyncio.to_thread(outcome.judge, answer, limits)
-        return outcome.judge(answer, limits)
+            return await asyncio.to_thread(outcome.verdict_of, answer, limits)
+        return outcome.verdict_of(answer, limits)
 
     async def _answered(self, answering: Awaitable[str], most: int) -> tuple[bool, bytes | None]:
-        """Answers a question; returns whether somebody waited for that, and what came next.
+        """Answers a question; returns whether the answer was sent, and the next message.
 
-        Code that was interrupted while it waited goes on: what it says then is its last word.
+        Code that is interrupted while it waits continues without the answer. Its next message is
+        then the answer to the call.
         """
         answer = asyncio.ensure_future(answering)
         following = asyncio.ensure_future(self._frame(most))
@@ -253,8 +259,8 @@ class Call:
             await asyncio.wait({answer, following}, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 return False, following.result()
-            told = frames.packed(answer.result())
-            await self._loop.sock_sendall(self._child.connection, told)
+            packed = frames.packed(answer.result())
+            await self._loop.sock_sendall(self._child.connection, packed)
             return True, await following
         finally:
             answer.cancel()
@@ -262,10 +268,10 @@ class Call:
             await asyncio.gather(answer, following, return_exceptions=True)
 
     async def _connected(self, proxy: Proxy) -> bytes | None:
-        """Has the proxy serve on the socket that the call passes out; returns what comes next."""
+        """Starts the proxy on the socket that the jail passes out; returns the next message."""
         head, listener = await self._listener()
         if listener is None:
-            # Why there is none.
+            # The message says why there is no socket.
             length = struct.unpack(">I", head)[0] if len(head) == _HEAD else _ENVELOPE + 1
             return None if length > _ENVELOPE else await self._exactly(length)
         try:
@@ -285,7 +291,7 @@ class Call:
             await readable.wait()
         finally:
             self._loop.remove_reader(connection)
-        # Nothing of the tool has run yet: what comes was sent by the jail.
+        # The tool has not run yet, so the message comes from the jail.
         head, passed, _, _ = socket.recv_fds(connection, _HEAD, 1, socket.MSG_CMSG_CLOEXEC)
         return head, socket.socket(fileno=passed[0]) if passed else None
 
@@ -322,9 +328,9 @@ class Call:
 
 
 def check(run: Run) -> str:
-    """Returns why a request cannot be made, in words; empty if it can.
+    """Returns why a call is invalid; empty if it is valid.
 
-    Only what the jail itself cannot take: the rest of it is the tool's to fail with.
+    Checks only what the jail cannot handle. Other errors are reported by the tool.
     """
     for name, value in run.environment.items():
         if not name or "=" in name or "\0" in name + value or not _is_text(name + value):
@@ -332,14 +338,14 @@ def check(run: Run) -> str:
     try:
         arguments = parse_json(run.arguments_json or "{}", max_depth=PACKED_JSON_DEPTH)
     except JsonTextError:
-        return "The arguments are no JSON."
+        return "The arguments are not JSON."
     if not isinstance(arguments, dict):
-        return "The arguments are no JSON object."
+        return "The arguments are not a JSON object."
     return _check_limits(run.limits)
 
 
 def _is_text(text: str) -> bool:
-    """Whether it is free of halves of surrogate pairs, which no environment can hold."""
+    """Says whether a text has no lone surrogates, which an environment variable cannot hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -350,5 +356,5 @@ def _is_text(text: str) -> bool:
 def _check_limits(limits: Limits) -> str:
     for name, value in asdict(limits).items():
         if value <= 0:
-            return f"The limit {name} must be more than nothing."
+            return f"The limit {name} must be above zero."
     return ""

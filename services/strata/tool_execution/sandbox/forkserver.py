@@ -1,4 +1,4 @@
-"""The service's end of a fork server: starts it, asks for jailed processes, hears of their end."""
+"""Client of a fork server: starts it, requests jailed processes, and receives their exits."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _BOOT = (
 
 
 class StartError(Exception):
-    """A fork server of this isolation cannot be had here; the message says why."""
+    """A fork server with this isolation cannot be started; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a jailed process ended, as its reaper saw it.
+    """How a jailed process ended.
 
     Attributes:
-        code: Exit code; below zero the signal that ended it.
-        cpu_seconds: Processor time of it and of those that it waited for.
-        peak_bytes: Most memory.
-        over: The limit for which the watchdog ended it, if that was it.
-        reason: Why there never was a process, or why nobody knows; empty otherwise.
+        code: Exit code; a negative value is the signal that killed it.
+        cpu_seconds: CPU time of the process and of its awaited children.
+        peak_bytes: Peak memory.
+        over: The limit for which the watchdog killed it, or empty.
+        reason: Why there was no process, or why its end is unknown; otherwise empty.
     """
 
     code: int
@@ -55,7 +55,7 @@ class Exit:
 
 @dataclass(slots=True)
 class Child:
-    """A jailed process that waits for its request, or works on it."""
+    """A jailed process that waits for its request or executes it."""
 
     id: int
     server: ForkServer
@@ -67,17 +67,17 @@ class Child:
     closed: bool = field(default=False)
 
     @property
-    def is_there(self) -> bool:
-        """Whether its process lives, as far as can be told: the end may not be heard of yet."""
+    def is_alive(self) -> bool:
+        """Whether its process is alive, as far as known: its exit may not have arrived yet."""
         if self.closed or self.exited.done():
             return False
         poll = select.poll()
-        # Hanging up is always told.
+        # POLLHUP is always reported.
         poll.register(self.connection, 0)
         return not poll.poll(0)
 
     def close(self) -> None:
-        """Closes its descriptors and removes its scratch folder; it must have ended."""
+        """Closes its descriptors and removes its scratch folder; the process must have ended."""
         if self.closed:
             return
         self.closed = True
@@ -90,14 +90,14 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """How fork servers are started.
+    """Configuration of fork servers.
 
     Attributes:
-        uid: User and group that they become when the service is root.
-        environments: Folder under which the folders with packages are; None for none.
-        scratch_root: Where scratch folders are made when there are no namespaces.
-        interpreter: The Python that runs tools; it must be readable by `uid` or by root.
-        ca_file: Certificates that are shown to calls; None for none.
+        uid: User and group that they switch to when the service is root.
+        environments: Folder of the package environments; None for none.
+        scratch_root: Folder for scratch folders when there are no namespaces.
+        interpreter: The Python interpreter of tools; readable by `uid` or root.
+        ca_file: CA file of calls; None for none.
         support: Modules that calls can import, by name.
     """
 
@@ -110,7 +110,7 @@ class ServerConfig:
 
 
 class ForkServer:
-    """One fork server. Made by `start`."""
+    """One fork server. Create it with `start`."""
 
     def __init__(self, config: ServerConfig, isolation: Isolation) -> None:
         self.config = config
@@ -130,7 +130,7 @@ class ForkServer:
             raise
         finally:
             theirs.close()
-        self._loop.add_reader(self._control.fileno(), self._hear)
+        self._loop.add_reader(self._control.fileno(), self._on_message)
 
     def _execute(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         settings = {
@@ -159,7 +159,7 @@ class ForkServer:
         """Starts a fork server.
 
         Raises:
-            StartError: It cannot be had here.
+            StartError: This machine does not support the isolation, or the start failed.
         """
         try:
             server = cls(config, isolation)
@@ -181,17 +181,17 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
+        """Its process id."""
         return self._process.pid
 
     def spawn(self, shape: Shape) -> Child:
-        """Asks for a process that locks itself in and waits; it can be talked to at once.
+        """Requests a process that locks itself and waits; messages can be sent immediately.
 
         Args:
-            shape: Of the call that it will serve.
+            shape: Shape of the call that it will serve.
 
         Raises:
-            OSError: The service has no descriptor or no scratch folder left.
+            OSError: No file descriptor or scratch folder is available.
         """
         folder = ""
         opened: list[int] = []
@@ -207,7 +207,7 @@ class ForkServer:
             os.set_blocking(output, False)
             os.set_blocking(errors, False)
             connection.setblocking(False)
-            # Past the fork server, like all that follows; the socket is empty and has space.
+            # Sent directly to the process, not through the fork server. The empty socket has space.
             connection.sendall(frames.framed(shape.as_message(folder)))
             child = Child(
                 next(self._numbers), self, connection, output, errors,
@@ -233,14 +233,14 @@ class ForkServer:
         self._control.sendmsg([message], [rights])
 
     def watch(self, child: Child, limits: Limits) -> None:
-        """Has a process watched from now on, which gets its request next."""
+        """Starts to watch the limits of a process, before it gets its request."""
         self._send({
             "watch": child.id, "tree_bytes": limits.tree_bytes, "processes": limits.processes,
             "scratch": child.scratch, "disk_bytes": limits.disk_bytes, "files": limits.files,
         })  # fmt: skip
 
     def kill(self, child: Child) -> None:
-        """Ends a process and all that it started; one that has ended is left alone."""
+        """Kills a process and its descendants, unless it has ended."""
         if not child.exited.done():
             self._send({"kill": child.id})
 
@@ -256,14 +256,14 @@ class ForkServer:
                 self._loop.add_writer(self._control.fileno(), self._flush)
                 return
             except OSError:
-                # It is gone, which its end of the socket tells.
+                # The fork server has ended; `_on_message` notices the closed socket.
                 self._unsent.clear()
                 break
             self._unsent.popleft()
         with contextlib.suppress(OSError, ValueError):
             self._loop.remove_writer(self._control.fileno())
 
-    def _hear(self) -> None:
+    def _on_message(self) -> None:
         while True:
             try:
                 message = self._control.recv(_MAX_MESSAGE)
@@ -272,25 +272,25 @@ class ForkServer:
             except OSError:
                 message = b""
             if not message:
-                self._gone()
+                self._on_end()
                 return
-            heard = json.loads(message)
-            if "exit" in heard:
-                self._exited(heard)
+            event = json.loads(message)
+            if "exit" in event:
+                self._exited(event)
             elif not self._ready.done():
-                self._ready.set_result(heard.get("failed", ""))
+                self._ready.set_result(event.get("failed", ""))
 
-    def _exited(self, heard: dict[str, Any]) -> None:
-        child = self._children.pop(heard["exit"], None)
+    def _exited(self, event: dict[str, Any]) -> None:
+        child = self._children.pop(event["exit"], None)
         if child is not None and not child.exited.done():
             child.exited.set_result(
                 Exit(
-                    heard["code"], heard.get("cpu", 0.0), heard.get("peak", 0),
-                    heard.get("over", ""), heard.get("failed", ""),
+                    event["code"], event.get("cpu", 0.0), event.get("peak", 0),
+                    event.get("over", ""), event.get("failed", ""),
                 )
             )  # fmt: skip
 
-    def _gone(self) -> None:
+    def _on_end(self) -> None:
         self.alive = False
         self._loop.remove_reader(self._control.fileno())
         with contextlib.suppress(OSError, ValueError):
@@ -303,13 +303,13 @@ class ForkServer:
         self._children.clear()
 
     async def close(self) -> None:
-        """Ends it, and with it every process that it made."""
+        """Stops the fork server, which kills all of its processes."""
         if self._control.fileno() >= 0:
-            self._gone()
+            self._on_end()
             self._control.close()
         await asyncio.to_thread(self._process.wait)
 
 
 def this_interpreter() -> str:
-    """Returns the Python that runs this, without the virtual environment around it."""
+    """Returns the current Python interpreter, outside of its virtual environment."""
     return str(Path(sys.executable).resolve())

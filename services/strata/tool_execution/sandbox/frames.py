@@ -1,4 +1,4 @@
-"""Messages to a jailed process: the length in four bytes (big endian), and JSON."""
+"""Messages to a jailed process: the length in four bytes (big endian), followed by JSON."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def framed(message: dict[str, Any]) -> bytes:
-    """Returns a message as it is sent."""
+    """Returns the bytes of a message."""
     return packed(json.dumps(message))
 
 
 def packed(text: str) -> bytes:
-    """Returns a message that is JSON text already as it is sent."""
+    """Returns the bytes of a message from its JSON text."""
     body = text.encode()
     return struct.pack(">I", len(body)) + body

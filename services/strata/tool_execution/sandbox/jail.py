@@ -1,4 +1,4 @@
-"""The sandbox of this machine: fork servers, a pool of jailed processes, and their replacement."""
+"""The sandbox of this machine: a fork server, which is restarted if it dies, and a process pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strata.shared.context import current
 from strata.shared.errors import UnavailableError
 from strata.shared.fair_slots import FairSlots
 from strata.tool_execution.domain.sandbox import (
-    FITTING,
+    CONVERSION_MODULE,
     Isolation,
     Proxies,
     Run,
@@ -34,11 +34,11 @@ from strata.tool_execution.sandbox.forkserver import (
 from strata.tool_execution.sandbox.pool import Pool
 from strata.tool_execution.sandbox.shape import Shape
 
-# Nobody's: between the ranges that distributions give to people and to services.
+# Unused by distributions: between their ranges for people and for services.
 JAIL_UID = 64_177
-_FITTING = Path(__file__).parents[1] / "custom" / "fitting.py"
+_CONVERSION = Path(__file__).parents[1] / "custom" / "argument_conversion.py"
 _REFILL_S = 0.002
-# What of a caller's time is kept for the answer.
+# Part of a caller's time that is reserved for returning the result.
 _ANSWER_S = 0.5
 _LEVELS = (Isolation.NAMESPACES, Isolation.LANDLOCK)
 _PROBE = Run(source="def probe():\n    return 1\n", function="probe")
@@ -46,39 +46,39 @@ _PROBE = Run(source="def probe():\n    return 1\n", function="probe")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What can be had on this machine.
+    """The isolation that this machine supports.
 
     Attributes:
-        isolation: What is in force; NONE if nothing can be had, and every call is refused.
-        missing: Why a higher one is not.
+        isolation: The isolation in force; with NONE every call is refused.
+        missing: Why better isolation levels are not available.
     """
 
     isolation: Isolation
     missing: Mapping[Isolation, str]
 
-    def words(self) -> str:
-        """Returns it as a sentence, for people."""
+    def description(self) -> str:
+        """Returns a description for people."""
         reasons = "; ".join(f"no {level.label}: {why}" for level, why in self.missing.items())
         return f"{self.isolation.label}" + (f" ({reasons})" if reasons else "")
 
 
 @dataclass(frozen=True, slots=True)
 class JailConfig:
-    """How the sandbox is to be.
+    """Configuration of the sandbox.
 
     Attributes:
-        minimum: The least isolation that it starts with.
-        warm: Processes that wait for a call, locked in already.
-        parallel: Calls at a time; the others wait. They are shared fairly between projects, and
-            one project has three quarters at most. Calls whose code asks are counted apart, up to
-            a quarter of it: what they ask for may need a place itself.
-        environments: Folder under which folders with packages are; None for none.
+        minimum: The weakest isolation to start with.
+        warm: Number of locked processes that wait for calls.
+        parallel: Maximum number of concurrent calls; others wait. Slots are shared fairly between
+            projects, and a project has at most three quarters. Calls with an answerer have a
+            separate limit of a quarter, since the tools that they call may need slots themselves.
+        environments: Folder of the package environments; None for none.
         uid: User that calls run as when the service is root.
-        scratch_root: Where scratch folders are made when there are no namespaces.
-        interpreter: The Python that runs tools.
-        proxies: Makes what calls with hosts reach them through; None refuses such calls.
-        ca_file: Certificates that these verify servers with; None for none.
-        support: Modules of ours that calls can import, by name; loaded once, and for all.
+        scratch_root: Folder for scratch folders when there are no namespaces.
+        interpreter: The Python interpreter of tools.
+        proxies: Creates proxies for calls with hosts; None refuses such calls.
+        ca_file: CA file with which calls verify servers; None for none.
+        support: Modules of Strata that calls can import, by name; loaded once.
     """
 
     minimum: Isolation = Isolation.LANDLOCK
@@ -90,11 +90,11 @@ class JailConfig:
     interpreter: str | None = None
     proxies: Proxies | None = None
     ca_file: Path | None = None
-    support: Mapping[str, Path] = field(default_factory=lambda: {FITTING: _FITTING})
+    support: Mapping[str, Path] = field(default_factory=lambda: {CONVERSION_MODULE: _CONVERSION})
 
 
 class JailSandbox:
-    """Runs every call in a process of its own, in a jail that the kernel keeps. Made by `start`."""
+    """Runs every call in a new jailed process. Create it with `start`."""
 
     def __init__(self, config: JailConfig, server: ForkServer | None, probe: Probe) -> None:
         self._config = config
@@ -110,16 +110,16 @@ class JailSandbox:
 
     @classmethod
     async def start(cls, config: JailConfig | None = None) -> JailSandbox:
-        """Finds the best isolation that this machine gives, tries it, and warms up.
+        """Starts with the best isolation that works on this machine.
 
-        Where there is none that reaches the minimum, the sandbox starts all the same and refuses
-        every call, saying why.
+        If no isolation reaches the minimum, the sandbox starts anyway and refuses every call with
+        the reasons.
         """
         config = config or JailConfig()
         missing: dict[Isolation, str] = {}
         for level in _LEVELS:
             if level < config.minimum:
-                missing[level] = f"less than the least that is allowed, {config.minimum.label}"
+                missing[level] = f"weaker than the minimum, {config.minimum.label}"
                 continue
             try:
                 server = await ForkServer.start(_server_config(config), level)
@@ -136,39 +136,39 @@ class JailSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """What keeps calls from the machine here."""
+        """The isolation of calls."""
         return self._probe.isolation
 
     @property
     def probe(self) -> Probe:
-        """What is in force, and why not more."""
+        """The isolation in force, and why better levels are not available."""
         return self._probe
 
     @property
     def server_pid(self) -> int | None:
-        """The id of the fork server's process; None if there is none now."""
+        """Process id of the fork server; None if it is not running."""
         return self._server.pid if self._server and self._server.alive else None
 
     async def run(self, run: Run) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
-        The time that it waits for a place does not count towards its limit, but it is stopped
-        before the deadline of the context, so that the answer is in time.
+        Waiting for a slot does not count towards the time limit. The call is stopped before the
+        deadline of the context, so that its result is returned in time.
 
         Raises:
-            UnavailableError: The sandbox is closed, or its fork server cannot be started again.
-            ResourceExhaustedError: Too many calls of the project wait already.
+            UnavailableError: The sandbox is closed, or its fork server cannot be restarted.
+            ResourceExhaustedError: Too many calls of the project are waiting.
         """
         if self._closed:
             raise UnavailableError("The sandbox is not running.")
         if self.isolation < max(run.minimum, Isolation.LANDLOCK):
             return self._too_little(run)
-        words = check(run) or self._no_network(run)
+        reason = check(run) or self._no_network(run)
         shape = None
-        if not words:
-            shape, words = self._shape(run)
+        if not reason:
+            shape, reason = self._shape(run)
         if shape is None:
-            return replace(outcome.refused(words), isolation=self.isolation)
+            return replace(outcome.refused(reason), isolation=self.isolation)
         slots = self._slots if run.answerer is None else self._asking
         async with slots.slot():
             task = asyncio.ensure_future(self._call(run, shape))
@@ -179,28 +179,28 @@ class JailSandbox:
                 self._running.discard(task)
 
     def _too_little(self, run: Run) -> RunResult:
-        words = (
+        reason = (
             f"The call needs the isolation {run.minimum.label} at least;"
-            f" this machine gives {self._probe.words()}."
+            f" this machine gives {self._probe.description()}."
         )
-        return replace(outcome.refused(words), isolation=self.isolation)
+        return replace(outcome.refused(reason), isolation=self.isolation)
 
     def _no_network(self, run: Run) -> str:
-        """Returns why a call cannot have its hosts; empty if it can, or has none."""
+        """Returns why a call cannot reach its hosts; empty if it can or has none."""
         if not run.hosts:
             return ""
         if self._config.proxies is None:
             return "This sandbox gives calls no network access: the list of hosts must be empty."
         if self.isolation < Isolation.NAMESPACES:
-            # Landlock knows ports and no addresses, and before Linux 6.7 not even these.
+            # Landlock can restrict ports but not addresses, and ports only since Linux 6.7.
             return (
                 "Calls with hosts need network namespaces;"
-                f" this machine gives {self._probe.words()}."
+                f" this machine gives {self._probe.description()}."
             )
         return ""
 
     def _shape(self, run: Run) -> tuple[Shape | None, str]:
-        """Returns what a process for the call must be like, or why there can be none."""
+        """Returns the shape of a process for the call, or why there is none."""
         egress = bool(run.hosts)
         if run.packages is None:
             return Shape.of(run.limits, egress=egress), ""
@@ -211,22 +211,22 @@ class JailSandbox:
         if root not in path.parents:
             return None, "The packages are not in the sandbox's folder of environments."
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
-            found = None
-        if found is None or not stat.S_ISDIR(found.st_mode):
+            status = None
+        if status is None or not stat.S_ISDIR(status.st_mode):
             return None, "The folder of the packages does not exist."
         inside = self.isolation is Isolation.NAMESPACES
         name = str(path.relative_to(root)) if inside else str(path)
-        return Shape.of(run.limits, packages=name, found=found, egress=egress), ""
+        return Shape.of(run.limits, packages=name, packages_status=status, egress=egress), ""
 
     async def _call(self, run: Run, shape: Shape) -> RunResult:
         left = current().remaining()
         if left is not None:
             seconds = min(run.limits.wall_seconds, left - _ANSWER_S)
             if seconds <= 0:
-                words = "No time was left to run it when there was a place for it."
-                return replace(outcome.refused(words), isolation=self.isolation)
+                reason = "No time was left when a slot became free."
+                return replace(outcome.refused(reason), isolation=self.isolation)
             run = replace(run, limits=replace(run.limits, wall_seconds=seconds))
         server = await self._ready()
         child = self._take(server, shape)
@@ -238,15 +238,15 @@ class JailSandbox:
         finally:
             child.close()
             if not child.exited.done():
-                # It does not do its work any more; its successor starts with the next call.
+                # The fork server no longer works; the next call starts a new one.
                 await server.close()
-            # Not now: making one takes what the answer, and a call behind it, could have.
+            # Delayed, so that creating a process does not slow down the result and the next call.
             loop = asyncio.get_running_loop()
             loop.call_later(_REFILL_S, self._refill, server, shape)
         return result
 
     async def _ready(self) -> ForkServer:
-        """Returns the fork server, a new one if it has died."""
+        """Returns the fork server; starts a new one if it has died."""
         async with self._starting:
             if self._server is not None and self._server.alive:
                 return self._server
@@ -257,7 +257,7 @@ class JailSandbox:
             try:
                 self._server = await ForkServer.start(_server_config(self._config), self.isolation)
             except StartError as error:
-                raise UnavailableError(f"The sandbox cannot be started again: {error}.") from error
+                raise UnavailableError(f"The sandbox cannot be restarted: {error}.") from error
             return self._server
 
     async def _retire(self) -> None:
@@ -270,23 +270,23 @@ class JailSandbox:
         try:
             return self._pool.take(server, shape) or server.spawn(shape)
         except OSError as error:
-            raise UnavailableError(f"No process can be had for the call: {error}.") from error
+            raise UnavailableError(f"No process can be started for the call: {error}.") from error
 
     def _refill(self, server: ForkServer, shape: Shape) -> None:
         if not server.alive or self._closed:
             return
-        # The next call asks again, and says so if it cannot be had.
+        # The next call tries again and reports the error.
         with contextlib.suppress(OSError):
             self._pool.refill(server, shape)
 
     async def close(self) -> None:
-        """Kills what runs and ends the sandbox."""
+        """Kills running calls and stops the sandbox."""
         self._closed = True
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         async with self._starting:
-            # Its end is the end of every process that it made, so what they left can go.
+            # Stopping the fork server kills all its processes, so their folders can be removed.
             server, self._server = self._server, None
             if server is not None:
                 await server.close()
@@ -294,7 +294,7 @@ class JailSandbox:
 
 
 async def _through(task: asyncio.Task[RunResult]) -> RunResult:
-    """Waits for a call; who cancels the waiting cancels the call, and waits for its end."""
+    """Waits for a call; cancellation cancels the call and waits for its end."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

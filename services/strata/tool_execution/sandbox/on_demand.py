@@ -1,4 +1,4 @@
-"""A sandbox that is started when it is first wanted: most agents never run a tool of their own."""
+"""A sandbox that starts with the first call, since most agents never run custom tools."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from strata.shared.telemetry import Telemetry
 from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, Sandbox
 
 ISOLATION = "strata_sandbox_isolation"
-"""1 for the isolation that is in force, 0 for the others."""
+"""1 for the isolation in force, 0 for the others."""
 CALLS = "strata_sandbox_calls_total"
-"""Calls by the isolation that they ran in, and how they ended."""
+"""Calls by isolation and status."""
 _log = get_logger(__name__)
 
 
@@ -21,8 +21,8 @@ class SandboxOnDemand:
     """Starts a sandbox once, with the first call or with `prepare`.
 
     Args:
-        start: Starts it. A start that fails is tried again with the next call.
-        telemetry: Where its isolation and its calls are told; None keeps them to itself.
+        start: Starts the sandbox. The next call tries again after a failure.
+        telemetry: Metrics of isolation and calls; None for no metrics.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class SandboxOnDemand:
 
     @property
     def isolation(self) -> Isolation:
-        """What keeps calls from the machine here; NONE before it is started."""
+        """The isolation of calls; NONE before the start."""
         task = self._starting
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return Isolation.NONE
         return task.result().isolation
 
     def prepare(self) -> None:
-        """Begins to start it, for calls that are to be expected."""
+        """Starts the sandbox in the background, before calls that are expected."""
         if not self._closed:
             self._task()
 
@@ -50,11 +50,11 @@ class SandboxOnDemand:
         """See `Sandbox.run`; the first call waits for the start.
 
         Raises:
-            UnavailableError: It is closed, or could not be started.
+            UnavailableError: The sandbox is closed or could not be started.
         """
         if self._closed:
             raise UnavailableError("The sandbox is not running.")
-        # Who gives up waiting does not end the start, which others wait for too.
+        # Cancelling one call must not cancel the start, since others may wait for it.
         sandbox = await asyncio.shield(self._task())
         result = await sandbox.run(run)
         self._telemetry.counter(
@@ -63,21 +63,21 @@ class SandboxOnDemand:
         return result
 
     async def close(self) -> None:
-        """Kills what runs and ends the sandbox, if there is one."""
+        """Kills running calls and stops the sandbox, if it was started."""
         self._closed = True
         task, self._starting = self._starting, None
         if task is None:
             return
-        (found,) = await asyncio.gather(task, return_exceptions=True)
-        if not isinstance(found, BaseException):
-            await found.close()
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        if not isinstance(result, BaseException):
+            await result.close()
 
     def _task(self) -> asyncio.Task[Sandbox]:
         task = self._starting
         failed = task is not None and task.done() and (task.cancelled() or task.exception())
         if task is None or failed:
             task = self._starting = asyncio.create_task(self._started())
-            # Of a start that was only prepared nobody may ever ask.
+            # Retrieves the exception, since no call may wait for a prepared start.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 

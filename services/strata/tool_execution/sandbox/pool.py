@@ -1,4 +1,4 @@
-"""Locked processes that wait: each serves one call, of the shape that it was locked in for."""
+"""Pool of locked processes that wait for a call. Each serves one call of its shape."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from strata.tool_execution.sandbox.shape import Shape
 
 
 class Pool:
-    """The spare processes, by shape. How many there are of each follows from what was called.
+    """The waiting processes by shape. Their numbers follow the shapes of recent calls.
 
     Args:
-        size: Spare processes together.
+        size: Number of waiting processes in total.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        # By last use, the most recent last.
+        # In order of last use, the most recent last.
         self._spares: OrderedDict[Shape, deque[Child]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Counts the spare processes."""
+        """Returns the number of waiting processes."""
         return sum(map(len, self._spares.values()))
 
     def take(self, server: ForkServer, shape: Shape) -> Child | None:
-        """Takes out a process of a fork server that waits in this shape; None if there is none."""
+        """Removes and returns a waiting process of a shape; None if there is none."""
         spares = self._spares.get(shape, deque())
         while spares:
-            # The one that has waited longest: it is the most likely to be ready.
+            # The oldest one is the most likely to be ready.
             child = spares.popleft()
-            if child.server is server and child.is_there:
+            if child.server is server and child.is_alive:
                 return child
             child.close()
         return None
 
     def refill(self, server: ForkServer, shape: Shape) -> None:
-        """Fills up with processes of the shape that was just called.
+        """Fills the pool with processes of the shape of the last call.
 
-        A shape that has none gets one in any case, in the place of another.
+        A shape without a process always gets one, even if it replaces another.
 
         Raises:
-            OSError: No process can be had.
+            OSError: No process can be started.
         """
         self._forget_ended()
         mine = self._spares.setdefault(shape, deque())
         self._spares.move_to_end(shape)
         if self._size and not mine and len(self) >= self._size:
-            # Of the shape that has most, and among those of the one not used for longest.
+            # Drops one of the shape with the most processes; of several, the least recently used.
             most = max(self._spares.values(), key=len)
             dropped = most.popleft()
             server.kill(dropped)
@@ -59,12 +59,12 @@ class Pool:
 
     def _forget_ended(self) -> None:
         for spares in self._spares.values():
-            for child in [child for child in spares if not child.is_there]:
+            for child in [child for child in spares if not child.is_alive]:
                 spares.remove(child)
                 child.close()
 
     def clear(self) -> None:
-        """Lets go of all of them; their fork server has ended."""
+        """Closes all processes; their fork server has ended."""
         for spares in self._spares.values():
             for child in spares:
                 child.close()

@@ -1,4 +1,4 @@
-"""Scratch folders, where no namespace gives a call one that goes with it."""
+"""Scratch folders for calls without namespaces, where no private mount can hold them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def make(root: Path, uid: int) -> str:
-    """Makes a folder for one call, which belongs to `uid` when we are root."""
+    """Creates a folder for one call; it belongs to `uid` if this process is root."""
     folder = tempfile.mkdtemp(prefix="strata-call-", dir=root)
     if os.geteuid() == 0:
         os.chown(folder, uid, uid)
@@ -18,10 +18,10 @@ def make(root: Path, uid: int) -> str:
 
 
 def remove(folder: str) -> None:
-    """Removes a folder that hostile code filled; nothing of it may run any more.
+    """Removes a folder that hostile code may have filled. The code must have ended.
 
-    It may be nested deeper than paths are long, or than Python recurses, and closed to its owner:
-    folders are brought to the top, one after the other, and emptied there.
+    Folders may be nested deeper than the maximum path length or Python's recursion limit, and may
+    be unreadable. So each subfolder is made readable, moved to the top and emptied there.
     """
     try:
         top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What a jailed process must know to lock itself in, before it knows its call."""
+"""The shape of a call: what a jailed process needs to lock itself before it gets the request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from strata.tool_execution.domain.sandbox import Limits
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is alike in calls that one locked process can serve; nothing of it is a secret.
+    """The properties that calls must share to be served by the same locked process.
+
+    Contains no secrets.
 
     Attributes:
         memory_bytes: Address space of one process.
-        cpu_seconds: Processor time of one process.
-        processes: Processes and threads.
-        disk_bytes: Of its scratch folder.
-        files: Entries of its scratch folder.
-        packages: The folder of its packages as the jail is told of it; empty for none.
-        folder: Device and inode of that: one that is made anew is another, under any name.
-        egress: Whether it has a network with the way to a proxy.
+        cpu_seconds: CPU time of one process.
+        processes: Number of processes and threads.
+        disk_bytes: Size of the scratch folder.
+        files: Number of entries in the scratch folder.
+        packages: Package folder as the jail sees it; empty for none.
+        folder: Device and inode of the package folder, so that a new folder of the same name
+            differs.
+        egress: Whether it has network access through a proxy.
     """
 
     memory_bytes: int
@@ -39,15 +42,15 @@ class Shape:
         limits: Limits,
         *,
         packages: str = "",
-        found: os.stat_result | None = None,
+        packages_status: os.stat_result | None = None,
         egress: bool = False,
     ) -> Shape:
         """Returns the shape of a call.
 
         Args:
-            limits: Those of the call.
-            packages: The folder of its packages as the jail is told of it; empty for none.
-            found: That folder.
+            limits: Limits of the call.
+            packages: Package folder as the jail sees it; empty for none.
+            packages_status: File status of the package folder.
             egress: Whether the call has hosts.
         """
         return cls(
@@ -57,15 +60,15 @@ class Shape:
             limits.disk_bytes,
             limits.files,
             packages,
-            (found.st_dev, found.st_ino) if found else (0, 0),
+            (packages_status.st_dev, packages_status.st_ino) if packages_status else (0, 0),
             egress,
         )
 
     def as_message(self, scratch: str) -> dict[str, Any]:
-        """Returns what the process is told.
+        """Returns the first message to the process.
 
         Args:
-            scratch: Its scratch folder where no namespace gives it one; empty otherwise.
+            scratch: Its scratch folder without namespaces; empty with namespaces.
         """
         return {
             "limits": {

@@ -1,4 +1,4 @@
-"""From Python source to what a model is told of a tool, without running any of it."""
+"""Derives the schema of a custom tool from its Python source, without running it."""
 
 from strata.tool_execution.schema.derive import DerivedTool, derive_tool
 from strata.tool_execution.schema.problems import Problem, SourceError

@@ -1,4 +1,4 @@
-"""From annotations to JSON schema."""
+"""Converts Python annotations to JSON schemas."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _PLAIN: dict[str, Schema] = {
     "datetime.date": {"type": "string", "format": "date"},
 }
 _LISTS = frozenset({"list", "set", "frozenset"})
-# Classes that hold each other several times over multiply; a model reads no such schema anyway.
+# Nested classes can multiply; larger schemas are of no use to a model.
 _MOST_NODES = 2_000
 _DEEPEST = 24
 
 
 class Annotations:
-    """Turns the annotations of one module into schemas.
+    """Converts the annotations of one module to schemas.
 
     Args:
-        names: What its names stand for.
+        names: The names of the module.
     """
 
     def __init__(self, names: ModuleNames) -> None:
@@ -55,7 +55,7 @@ class Annotations:
         """Returns the schema of an annotation.
 
         Raises:
-            AnnotationError: JSON can hold no such thing, or the module does not say what it is.
+            AnnotationError: JSON has no such type, or the module does not define it.
         """
         self._nodes += 1
         if self._nodes > _MOST_NODES or self._depth > _DEEPEST:
@@ -79,7 +79,7 @@ class Annotations:
                 generic = self._generic.get(self._names.qualified(base) or "")
                 if generic is not None:
                     return generic(list(arguments))
-                raise AnnotationError(f"{ast.unparse(node)} is no type that JSON can hold")
+                raise AnnotationError(f"{ast.unparse(node)} is not a type that JSON can hold")
             case _:
                 return self._named(node)
 
@@ -98,9 +98,9 @@ class Annotations:
         if name == "dict":
             return {"type": "object", "additionalProperties": True}
         raise AnnotationError(
-            f"{ast.unparse(node)} is no type that JSON can hold; use str, int, float, bool, list,"
-            " dict, tuple, Literal, Optional, Any, or an Enum, dataclass, TypedDict or pydantic"
-            " model that the source itself defines"
+            f"{ast.unparse(node)} is not a type that JSON can hold; use str, int, float, bool,"
+            " list, dict, tuple, Literal, Optional, Any, or an Enum, dataclass, TypedDict or"
+            " pydantic model that the source itself defines"
         )
 
     def _class(self, name: str) -> Schema:
@@ -110,17 +110,17 @@ class Annotations:
             return _choice(enum_values(definition))
         if not kind:
             raise AnnotationError(
-                f"{name} is no Enum, dataclass, TypedDict or pydantic model, so nothing says what"
-                " it holds"
+                f"{name} is not an Enum, dataclass, TypedDict or pydantic model, so it is unknown"
+                " what it holds"
             )
         return self._once(name, lambda: self._object(definition))
 
     def _object(self, definition: ast.ClassDef) -> Schema:
-        found = members(definition, self._names)
+        fields = members(definition, self._names)
         return {
             "type": "object",
-            "properties": {each.name: self._member(each) for each in found},
-            "required": [each.name for each in found if each.required],
+            "properties": {member.name: self._member(member) for member in fields},
+            "required": [member.name for member in fields if member.required],
             "additionalProperties": False,
         }
 
@@ -133,7 +133,7 @@ class Annotations:
 
     def _once(self, name: str, make: Callable[[], Schema]) -> Schema:
         if name in self._open:
-            raise AnnotationError(f"{name} holds itself, and so has no end")
+            raise AnnotationError(f"{name} contains itself, which a schema cannot express")
         self._open.append(name)
         try:
             return make()
@@ -147,8 +147,10 @@ class Annotations:
         options: list[Schema] = []
         for argument in arguments:
             option = self.schema(argument)
-            found = option["anyOf"] if set(option) == {"anyOf"} else [option]
-            options.extend(each for each in found if each not in options)
+            alternatives = option["anyOf"] if set(option) == {"anyOf"} else [option]
+            options.extend(
+                alternative for alternative in alternatives if alternative not in options
+            )
         if {} in options:
             return {}
         if len(options) == 1:
@@ -166,7 +168,7 @@ class Annotations:
             except ValueError:
                 value = ...
             if not isinstance(value, str | int | bool | None):
-                raise AnnotationError(f"Literal[{ast.unparse(argument)}] is no text or number")
+                raise AnnotationError(f"Literal[{ast.unparse(argument)}] is not a text or a number")
             values.append(value)
         return _choice(values)
 
@@ -230,16 +232,16 @@ def _only(arguments: list[ast.expr], name: str) -> ast.expr:
 
 
 def _options(node: ast.expr) -> list[ast.expr]:
-    """The parts of ``a | b | c``, however many."""
-    found: list[ast.expr] = []
+    """Returns the options of ``a | b | c``, without recursion."""
+    options: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        found.append(node.right)
+        options.append(node.right)
         node = node.left
-    return [node, *reversed(found)]
+    return [node, *reversed(options)]
 
 
 def _parsed(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        raise AnnotationError(f"{text!r} is no annotation") from None
+        raise AnnotationError(f"{text!r} is not an annotation") from None

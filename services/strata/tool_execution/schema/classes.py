@@ -1,4 +1,4 @@
-"""What classes of a module hold: dataclasses, TypedDicts, pydantic models and Enums."""
+"""Reads the members of dataclasses, TypedDicts, pydantic models and Enums from their source."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Member:
     """One member of a class.
 
     Attributes:
-        required: It has no default.
-        bounds: What pydantic's ``Field`` says of a number, as JSON schema.
+        required: Whether it has no default.
+        bounds: Bounds of a number from pydantic's ``Field``, as JSON schema.
     """
 
     name: str
@@ -38,16 +38,19 @@ class Member:
     @classmethod
     def of_field(cls, name: str, annotation: ast.expr, call: ast.Call) -> Member:
         """Reads ``Field(...)`` of pydantic or ``field(...)`` of dataclasses."""
-        given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        if {"alias", "validation_alias"} & set(given):
-            raise AnnotationError(f"{name or 'a field'} has an alias; name it as it is called")
-        # `Field(...)`: three dots say that there is no default.
+        arguments = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        if {"alias", "validation_alias"} & set(arguments):
+            raise AnnotationError(f"{name or 'a field'} has an alias; use the alias as its name")
+        # `Field(...)` with an ellipsis means that there is no default.
         positional = bool(call.args) and not _is_dots(call.args[0])
         default = positional or (
-            ("default" in given and not _is_dots(given["default"])) or "default_factory" in given
+            ("default" in arguments and not _is_dots(arguments["default"]))
+            or "default_factory" in arguments
         )
-        description = given.get("description")
-        bounds = {_BOUNDS[key]: _number(value) for key, value in given.items() if key in _BOUNDS}
+        description = arguments.get("description")
+        bounds = {
+            _BOUNDS[key]: _number(value) for key, value in arguments.items() if key in _BOUNDS
+        }
         return cls(
             name,
             annotation,
@@ -58,7 +61,7 @@ class Member:
 
 
 def class_kind(definition: ast.ClassDef, names: ModuleNames) -> Kind:
-    """Returns what kind of class it is; empty if nothing says what it holds."""
+    """Returns the kind of a class; empty if its members are unknown."""
     return _kind(definition, names, ())
 
 
@@ -79,24 +82,24 @@ def _kind(definition: ast.ClassDef, names: ModuleNames, seen: tuple[str, ...]) -
             return "model"
         if isinstance(base, ast.Name) and base.id in names.classes:
             kind = _kind(names.classes[base.id], names, (*seen, definition.name))
-            # A plain class under a dataclass has the members of that dataclass alone.
+            # A plain subclass of a dataclass has only the members of the dataclass.
             if kind:
                 return kind
     return ""
 
 
 def members(definition: ast.ClassDef, names: ModuleNames) -> list[Member]:
-    """Returns the members of a class, those that it inherits first.
+    """Returns the members of a class, inherited ones first.
 
     Raises:
-        AnnotationError: What a member is cannot be told from the source.
+        AnnotationError: The type of a member cannot be read from the source.
     """
     kind = class_kind(definition, names)
-    found: dict[str, Member] = {}
+    by_name: dict[str, Member] = {}
     for base in reversed(definition.bases):
         if isinstance(base, ast.Name) and base.id in names.classes:
             inherited = members(names.classes[base.id], names)
-            found.update((each.name, each) for each in inherited)
+            by_name.update((member.name, member) for member in inherited)
     own = kind != "dataclass" or _is_decorated(definition, names)
     total = not any(
         keyword.arg == "total"
@@ -109,17 +112,18 @@ def members(definition: ast.ClassDef, names: ModuleNames) -> list[Member]:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
                 member = _member(name, annotation, value, kind, names, total=total)
                 if member is not None:
-                    found[name] = member
+                    by_name[name] = member
             case _:
                 pass
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _is_decorated(definition: ast.ClassDef, names: ModuleNames) -> bool:
     called = [
-        each.func if isinstance(each, ast.Call) else each for each in definition.decorator_list
+        decorator.func if isinstance(decorator, ast.Call) else decorator
+        for decorator in definition.decorator_list
     ]
-    return any(names.qualified(each) == "dataclasses.dataclass" for each in called)
+    return any(names.qualified(decorator) == "dataclasses.dataclass" for decorator in called)
 
 
 def _member(
@@ -160,22 +164,23 @@ def enum_values(definition: ast.ClassDef) -> list[Any]:
     """Returns the values of an Enum.
 
     Raises:
-        AnnotationError: One is no plain text or number, or there is none.
+        AnnotationError: A value is not a plain text or number, or there are no values.
     """
     values = []
     for statement in definition.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if not name.startswith("_"):
                 try:
-                    found = ast.literal_eval(value)
+                    literal = ast.literal_eval(value)
                 except ValueError:
-                    found = ...
-                if not isinstance(found, str | int | float):
+                    literal = ...
+                if not isinstance(literal, str | int | float):
                     raise AnnotationError(
-                        f"{definition.name}.{name} is no plain text or number; write its value out"
+                        f"{definition.name}.{name} is not a plain text or number; write its value"
+                        " as a literal"
                     )
-                if found not in values:
-                    values.append(found)
+                if literal not in values:
+                    values.append(literal)
             case _:
                 pass
     if not values:

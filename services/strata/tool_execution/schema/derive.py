@@ -1,4 +1,4 @@
-"""From the source of a tool to its name, description and schema."""
+"""Derives name, description and schema of a custom tool from its source."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ MAX_SOURCE_CHARS = 100_000
 MAX_DESCRIPTION_CHARS = 4_096
 AGENT_STATE = "agent_state"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_OF_METHODS = ("self", "cls")
+_METHOD_PARAMETERS = ("self", "cls")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedTool:
-    """What the source of a tool says of it.
+    """A tool definition derived from source.
 
     Attributes:
-        function: Name of the function that is called.
-        description: The docstring up to its sections; may be empty.
-        parameters: JSON schema of the arguments, an object schema without other members.
-            Like the built-in tools' schemas it requires what has no default; the agent loop makes
-            the rest nullable where a provider wants strict schemas.
-        takes_agent_state: The function has a parameter ``agent_state``, which no model sees.
+        function: Name of the function to call.
+        description: The docstring up to its first section; may be empty.
+        parameters: JSON schema of the arguments, an object schema without additional properties.
+            Parameters without a default are required, as in built-in tools. The agent loop makes
+            the others nullable for providers that need strict schemas.
+        takes_agent_state: Whether the function has a parameter ``agent_state``, which models do
+            not see.
     """
 
     function: str
@@ -45,17 +46,16 @@ class DerivedTool:
 
 
 def derive_tool(source: str, function: str = "") -> DerivedTool:
-    """Reads a tool from its source; nothing of it is run.
+    """Derives a tool from its source without running it.
 
-    The tool is the one function of the module whose name does not begin with ``_``. Of several,
-    `function` says which.
+    The tool is the public function of the module, whose name does not begin with ``_``.
 
     Args:
         source: Python source.
-        function: Name of the function, where there are several.
+        function: Name of the function; needed if the module has several public ones.
 
     Raises:
-        SourceError: No tool can be made of it; everything that is wrong is named.
+        SourceError: The source is not a valid tool; the error lists all problems.
     """
     if len(source) > MAX_SOURCE_CHARS:
         raise SourceError([Problem(f"the source exceeds {MAX_SOURCE_CHARS} characters")])
@@ -72,27 +72,31 @@ def _parse(source: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(source)
     except SyntaxError as error:
-        raise SourceError([Problem(f"is no Python: {error.msg}", error.lineno or 0)]) from None
+        raise SourceError(
+            [Problem(f"is not valid Python: {error.msg}", error.lineno or 0)]
+        ) from None
     except ValueError as error:
-        raise SourceError([Problem(f"is no Python: {error}")]) from None
+        raise SourceError([Problem(f"is not valid Python: {error}")]) from None
 
 
 def _pick(module: ast.Module, name: str) -> _Function:
-    every = {each.name: each for each in module.body if isinstance(each, _Function)}
-    public = {key: each for key, each in every.items() if not key.startswith("_")}
+    every = {
+        statement.name: statement for statement in module.body if isinstance(statement, _Function)
+    }
+    public = {key: function for key, function in every.items() if not key.startswith("_")}
     if len(public) == 1:
         return next(iter(public.values()))
     if name in public:
         return public[name]
     if not public:
         hint = f", only {', '.join(every)}" if every else ""
-        raise SourceError([Problem(f"holds no public function at its top level{hint}")])
+        raise SourceError([Problem(f"has no public function at its top level{hint}")])
     raise SourceError(
         [
             Problem(
-                f"holds several public functions ({', '.join(public)}): name the tool like the one"
-                " that is meant, or begin the names of the others with _",
-                min(each.lineno for each in public.values()),
+                f"has several public functions ({', '.join(public)}): give the tool the name of"
+                " one of them, or begin the names of the others with _",
+                min(function.lineno for function in public.values()),
             )
         ]
     )
@@ -100,16 +104,20 @@ def _pick(module: ast.Module, name: str) -> _Function:
 
 @lru_cache(maxsize=512)
 def takes_agent_state(source: str, function: str) -> bool:
-    """Whether a function of a source has a parameter ``agent_state``.
+    """Says whether a function has a parameter ``agent_state``.
 
     Args:
-        source: Source that a schema was derived from before.
+        source: Source of a valid tool.
         function: Name of the function.
     """
     if AGENT_STATE not in source:
         return False
-    # Of two of one name the last counts, as for the schema.
-    named = {each.name: each for each in _parse(source).body if isinstance(each, _Function)}
+    # If two functions have the name, the last one counts, as in `derive_tool`.
+    named = {
+        statement.name: statement
+        for statement in _parse(source).body
+        if isinstance(statement, _Function)
+    }
     meant = named.get(function)
     return meant is not None and any(
         parameter.arg == AGENT_STATE for parameter, _ in _parameters(meant.args)
@@ -127,7 +135,7 @@ def _derive(module: ast.Module, function: _Function) -> DerivedTool:
         if parameter.arg == AGENT_STATE:
             takes_agent_state = True
             continue
-        if parameter.arg in _OF_METHODS:
+        if parameter.arg in _METHOD_PARAMETERS:
             continue
         try:
             properties[parameter.arg] = _property(parameter, default, annotations, documented)
@@ -155,12 +163,12 @@ def _derive(module: ast.Module, function: _Function) -> DerivedTool:
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
-    """Every parameter that takes a value by name, with its default."""
-    given: Sequence[ast.expr | None] = [
+    """Yields every parameter that can be passed by name, with its default."""
+    defaults: Sequence[ast.expr | None] = [
         *[None] * (len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)),
         *arguments.defaults,
     ]
-    yield from list(zip([*arguments.posonlyargs, *arguments.args], given, strict=True))[
+    yield from list(zip([*arguments.posonlyargs, *arguments.args], defaults, strict=True))[
         len(arguments.posonlyargs) :
     ]
     yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -170,11 +178,11 @@ def _property(
     parameter: ast.arg, default: ast.expr | None, annotations: Annotations, documented: Docstring
 ) -> dict[str, Any]:
     if parameter.annotation is None:
-        raise AnnotationError(f"has no annotation; write {parameter.arg}: str, or what it is")
+        raise AnnotationError(f"has no annotation; write its type, such as {parameter.arg}: str")
     schema = annotations.schema(parameter.annotation)
-    said = documented.arguments.get(parameter.arg)
-    if said:
-        schema["description"] = said
+    description = documented.arguments.get(parameter.arg)
+    if description:
+        schema["description"] = description
     value = _plain_default(default)
     if value is not None:
         schema["default"] = value
@@ -186,7 +194,7 @@ def _plain_default(default: ast.expr | None) -> Any:
         return None
     try:
         value = ast.literal_eval(default)
-        # As it will come back from the database, where a tuple is a list.
+        # The form in which the database returns it: a tuple becomes a list.
         return json.loads(json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, SyntaxError):
         return None
@@ -194,31 +202,33 @@ def _plain_default(default: ast.expr | None) -> Any:
 
 def _shape_problems(function: _Function) -> Iterator[Problem]:
     if not _NAME.fullmatch(function.name):
-        text = f"the name {function.name} must be of ASCII letters, digits and _"
+        text = f"the name {function.name} must consist of ASCII letters, digits and _"
         yield Problem(text, function.lineno)
     arguments = function.args
     for parameter in arguments.posonlyargs:
-        text = "comes before '/', but models give arguments by name; take the '/' out"
+        text = "comes before '/', but models pass arguments by name; remove the '/'"
         yield Problem(text, parameter.lineno, parameter.arg)
     for rest, sign in ((arguments.vararg, "*"), (arguments.kwarg, "**")):
         if rest is not None:
             text = f"is {sign}{rest.arg}, which no schema can describe; name every parameter"
             yield Problem(text, rest.lineno, rest.arg)
     for parameter, _ in _parameters(arguments):
-        if parameter.arg in _OF_METHODS:
-            text = "belongs to a method; a tool is a function of its own"
+        if parameter.arg in _METHOD_PARAMETERS:
+            text = "belongs to a method; a tool must be a module-level function"
             yield Problem(text, parameter.lineno, parameter.arg)
         elif not parameter.arg.isascii():
-            yield Problem("must be of ASCII letters, digits and _", parameter.lineno, parameter.arg)
+            yield Problem(
+                "must consist of ASCII letters, digits and _", parameter.lineno, parameter.arg
+            )
 
 
 def _documentation_problems(function: _Function, documented: Docstring) -> Iterator[Problem]:
     arguments = function.args
-    there = {each.arg for each, _ in _parameters(arguments)}
+    there = {parameter.arg for parameter, _ in _parameters(arguments)}
     there.update(argument.arg for argument in arguments.posonlyargs)
-    there.update(each.arg for each in (arguments.vararg, arguments.kwarg) if each is not None)
+    there.update(rest.arg for rest in (arguments.vararg, arguments.kwarg) if rest is not None)
     for name in documented.arguments:
         if name not in there:
             yield Problem(
-                "is described in the docstring but is no parameter", function.lineno, name
+                "is described in the docstring but is not a parameter", function.lineno, name
             )

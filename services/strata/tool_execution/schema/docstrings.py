@@ -1,4 +1,9 @@
-"""Reads Google-style docstrings."""
+"""Parses Google-style docstrings of custom tools.
+
+Unlike the package docstring-parser it accepts every text: entries of ``Args`` without a colon are
+skipped instead of raising an error, and sections such as ``Notes`` never become part of the
+description.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,11 @@ _ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)")
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """What a docstring says.
+    """The parts of a docstring.
 
     Attributes:
-        description: Everything before the first section.
-        arguments: What is said of each parameter, on one line.
+        description: The text before the first section.
+        arguments: Description of each parameter, as one line.
     """
 
     description: str = ""
@@ -28,7 +33,7 @@ class Docstring:
 
 
 def read_docstring(text: str) -> Docstring:
-    """Returns the parts of a docstring whose indentation is cleaned already."""
+    """Returns the parts of a docstring without common indentation (`inspect.cleandoc`)."""
     description: list[str] = []
     section: str | None = None
     inside: list[str] = []
@@ -46,17 +51,17 @@ def read_docstring(text: str) -> Docstring:
 def _entries(lines: list[str]) -> Iterator[tuple[str, str]]:
     indents = [_indent(line) for line in lines if line.strip()]
     level = min(indents, default=0)
-    name, said = "", [""]
+    name, parts = "", [""]
     for line in lines:
         entry = _ENTRY.fullmatch(line.strip()) if _indent(line) == level else None
         if entry:
             if name:
-                yield name, _joined(said)
-            name, said = entry["name"], [entry["text"]]
+                yield name, _joined(parts)
+            name, parts = entry["name"], [entry["text"]]
         else:
-            said.append(line)
+            parts.append(line)
     if name:
-        yield name, _joined(said)
+        yield name, _joined(parts)
 
 
 def _joined(lines: list[str]) -> str:

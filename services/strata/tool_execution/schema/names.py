@@ -1,18 +1,18 @@
-"""What names in a module stand for, as far as its text says."""
+"""Resolves names in the source of a module: classes, imports and aliases."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-# What a bare name means where the module gives it no other meaning.
+# Builtin names, unless the module redefines them.
 _BUILTINS = frozenset(
     {
         *("str", "int", "float", "bool", "list", "dict", "tuple", "set", "frozenset"),
         *("object", "bytes", "complex", "type"),
     }
 )
-# The same thing under its older or other names.
+# Other names of the builtin types.
 _SAME = {
     "typing.List": "list",
     "typing.Dict": "dict",
@@ -37,7 +37,7 @@ class ModuleNames:
     """The classes, imports and aliases of a module.
 
     Attributes:
-        classes: Its classes by name; of two with one name the later one, as when it is run.
+        classes: Its classes by name; if two have the same name, the later one counts.
     """
 
     def __init__(self, module: ast.Module) -> None:
@@ -48,13 +48,13 @@ class ModuleNames:
             self._read(statement)
 
     def alias(self, name: str) -> ast.expr | None:
-        """What a name of the module is assigned, if it is neither a class nor imported."""
+        """Returns the expression that is assigned to a name; None for classes and imports."""
         return self._aliases.get(name)
 
     def qualified(self, node: ast.expr) -> str | None:
-        """What a name or a dotted name stands for: ``typing.Optional``, ``str``.
+        """Returns the qualified name of an expression: ``typing.Optional``, ``str``.
 
-        None for a class or an alias of the module, and for what is no name.
+        None for classes and aliases of the module, and for expressions that are not names.
         """
         parts = []
         while isinstance(node, ast.Attribute):
@@ -78,13 +78,13 @@ class ModuleNames:
             case ast.ClassDef(name=name):
                 self.classes[name] = statement
             case ast.Import(names=names):
-                for each in names:
-                    self._imports[each.asname or each.name.partition(".")[0]] = (
-                        each.name if each.asname else each.name.partition(".")[0]
+                for alias in names:
+                    self._imports[alias.asname or alias.name.partition(".")[0]] = (
+                        alias.name if alias.asname else alias.name.partition(".")[0]
                     )
             case ast.ImportFrom(module=str(module), names=names, level=0):
-                for each in names:
-                    self._imports[each.asname or each.name] = f"{module}.{each.name}"
+                for alias in names:
+                    self._imports[alias.asname or alias.name] = f"{module}.{alias.name}"
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self._aliases[name] = value
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
@@ -94,7 +94,7 @@ class ModuleNames:
 
 
 def _statements(module: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module, those under ``if`` and ``try`` too: imports stand there."""
+    """Yields the statements of a module, including imports under ``if`` and ``try``."""
     waiting = list(reversed(module.body))
     while waiting:
         statement = waiting.pop()
@@ -103,7 +103,7 @@ def _statements(module: ast.Module) -> Iterator[ast.stmt]:
             case ast.If(body=body, orelse=other):
                 waiting.extend(reversed([*body, *other]))
             case ast.Try(body=body, handlers=handlers, orelse=other, finalbody=last):
-                caught = [each for handler in handlers for each in handler.body]
+                caught = [inner for handler in handlers for inner in handler.body]
                 waiting.extend(reversed([*body, *caught, *other, *last]))
             case _:
                 pass

@@ -1,4 +1,4 @@
-"""What is wrong with the source of a tool, in words for whoever wrote it."""
+"""Problems in the source of a tool, described for its author."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to change.
+    """One problem in a source.
 
     Attributes:
-        text: What is wrong, and what would be right.
-        line: Line of the source, from 1; 0 if it is about none.
-        parameter: The parameter that it is about, or empty.
+        text: What is wrong, and what is expected.
+        line: Line of the source, from 1; 0 if the problem has no line.
+        parameter: Name of the affected parameter, or empty.
     """
 
     text: str
@@ -21,7 +21,7 @@ class Problem:
     parameter: str = ""
 
     def __str__(self) -> str:
-        """``line 3, parameter 'city': has no annotation``."""
+        """Returns text such as ``line 3, parameter 'city': has no annotation``."""
         places = []
         if self.line:
             places.append(f"line {self.line}")
@@ -31,10 +31,10 @@ class Problem:
 
 
 class SourceError(Exception):
-    """No tool can be made of the source.
+    """The source is not a valid tool.
 
     Attributes:
-        problems: Everything that was found, in the order of the source.
+        problems: All problems, in the order of the source.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -43,4 +43,4 @@ class SourceError(Exception):
 
 
 class AnnotationError(Exception):
-    """An annotation says nothing that JSON could hold; used inside this package."""
+    """An annotation has no JSON schema; used only within this package."""

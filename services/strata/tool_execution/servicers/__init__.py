@@ -1,4 +1,4 @@
-"""The services of tool execution."""
+"""gRPC servicers of tool execution."""
 
 from strata.tool_execution.servicers.execution import ExecutionServicer
 from strata.tool_execution.servicers.mcp import McpServicer

@@ -1,4 +1,4 @@
-"""ExecutionService: resolves and runs an agent's tools."""
+"""gRPC servicer of ExecutionService: resolves and runs the tools of agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.tool_execution import convert
 from strata.tool_execution.builtin.code import CodeTools
-from strata.tool_execution.builtin.code_with_tools import Asking
+from strata.tool_execution.builtin.code_with_tools import NestedCaller
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, tool_missing
@@ -23,22 +23,23 @@ from strata.tool_execution.server_tools import ServerToolNames
 from strata.tool_execution.servicers.relay import Relay
 
 Context = Any
-# Built-in tools that need the sandbox too.
+# Built-in tools that need the sandbox.
 _SANDBOXED = CodeTools.names
 
 
 class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
-    """Resolves and runs an agent's tools. Of an agent with built-in tools alone nothing is read.
+    """Resolves and runs tools of agents. Reads nothing for agents with only built-in tools.
 
     Args:
         tools: The built-in tools by name.
         engine: Runs calls.
         store: The project's own tools.
-        runner: Runs those.
-        mcp: Runs those of MCP servers.
-        memory: For tools that take ``agent_state``.
-        prepare: Is called when an agent has such tools, before any is called.
-        nesting: Makes what runs code that calls tools, of whom it asks and what it finds.
+        runner: Runs custom tools.
+        mcp: Runs tools of MCP servers.
+        memory: Memory blocks for tools that take ``agent_state``.
+        prepare: Called when an agent has tools that need the sandbox, before the first call.
+        nesting: Creates the executor of code that calls tools, from the maker of nested calls and
+            the parameter names by tool name.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         mcp: McpRunner,
         memory: AgentMemory,
         prepare: Callable[[], None],
-        nesting: Callable[[Asking, Mapping[str, Sequence[str]]], Executor],
+        nesting: Callable[[NestedCaller, Mapping[str, Sequence[str]]], Executor],
     ) -> None:
         self._tools = dict(tools)
         self._engine = engine
@@ -98,24 +99,26 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         request_iterator: AsyncIterator[pb.ExecuteToolsWithCallsRequest],
         context: Context,
     ) -> AsyncIterator[pb.ExecuteToolsWithCallsResponse]:
-        """Runs the calls of one reply, and passes on what their code calls."""
+        """Runs the calls of one reply; sends nested calls of their code to the client."""
         messages = aiter(request_iterator)
         first = await anext(messages, None)
         if first is None or not first.HasField("request"):
-            found = FieldViolation("request", "must be set in the first message")
-            raise InvalidArgumentError(f"{found.field} {found.description}.", violations=[found])
+            violation = FieldViolation("request", "must be set in the first message")
+            raise InvalidArgumentError(
+                f"{violation.field} {violation.description}.", violations=[violation]
+            )
         events: asyncio.Queue[pb.ExecuteToolsWithCallsResponse | None] = asyncio.Queue()
 
         def send(call: pb.NestedCall) -> None:
             events.put_nowait(pb.ExecuteToolsWithCallsResponse(call=call))
 
         def ended(task: asyncio.Task[None]) -> None:
-            # The stream ends with the work; with the client's messages only if one is wrong.
+            # The stream ends when all calls have ended, or when a client message is invalid.
             if task is working or _failed(task):
                 events.put_nowait(None)
 
         relay = Relay(send)
-        nesting = self._nesting(relay, convert.to_callable(first.request.tools))
+        nesting = self._nesting(relay, convert.nested_tools_to_domain(first.request.tools))
 
         async def work() -> None:
             async with aclosing(self._execute(first.request.request, [nesting])) as responses:
@@ -123,19 +126,19 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
                     events.put_nowait(pb.ExecuteToolsWithCallsResponse(response=response))
 
         working = asyncio.create_task(work())
-        hearing = asyncio.create_task(relay.hear(messages))
+        reading = asyncio.create_task(relay.read(messages))
         working.add_done_callback(ended)
-        hearing.add_done_callback(ended)
+        reading.add_done_callback(ended)
         try:
             while (event := await events.get()) is not None:
                 yield event
-            for task in (hearing, working):
+            for task in (reading, working):
                 if _failed(task):
                     task.result()
         finally:
-            for task in (working, hearing):
+            for task in (working, reading):
                 task.cancel()
-            await asyncio.gather(working, hearing, return_exceptions=True)
+            await asyncio.gather(working, reading, return_exceptions=True)
 
     async def _execute(
         self, request: pb.ExecuteToolsRequest, more: Sequence[Executor] = ()
@@ -169,6 +172,6 @@ def _failed(task: asyncio.Task[None]) -> bool:
 
 def _offered(tool: Tool) -> Any:
     wire = convert.tool_to_proto(tool)
-    # The loop has no use for it, and it may be long.
+    # The agent loop does not need it, and it may be long.
     wire.ClearField("source_code")
     return wire

@@ -1,4 +1,4 @@
-"""McpService: the MCP servers of a project."""
+"""gRPC servicer of McpService: the MCP servers of a project."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from strata.shared.scopes import Scope
 from strata.tool_execution import convert_mcp
 from strata.tool_execution.domain.mcp import McpServer, McpStore
 from strata.tool_execution.mcp.errors import ConnectError
-from strata.tool_execution.mcp.gate import MAX_REMOTE_NAME
 from strata.tool_execution.mcp.manager import McpManager
-from strata.tool_execution.mcp.signing_in import SignIns
-from strata.tool_execution.mcp.transports import Way
+from strata.tool_execution.mcp.sign_in import SignIns
+from strata.tool_execution.mcp.tool_check import MAX_REMOTE_NAME
+from strata.tool_execution.mcp.transports import McpTransports
 
 Context = Any
 MAX_PAGE_SIZE = 500
 
 
 class McpServicer(pb_grpc.McpServiceServicer):
-    """Servers and their tools.
+    """Manages MCP servers, their tools and sign-ins.
 
     Args:
-        store: Where they are kept.
-        manager: Speaks with the servers.
-        way: How they may be reached.
-        sign_ins: Signs people in.
+        store: Store of the servers.
+        manager: Manages the sessions.
+        transports: Checks whether servers may be reached.
+        sign_ins: Sign-ins of people.
     """
 
-    def __init__(self, store: McpStore, manager: McpManager, way: Way, sign_ins: SignIns) -> None:
+    def __init__(
+        self, store: McpStore, manager: McpManager, transports: McpTransports, sign_ins: SignIns
+    ) -> None:
         self._store = store
         self._manager = manager
-        self._way = way
+        self._transports = transports
         self._sign_ins = sign_ins
 
     async def AddMcpServer(
@@ -44,7 +46,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
     ) -> pb.AddMcpServerResponse:
         """Adds a server and reads its tools."""
         server, again = convert_mcp.to_new_server(request)
-        await self._way.check(server)
+        await self._transports.check(server)
         stored = await self._store.add(server, again)
         if stored.id == server.id:
             await self._read(stored.id)
@@ -63,25 +65,25 @@ class McpServicer(pb_grpc.McpServiceServicer):
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
         scope = "ListMcpServers"
         cursor = decode_page_token(scope, request.page_token, (str,))
-        found = await self._store.page(str(cursor[0]) if cursor else "", limit + 1)
-        limit = rows_that_fit(found, limit)
-        more = len(found) > limit
+        servers = await self._store.page(str(cursor[0]) if cursor else "", limit + 1)
+        limit = rows_that_fit(servers, limit)
+        more = len(servers) > limit
         return pb.ListMcpServersResponse(
             servers=[
                 convert_mcp.server_to_proto(server, with_credentials=_may_see_credentials())
-                for server in found[:limit]
+                for server in servers[:limit]
             ],
-            next_page_token=encode_page_token(scope, [found[limit - 1].name]) if more else "",
+            next_page_token=encode_page_token(scope, [servers[limit - 1].name]) if more else "",
         )
 
     async def UpdateMcpServer(
         self, request: pb.UpdateMcpServerRequest, context: Context
     ) -> pb.UpdateMcpServerResponse:
-        """Replaces how a server is reached and used."""
+        """Replaces the configuration of a server."""
         before = await self._store.get(_id(request.mcp_server_id))
         server = convert_mcp.to_changed_server(request, before)
         if server.enabled:
-            await self._way.check(server)
+            await self._transports.check(server)
         await self._store.update(server)
         await self._read(server.id)
         return pb.UpdateMcpServerResponse(server=await self._whole(server.id))
@@ -92,7 +94,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
         """Reads the tools again."""
         server = await self._store.get(_id(request.mcp_server_id))
         if server.enabled:
-            await self._way.check(server)
+            await self._transports.check(server)
         changed = await self._read(server.id)
         return pb.RefreshMcpServerResponse(
             server=await self._whole(server.id), changed_tools=changed
@@ -110,34 +112,36 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def ListMcpTools(
         self, request: pb.ListMcpToolsRequest, context: Context
     ) -> pb.ListMcpToolsResponse:
-        """Lists all tools that a server was seen to have."""
+        """Lists all known tools of a server."""
         server_id = _id(request.mcp_server_id)
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
         scope = f"ListMcpTools {server_id}"
         cursor = decode_page_token(scope, request.page_token, (str,))
-        found = await self._store.tools(server_id, str(cursor[0]) if cursor else "", limit + 1)
-        limit = rows_that_fit(found, limit)
-        more = len(found) > limit
+        tools = await self._store.tools(server_id, str(cursor[0]) if cursor else "", limit + 1)
+        limit = rows_that_fit(tools, limit)
+        more = len(tools) > limit
         return pb.ListMcpToolsResponse(
-            tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in found[:limit]],
-            next_page_token=encode_page_token(scope, [found[limit - 1].name]) if more else "",
+            tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in tools[:limit]],
+            next_page_token=encode_page_token(scope, [tools[limit - 1].name]) if more else "",
         )
 
     async def ApproveMcpTool(
         self, request: pb.ApproveMcpToolRequest, context: Context
     ) -> pb.ApproveMcpToolResponse:
-        """Approves what a changed tool says of itself now."""
+        """Approves the current description and schema of a changed tool."""
         server_id = _id(request.mcp_server_id)
         if not 0 < len(request.name) <= MAX_REMOTE_NAME or "\0" in request.name:
-            said = f"must be that of a tool, at most {MAX_REMOTE_NAME} characters"
-            raise InvalidArgumentError(f"name {said}.", violations=[FieldViolation("name", said)])
+            problem = f"must be the name of a tool, at most {MAX_REMOTE_NAME} characters"
+            raise InvalidArgumentError(
+                f"name {problem}.", violations=[FieldViolation("name", problem)]
+            )
         tool = await self._store.approve(server_id, request.name, request.version)
         return pb.ApproveMcpToolResponse(tool=convert_mcp.tool_of_server_to_proto(tool))
 
     async def BeginMcpSignIn(
         self, request: pb.BeginMcpSignInRequest, context: Context
     ) -> pb.BeginMcpSignInResponse:
-        """Says where a person has to go to sign in."""
+        """Starts a sign-in; returns the URL for the browser."""
         server_id = _id(request.mcp_server_id)
         redirect_uri = convert_mcp.to_redirect(request.redirect_uri)
         step = await self._sign_ins.begin(server_id, redirect_uri)
@@ -150,9 +154,9 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def CompleteMcpSignIn(
         self, request: pb.CompleteMcpSignInRequest, context: Context
     ) -> pb.CompleteMcpSignInResponse:
-        """Gets tokens for what the browser came back with."""
+        """Completes a sign-in with the authorization response of the browser."""
         server_id = _id(request.mcp_server_id)
-        convert_mcp.check_answer(request)
+        convert_mcp.check_authorization_response(request)
         await self._sign_ins.complete(server_id, request.state, request.code, request.issuer)
         await self._read(server_id)
         return pb.CompleteMcpSignInResponse(server=await self._whole(server_id))
@@ -160,14 +164,14 @@ class McpServicer(pb_grpc.McpServiceServicer):
     async def ForgetMcpSignIn(
         self, request: pb.ForgetMcpSignInRequest, context: Context
     ) -> pb.ForgetMcpSignInResponse:
-        """Forgets the tokens of a server."""
+        """Deletes the tokens of a server."""
         server_id = _id(request.mcp_server_id)
         await self._sign_ins.forget(server_id)
         await self._manager.forget(server_id)
         return pb.ForgetMcpSignInResponse(server=await self._whole(server_id))
 
     async def _read(self, server_id: str) -> list[str]:
-        """Reads the tools of a server; that it cannot be reached is stored with it."""
+        """Reads the tools of a server; the manager stores it if the server is unreachable."""
         try:
             return list((await self._manager.refresh(server_id)).changed)
         except ConnectError:

@@ -1,4 +1,4 @@
-"""What the code of a stream asks, and what the stream answers."""
+"""Relays nested calls of code to the client of a stream, and the answers back."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import AsyncIterator, Callable
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
-from strata.tool_execution.builtin.code_with_tools import Answer
+from strata.tool_execution.builtin.code_with_tools import NestedReturn
 
 
 class Relay:
-    """Passes calls of code to the stream, and its answers back.
+    """Sends nested calls to the stream and waits for the answers.
 
     Args:
-        send: Sends a call.
+        send: Sends a nested call.
     """
 
     def __init__(self, send: Callable[[pb.NestedCall], None]) -> None:
         self._send = send
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[NestedReturn]] = {}
         self._ended = False
 
-    async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
-        """See `Asking.ask`."""
+    async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
+        """See `NestedCaller.ask`."""
         if self._ended:
-            raise _nobody()
+            raise _stream_ended()
         number = next(self._numbers)
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[NestedReturn] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         try:
             self._send(
@@ -41,11 +41,11 @@ class Relay:
         finally:
             del self._waiting[number]
 
-    async def hear(self, messages: AsyncIterator[pb.ExecuteToolsWithCallsRequest]) -> None:
-        """Takes answers until the stream has no more.
+    async def read(self, messages: AsyncIterator[pb.ExecuteToolsWithCallsRequest]) -> None:
+        """Reads answers until the stream ends.
 
         Raises:
-            InvalidArgumentError: A message is none.
+            InvalidArgumentError: A message is not an answer.
         """
         try:
             async for message in messages:
@@ -54,21 +54,25 @@ class Relay:
             self._ended = True
             for waiting in self._waiting.values():
                 if not waiting.done():
-                    waiting.set_exception(_nobody())
+                    waiting.set_exception(_stream_ended())
 
     def _take(self, message: pb.ExecuteToolsWithCallsRequest) -> None:
         answer = message.answer
         if answer.WhichOneof("outcome") is None:
-            found = FieldViolation("answer", "must be set in every message after the first")
-            raise InvalidArgumentError(f"{found.field} {found.description}.", violations=[found])
+            violation = FieldViolation("answer", "must be set in every message after the first")
+            raise InvalidArgumentError(
+                f"{violation.field} {violation.description}.", violations=[violation]
+            )
         waiting = self._waiting.get(answer.number)
         if waiting is None or waiting.done():
             return
         failed = answer.WhichOneof("outcome") == "error"
         waiting.set_result(
-            Answer(error=answer.error) if failed else Answer(value_json=answer.value_json)
+            NestedReturn(error=answer.error)
+            if failed
+            else NestedReturn(value_json=answer.value_json)
         )
 
 
-def _nobody() -> UnavailableError:
-    return UnavailableError("Nobody answers the calls of the code any more.")
+def _stream_ended() -> UnavailableError:
+    return UnavailableError("The client no longer answers nested calls.")

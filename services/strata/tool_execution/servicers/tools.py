@@ -1,4 +1,4 @@
-"""ToolService: the registry of a project's tools."""
+"""gRPC servicer of ToolService: the registry of a project's tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strata.tool_execution import convert, convert_registry
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import (
     McpRunner,
-    Ran,
+    SandboxOutput,
     SandboxRunner,
     takes_agent_state,
 )
@@ -47,17 +47,17 @@ MAX_QUERY = 1_000
 
 
 class ToolServicer(pb_grpc.ToolServiceServicer):
-    """The registry: the project's own tools beside the built-in ones.
+    """The registry of the project's own tools and the built-in ones.
 
     Args:
         builtin: The built-in tools by name.
         store: The project's own tools.
-        secrets: Its secrets.
-        box: Seals them.
+        secrets: Secrets of the project.
+        box: Encrypts secrets.
         runner: Runs custom tools.
-        memory: For those that take ``agent_state``.
-        search: Finds tools.
-        clock: Measures runs.
+        memory: Memory blocks for tools that take ``agent_state``.
+        search: Searches tools.
+        clock: Measures durations.
         mcp: Runs tools of MCP servers.
     """
 
@@ -169,13 +169,14 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         )
 
     async def RunTool(self, request: pb.RunToolRequest, context: Context) -> pb.RunToolResponse:
-        """Runs a tool once, in the sandbox or by its MCP server; one that fails is data."""
+        """Runs a tool once, in the sandbox or on its MCP server; a failure is a normal response."""
         if request.agent_id:
             check_id(request.agent_id, "agent", field="agent_id")
         tool, sealed = await self._to_run(request)
         of_server = tool.type is ToolType.MCP
         if of_server:
-            # As giving the tool to an agent does: a key with "run" alone calls what agents have.
+            # The same scope as for giving the tool to an agent: a key with only "run" can call the
+            # tools that agents have.
             require_scope("write")
         else:
             self._check_sandbox()
@@ -187,7 +188,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             if takes_agent_state(tool):
                 state = await self._memory.read(_agent_of(request))
             if of_server:
-                ran = Ran(await self._mcp.run(tool, arguments))
+                ran = SandboxOutput(await self._mcp.run(tool, arguments))
             else:
                 ran = await self._runner.run(tool, arguments, sealed, state)
             output, blocks = ran.output, ran.blocks
@@ -252,23 +253,23 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             raise _not_for_builtin(
                 "run without an agent",
                 "it is built in, or the client's",
-                "a custom tool or of a tool of an MCP server",
+                "a custom tool or a tool of an MCP server",
             )
         return tool, runnable.sealed
 
     def _check_sandbox(self) -> None:
-        if not self._runner.is_there:
+        if not self._runner.available:
             raise not_built("sandbox", "This server has no sandbox, so it runs no custom tools.")
 
 
 def _agent_of(request: pb.RunToolRequest) -> str:
     if not request.agent_id:
-        said = f"must be set: the tool takes {AGENT_STATE}"
+        problem = f"must be set: the tool takes {AGENT_STATE}"
         raise InvalidArgumentError(
-            f"The tool cannot be run: agent_id {said}.",
-            violations=[FieldViolation("agent_id", said)],
+            f"The tool cannot be run: agent_id {problem}.",
+            violations=[FieldViolation("agent_id", problem)],
         )
-    # The method needs no more than "run"; but the tool can return what it reads.
+    # The method needs only "run", but the tool can return the memory that it reads.
     require_scope("read")
     return request.agent_id
 
@@ -279,6 +280,6 @@ def _not_for_builtin(
     allowed: str = "a custom tool of the project",
 ) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"This is no tool that can be {what}: {kinds}.",
+        f"This tool cannot be {what}: {kinds}.",
         violations=[FieldViolation("tool_id", f"must be that of {allowed}")],
     )

@@ -1,4 +1,4 @@
-"""Tools, secrets, MCP servers, sign-ins to them and repeated requests in PostgreSQL."""
+"""PostgreSQL stores of tools, secrets, MCP servers, sign-ins and request ids."""
 
 from strata.tool_execution.store.mcp import PostgresMcpStore
 from strata.tool_execution.store.mcp_sign_ins import PostgresSignInStore

@@ -1,4 +1,4 @@
-"""MCP servers and their tools in PostgreSQL."""
+"""Store of MCP servers and their tools in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from strata.tool_execution.domain.mcp import (
     McpServer,
     McpTool,
     OAuthClient,
-    Reported,
+    ReportedTool,
     SignIn,
-    Synced,
+    SyncResult,
     ToolState,
     Transport,
     reconcile,
     server_missing,
     unusable,
 )
-from strata.tool_execution.domain.registry import Request, name_taken
+from strata.tool_execution.domain.registry import IdempotentRequest, name_taken
 from strata.tool_execution.domain.tools import Effect, McpOrigin, OwnDefinition, Tool, ToolType
 from strata.tool_execution.store import mcp_statements as sql
 from strata.tool_execution.store.rows import to_tool, to_values
@@ -53,13 +53,13 @@ class PostgresMcpStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, server: McpServer, request: Request) -> McpServer:
-        """Stores a new server; a repeated request gets the server of the first one."""
+    async def add(self, server: McpServer, request: IdempotentRequest) -> McpServer:
+        """Stores a new server; a repeated request returns the server of the first one."""
         project = current_project()
         try:
             async with self._database.transaction() as connection:
                 if request.id:
-                    before = await _noted(connection, project, request)
+                    before = await _repeated(connection, project, request)
                     if before:
                         return await _server(connection, before)
                 count = await connection.execute(sql.COUNT, {"project": project})
@@ -85,20 +85,20 @@ class PostgresMcpStore:
             return await _server(connection, server_id)
 
     async def page(self, after: str, limit: int) -> Sequence[McpServer]:
-        """Returns servers by name, those after a name."""
+        """Returns up to `limit` servers in order of their names, after the name `after`."""
         bound = {"project": current_project(), "after": after, "limit": limit}
         async with self._database.transaction(read_only=True) as connection:
             return [_to_server(row) for row in await connection.execute(sql.PAGE, bound)]
 
     async def update(self, server: McpServer) -> McpServer:
-        """Stores how a server is to be reached and used."""
+        """Stores the configuration of a server."""
         project = current_project()
         async with self._database.transaction() as connection:
             values = _values(project, server)
             same = {name: values[name] for name in ("project", "id", "url", "oauth")}
             await connection.execute(sql.FORGET_OTHERS, same)
-            found = await connection.execute(sql.UPDATE, values)
-            row = found.one_or_none()
+            result = await connection.execute(sql.UPDATE, values)
+            row = result.one_or_none()
             if row is None:
                 raise server_missing(server.id)
             if not server.enabled:
@@ -106,7 +106,7 @@ class PostgresMcpStore:
             return _to_server(row)
 
     async def delete(self, server_id: str) -> None:
-        """Deletes a server with its tools."""
+        """Deletes a server and its tools."""
         bound = {"project": current_project(), "id": server_id}
         async with self._database.transaction() as connection:
             await connection.execute(sql.DELETE_TOOLS, bound)
@@ -114,7 +114,7 @@ class PostgresMcpStore:
                 raise server_missing(server_id)
 
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
-        """Returns servers by id with their secrets; those that are gone are left out."""
+        """Returns servers by id with their secrets; deleted servers are left out."""
         bound = {"project": current_project(), "ids": sorted(server_ids)}
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(sql.CONNECTABLE, bound)).all()
@@ -129,23 +129,23 @@ class PostgresMcpStore:
             for row in rows
         }
 
-    async def sync(self, server_id: str, reported: Sequence[Reported]) -> Synced:
-        """Stores what a server says of its tools, and that contact worked."""
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
+        """Stores the reported tools of a server, and a successful contact."""
         project = current_project()
         bound = {"project": project, "id": server_id}
         async with self._database.transaction() as connection:
-            # The lock: two listings at once must not both be the first.
+            # Locked, so that of two concurrent listings only one counts as the first.
             locked = (await connection.execute(sql.LOCK, bound)).one_or_none()
             if locked is None:
                 raise server_missing(server_id)
             rows = (await connection.execute(sql.ALL_TOOLS, bound)).all()
             known = {row.name: _to_mcp_tool(row) for row in rows}
             space = MAX_KNOWN_TOOLS - len(known)
-            new = [each for each in reported if each.name not in known]
-            left_out = {each.name for each in new[max(0, space) :]}
-            heard = [each for each in reported if each.name not in left_out]
-            heard = await _without_taken(connection, server_id, heard)
-            after = reconcile(known, heard)
+            new = [tool for tool in reported if tool.name not in known]
+            left_out = {tool.name for tool in new[max(0, space) :]}
+            accepted = [tool for tool in reported if tool.name not in left_out]
+            accepted = await _without_taken(connection, server_id, accepted)
+            after = reconcile(known, accepted)
             for tool in after:
                 if known.get(tool.name) != tool:
                     await connection.execute(
@@ -160,37 +160,37 @@ class PostgresMcpStore:
             error = TOO_MANY_TOOLS if left_out else ""
             row = (await connection.execute(sql.CONTACT, {**bound, "error": error})).one()
             changed = [tool.name for tool in after if tool.state is ToolState.CHANGED]
-            return Synced(_to_server(row), sorted(changed))
+            return SyncResult(_to_server(row), sorted(changed))
 
     async def failed(self, server_id: str, error: str) -> None:
-        """Stores that contact did not work."""
+        """Stores a failed contact."""
         text = error.replace("\0", "")[:MAX_ERROR]
         bound = {"project": current_project(), "id": server_id, "error": text}
         async with self._database.transaction() as connection:
             await connection.execute(sql.FAILED, bound)
 
     async def usable(self, server_id: str) -> Sequence[Tool]:
-        """Returns the registry's tools of a server."""
+        """Returns the tools of a server that are in the registry."""
         bound = {"project": current_project(), "id": server_id}
         async with self._database.transaction(read_only=True) as connection:
             return [to_tool(row) for row in await connection.execute(sql.USABLE, bound)]
 
     async def tools(self, server_id: str, after: str, limit: int) -> Sequence[McpTool]:
-        """Returns what is known of the tools, by name, those after a name."""
+        """Returns up to `limit` tools in order of their names, after the name `after`."""
         bound = {"project": current_project(), "id": server_id, "after": after, "limit": limit}
         async with self._database.transaction(read_only=True) as connection:
             await _server(connection, server_id)
             return [_to_mcp_tool(row) for row in await connection.execute(sql.TOOL_PAGE, bound)]
 
     async def quarantined(self, server_id: str) -> Mapping[str, str]:
-        """Returns reasons by name of the tools that cannot be used."""
+        """Returns the tools that cannot be used: reasons by tool name."""
         bound = {"project": current_project(), "id": server_id}
         async with self._database.transaction(read_only=True) as connection:
             rows = await connection.execute(sql.UNUSABLE, bound)
             return {row.name: row.reason for row in rows}
 
     async def approve(self, server_id: str, name: str, digest: str) -> McpTool:
-        """Approves what a tool says of itself."""
+        """Approves the current description and schema of a tool."""
         project = current_project()
         bound = {"project": project, "id": server_id}
         async with self._database.transaction() as connection:
@@ -209,7 +209,8 @@ class PostgresMcpStore:
                 raise unusable(tool)
             if tool.digest != digest:
                 raise AbortedError(
-                    f"The tool {tool.name} is another one than the one that was looked at.",
+                    f"The tool {tool.name} has changed since you looked at it. List the tools"
+                    " again.",
                     reason=Reason.REVISION_MISMATCH,
                     metadata={"expected": digest[:64], "current": tool.digest},
                 )
@@ -228,8 +229,8 @@ class PostgresMcpStore:
             return approved
 
 
-async def _noted(connection: AsyncConnection, project: str, request: Request) -> str:
-    """Notes a request; of one that was noted before, returns the id of its server."""
+async def _repeated(connection: AsyncConnection, project: str, request: IdempotentRequest) -> str:
+    """Records a request id; returns the server id of a repeated request, otherwise empty."""
     bound = {"project": project, "request": request.id}
     note = await connection.execute(sql.NOTE, {**bound, "digest": request.digest})
     if note.one_or_none() is not None:
@@ -253,16 +254,16 @@ async def _server(connection: AsyncConnection, server_id: str) -> McpServer:
 
 
 async def _without_taken(
-    connection: AsyncConnection, server_id: str, reported: Sequence[Reported]
-) -> list[Reported]:
-    """Tools whose names something else of the project has cannot be used."""
-    names = [each.tool_name for each in reported]
+    connection: AsyncConnection, server_id: str, reported: Sequence[ReportedTool]
+) -> list[ReportedTool]:
+    """Adds a problem to tools whose names other tools of the project have."""
+    names = [tool.tool_name for tool in reported]
     bound = {"project": current_project(), "server": server_id, "names": names}
     taken = {row.name for row in await connection.execute(sql.TAKEN, bound)}
-    said = "its name in the registry is taken by another tool"
+    taken_problem = "its name in the registry is taken by another tool"
     return [
-        replace(each, problem=each.problem or said) if each.tool_name in taken else each
-        for each in reported
+        replace(tool, problem=tool.problem or taken_problem) if tool.tool_name in taken else tool
+        for tool in reported
     ]
 
 
@@ -272,7 +273,7 @@ async def _register(connection: AsyncConnection, server_id: str, tool: McpTool) 
         description=tool.description,
         type=ToolType.MCP,
         parameters=tool.parameters,
-        # What a server says of its effects is a stranger's word: nothing is repeated on it.
+        # Effects that a server declares are untrusted: calls are never repeated because of them.
         effect=Effect.UNDECLARED,
         own=OwnDefinition(
             id=new_id("tool"), mcp=McpOrigin(server_id, tool.name, tool.approved_digest)
@@ -290,7 +291,7 @@ async def _register(connection: AsyncConnection, server_id: str, tool: McpTool) 
 async def _block(
     connection: AsyncConnection, server_id: str, name: str | None, reason: str
 ) -> None:
-    """Keeps a tool of a server, or with None all of them, from being offered and run."""
+    """Blocks a tool of a server (all with None), so that it is neither offered nor run."""
     bound = {
         "project": current_project(),
         "server": server_id,

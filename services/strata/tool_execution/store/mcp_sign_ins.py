@@ -1,4 +1,4 @@
-"""Sign-ins to MCP servers in PostgreSQL; all that is secret comes and goes sealed."""
+"""Store of sign-ins to MCP servers in PostgreSQL; secrets are encrypted by the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import Reason, ResourceExhaustedError
 from strata.tool_execution.domain.mcp import SignIn, server_missing
-from strata.tool_execution.domain.mcp_sign_in import MAX_BEGUN, Kept, Renewal
+from strata.tool_execution.domain.mcp_sign_in import MAX_PENDING, Renewal, SealedTokens
 from strata.tool_execution.store import mcp_statements as sql
 
 _OF = "WHERE project_id = :project AND server_id = :id"
@@ -65,15 +65,15 @@ class PostgresSignInStore:
     async def begin(
         self, server_id: str, state_hash: str, sealed: bytes, expire_time: datetime
     ) -> None:
-        """Keeps a sign-in under way."""
+        """Stores a pending sign-in."""
         bound = _of(server_id)
         async with self._database.transaction() as connection:
             await _lock_server(connection, server_id)
             await connection.execute(_TIDY, bound)
-            if (await connection.execute(_COUNT, bound)).scalar_one() >= MAX_BEGUN:
+            if (await connection.execute(_COUNT, bound)).scalar_one() >= MAX_PENDING:
                 raise ResourceExhaustedError(
-                    f"{MAX_BEGUN} sign-ins to this server are under way. The oldest ends within ten"
-                    " minutes.",
+                    f"{MAX_PENDING} sign-ins to this server are pending. The oldest expires within"
+                    " ten minutes.",
                     reason=Reason.QUOTA_EXCEEDED,
                     metadata={"quota": "mcp_sign_ins"},
                 )
@@ -81,10 +81,10 @@ class PostgresSignInStore:
             await connection.execute(_BEGIN, {**bound, **values})
 
     async def take(self, server_id: str, state_hash: str) -> bytes | None:
-        """Takes a sign-in out."""
+        """Removes and returns a pending sign-in."""
         async with self._database.transaction() as connection:
-            found = await connection.execute(_TAKE, {**_of(server_id), "state": state_hash})
-            row = found.one_or_none()
+            rows = await connection.execute(_TAKE, {**_of(server_id), "state": state_hash})
+            row = rows.one_or_none()
         return bytes(row.sealed) if row is not None and row.counts else None
 
     async def put(self, server_id: str, sealed: bytes, sign_in: SignIn) -> None:
@@ -99,47 +99,47 @@ class PostgresSignInStore:
             await _lock_server(connection, server_id)
             await connection.execute(_PUT, {**_of(server_id), **values})
 
-    async def get(self, server_id: str) -> Kept | None:
+    async def get(self, server_id: str) -> SealedTokens | None:
         """Returns the tokens of a server."""
         async with self._database.transaction(read_only=True) as connection:
             row = (await connection.execute(_ONE, _of(server_id))).one_or_none()
-        return None if row is None else Kept(bytes(row.sealed), row.version, row.problem)
+        return None if row is None else SealedTokens(bytes(row.sealed), row.version, row.problem)
 
     async def forget(self, server_id: str) -> None:
-        """Deletes the tokens of a server, and what was begun."""
+        """Deletes the tokens and the pending sign-ins of a server."""
         async with self._database.transaction() as connection:
             await connection.execute(_FORGET, _of(server_id))
             await connection.execute(_FORGET_BEGUN, _of(server_id))
 
     @asynccontextmanager
     async def renewing(self, server_id: str) -> AsyncIterator[Renewal | None]:
-        """Locks the tokens of a server."""
-        # The server of others that renews them is asked meanwhile.
+        """Locks the tokens of a server for a refresh."""
+        # A long transaction, since the authorization server is called meanwhile.
         async with self._database.transaction(long=True) as connection:
             row = (await connection.execute(_LOCKED, _of(server_id))).one_or_none()
             if row is None:
                 yield None
                 return
-            kept = Kept(bytes(row.sealed), row.version, row.problem)
+            kept = SealedTokens(bytes(row.sealed), row.version, row.problem)
             yield _Renewal(connection, server_id, kept)
 
 
 class _Renewal:
     """Implements `Renewal`."""
 
-    def __init__(self, connection: AsyncConnection, server_id: str, kept: Kept) -> None:
-        self.kept = kept
+    def __init__(self, connection: AsyncConnection, server_id: str, kept: SealedTokens) -> None:
+        self.current = kept
         self._connection = connection
         self._server_id = server_id
 
-    async def put(self, sealed: bytes) -> Kept:
-        """Stores newer ones."""
+    async def put(self, sealed: bytes) -> SealedTokens:
+        """Stores refreshed tokens."""
         bound = {**_of(self._server_id), "sealed": sealed}
         row = (await self._connection.execute(_RENEW, bound)).one()
-        return Kept(bytes(row.sealed), row.version, row.problem)
+        return SealedTokens(bytes(row.sealed), row.version, row.problem)
 
-    async def give_up(self, problem: str) -> None:
-        """Notes that somebody has to sign in again."""
+    async def require_sign_in(self, problem: str) -> None:
+        """Records why a new sign-in is needed."""
         await self._connection.execute(_GIVE_UP, {**_of(self._server_id), "problem": problem})
 
 

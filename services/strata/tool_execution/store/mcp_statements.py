@@ -1,4 +1,4 @@
-"""The statements of `store.mcp`."""
+"""SQL statements of `store.mcp`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ UPDATE = text(
     {_OF} RETURNING {_SERVER}
     """
 )
-# Tokens go nowhere else than where a person has signed in for.
+# Tokens must be sent only to the server that the person has signed in to.
 FORGET_OTHERS = text(
     """
     WITH other AS (

@@ -1,4 +1,4 @@
-"""Tools as rows, and as the text that the answer to a request is kept as."""
+"""Converts tools to and from database rows, and to and from the text of a stored response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.tool_execution.domain.tools import (
     ToolType,
 )
 
-# The schema as text: its keys keep the order in which the model is shown them.
+# The schema is read as text, which keeps the order of its keys for the model.
 COLUMNS = (
     "id, name, type, description, source_code, function_name, parameters::text AS parameters,"
     " tags, return_char_limit, default_requires_approval, enable_parallel_execution, effect,"
@@ -27,7 +27,7 @@ _TIMES = ("create_time", "update_time")
 
 
 def to_values(tool: Tool) -> dict[str, Any]:
-    """Returns the columns of a tool that is to be stored."""
+    """Returns the column values of a tool."""
     own = tool.own or OwnDefinition()
     return {
         "id": tool.id,
@@ -79,7 +79,7 @@ def to_tool(row: Any) -> Tool:
 
 
 def to_text(tool: Tool) -> str:
-    """Returns a tool as text that `from_text` reads."""
+    """Returns a tool as text for `from_text`."""
     fields = {key: value for key, value in vars(tool).items() if key in Tool.__dataclass_fields__}
     own = asdict(tool.own or OwnDefinition())
     own.update((key, own[key] and own[key].isoformat()) for key in _TIMES)
@@ -87,11 +87,11 @@ def to_text(tool: Tool) -> str:
 
 
 def from_text(text: str) -> Tool:
-    """Returns the tool of such a text."""
+    """Returns the tool of a text from `to_text`."""
     fields: dict[str, Any] = json.loads(text)
     own: Mapping[str, Any] = fields["own"]
     times = {key: own[key] and datetime.fromisoformat(own[key]) for key in _TIMES}
-    # An answer may be of a release before there were hosts.
+    # A stored response may be from a release without allowed_hosts.
     names = ("pip_requirements", "secret_names", "allowed_hosts")
     lists = {key: tuple(own.get(key, ())) for key in names}
     fields.update(

@@ -1,4 +1,4 @@
-"""Secrets of tools in PostgreSQL, sealed."""
+"""Store of the encrypted secrets of tools in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class PostgresSecretStore:
         self._database = database
 
     async def put(self, name: str, sealed: bytes) -> None:
-        """Stores a secret in place of the one before."""
+        """Stores a secret; it replaces an earlier one of the same name."""
         bound = {"project": current_project(), "name": name, "sealed": sealed}
         async with self._database.transaction() as connection:
             await connection.execute(_PUT, bound)
 
     async def delete(self, name: str) -> None:
-        """Deletes a secret if there is one."""
+        """Deletes a secret if it exists."""
         async with self._database.transaction() as connection:
             await connection.execute(_DELETE, {"project": current_project(), "name": name})

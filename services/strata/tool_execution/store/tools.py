@@ -1,4 +1,4 @@
-"""Tools in PostgreSQL."""
+"""Store of tools in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.shared.errors import AlreadyExistsError, Reason
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.mcp import TOO_MANY_TOOLS
 from strata.tool_execution.domain.registry import (
-    Request,
+    IdempotentRequest,
     Runnable,
     ServerTools,
     StoredVector,
@@ -26,8 +26,8 @@ from strata.tool_execution.domain.registry import (
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.store.rows import COLUMNS, from_text, to_text, to_tool, to_values
 
-# A tool whose columns an older release has dropped meanwhile has the same version and not the same
-# content: it is written again.
+# A row that an older release has written may have the same version but lack newer columns. So these
+# columns are compared as well.
 _UPSERT = text(
     f"""
     INSERT INTO tool_execution.tools AS t (
@@ -84,7 +84,7 @@ _KEEP_CHOICE = text(
     WHERE project_id = :project AND request_id = :request AND digest = :digest
     """
 )
-# No digest of a request is this text.
+# Differs from every digest of a request.
 _CHOICE = "tools of a run"
 _PAGE = text(
     f"{_SELECT} AND name > :after AND blocked = ''"
@@ -142,12 +142,12 @@ class PostgresToolStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def upsert(self, tool: Tool, request: Request) -> Tool:
-        """Stores a tool under its name; with the same content nothing is changed."""
+    async def upsert(self, tool: Tool, request: IdempotentRequest) -> Tool:
+        """Stores a tool under its name; unchanged content is not written again."""
         project = current_project()
         async with self._database.transaction() as connection:
             if request.id:
-                before = await _noted(connection, project, request)
+                before = await _repeated(connection, project, request)
                 if before is not None:
                     return before
             stored = await _stored(connection, project, tool)
@@ -164,7 +164,7 @@ class PostgresToolStore:
             return None if row is None else to_tool(row)
 
     async def page(self, types: Collection[ToolType], after: str, limit: int) -> Sequence[Tool]:
-        """Returns tools by name, those after a name; no types mean all."""
+        """Returns up to `limit` tools by name, after the name `after`; no types means all."""
         bound = {
             "project": current_project(),
             "after": after,
@@ -175,28 +175,28 @@ class PostgresToolStore:
             return [to_tool(row) for row in await connection.execute(_PAGE, bound)]
 
     async def named(self, names: Collection[str], kept: Collection[str] = ()) -> Mapping[str, Tool]:
-        """Returns the tools of these names that there are; blocked ones only if they are kept."""
+        """Returns the tools with these names; blocked ones only if they are in `kept`."""
         bound = {"project": current_project(), "names": sorted(names), "kept": sorted(kept)}
         async with self._database.transaction(read_only=True) as connection:
-            found = [to_tool(row) for row in await connection.execute(_NAMED, bound)]
-        return {tool.name: tool for tool in found}
+            tools = [to_tool(row) for row in await connection.execute(_NAMED, bound)]
+        return {tool.name: tool for tool in tools}
 
     async def of_servers(self, servers: Collection[str]) -> Mapping[str, ServerTools]:
-        """Returns the tools of MCP servers by name of the server; of those that there are."""
+        """Returns the tools of MCP servers, by server name; missing servers are left out."""
         bound = {"project": current_project(), "servers": sorted(servers)}
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(_OF_SERVERS, bound)).all()
         return {row.name: _of_server(row) for row in rows}
 
     async def keep_choice(self, run_id: str, names: Sequence[str]) -> Sequence[str]:
-        """Keeps the names of tools that a run is offered; returns those that were kept first."""
+        """Stores the tool names of a run unless some are stored; returns the stored names."""
         bound = {
             "project": current_project(),
             "request": f"{_CHOICE} {run_id}",
             "digest": _CHOICE,
             "response": json.dumps(list(names)),
         }
-        # Without a row, another attempt has kept some while this statement ran.
+        # No row means that another attempt stored some while this statement ran.
         for _ in range(2):
             async with self._database.transaction() as connection:
                 row = (await connection.execute(_KEEP_CHOICE, bound)).one_or_none()
@@ -205,7 +205,7 @@ class PostgresToolStore:
         return list(names)
 
     async def runnable(self, names: Collection[str]) -> Runnable:
-        """Returns the tools of these names that there are, with their secrets."""
+        """Returns the tools with these names and their secrets, including blocked tools."""
         bound = {"project": current_project(), "names": sorted(names)}
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(_RUNNABLE, bound)).all()
@@ -217,7 +217,7 @@ class PostgresToolStore:
         return Runnable({row.name: to_tool(row) for row in rows}, sealed)
 
     async def delete(self, tool_id: str) -> bool:
-        """Deletes a tool that is no server's; says whether there was one."""
+        """Deletes a tool that does not belong to an MCP server; returns whether one was deleted."""
         async with self._database.transaction() as connection:
             bound = {"project": current_project(), "id": tool_id, "key": tool_id}
             done = await connection.execute(_DELETE, {**bound, **_rights()})
@@ -229,14 +229,14 @@ class PostgresToolStore:
         return False
 
     async def searchable(self, limit: int) -> Sequence[tuple[Tool, StoredVector | None]]:
-        """Returns tools by name, without their source, each with its vector if it has one."""
+        """Returns up to `limit` tools in order of their names, with vectors, without source."""
         async with self._database.transaction(read_only=True) as connection:
             bound = {"project": current_project(), "limit": limit}
             rows = await connection.execute(_SEARCHABLE, bound)
             return [(to_tool(row), _vector(row)) for row in rows]
 
     async def keep_vectors(self, vectors: Sequence[StoredVector]) -> None:
-        """Keeps vectors beside their tools."""
+        """Stores the vectors of tools."""
         bound = {
             "project": current_project(),
             "ids": [vector.tool_id for vector in vectors],
@@ -250,14 +250,18 @@ class PostgresToolStore:
 def _of_server(row: Any) -> ServerTools:
     if not row.enabled:
         return ServerTools(row.id, problem="the MCP server is disabled", enabled=False)
-    # A server that reported too many tools was reached.
+    # A server that reported too many tools is reachable.
     if row.error and row.error != TOO_MANY_TOOLS:
-        return ServerTools(row.id, problem=f"the MCP server is away: {row.error}", away=True)
+        return ServerTools(
+            row.id, problem=f"the MCP server cannot be reached: {row.error}", away=True
+        )
     return ServerTools(row.id, tuple(row.tools), problem=row.error)
 
 
-async def _noted(connection: AsyncConnection, project: str, request: Request) -> Tool | None:
-    """Notes a request; of one that was noted before, returns the answer."""
+async def _repeated(
+    connection: AsyncConnection, project: str, request: IdempotentRequest
+) -> Tool | None:
+    """Records a request id; returns the stored tool of a repeated request, otherwise None."""
     bound = {"project": project, "request": request.id}
     note = await connection.execute(_NOTE, {**bound, "digest": request.digest})
     if note.one_or_none() is not None:
@@ -286,7 +290,7 @@ async def _stored(connection: AsyncConnection, project: str, tool: Tool) -> Tool
         raise name_taken(tool.name, f"a {row.type} tool")
     stored = to_tool(row)
     if stored.version != tool.version:
-        # It was left as it was: it names secrets, and the caller may not change such a tool.
+        # Not written: the stored tool has secrets, and the caller must not change it.
         check_secrets(stored, require_caller())
     return stored
 

@@ -1,4 +1,4 @@
-"""What a model is shown of the content of an MCP result."""
+"""Content of MCP results as the model sees it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,11 @@ import httpx2
 import pytest
 
 from strata.tool_execution.domain.mcp import OAuthClient
-from strata.tool_execution.mcp.authorization import AuthorizationError, Found, find
+from strata.tool_execution.mcp.authorization import (
+    AuthorizationError,
+    AuthorizationServer,
+    discover,
+)
 
 SERVER = "https://server.example/mcp"
 ISSUER = "https://login.example"
@@ -35,13 +39,13 @@ def answering(issuer: str = ISSUER, **metadata: Any) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
 
-async def found(client: httpx2.AsyncClient) -> Found:
+async def discover_server(client: httpx2.AsyncClient) -> AuthorizationServer:
     async with client as http:
-        return await find(http, SERVER, OAuthClient())
+        return await discover(http, SERVER, OAuthClient())
 
 
 async def test_what_is_asked_for_is_for_this_server() -> None:
-    one = await found(answering(scopes_supported=["read", "offline_access"]))
+    one = await discover_server(answering(scopes_supported=["read", "offline_access"]))
     assert (one.issuer.rstrip("/"), one.resource) == (ISSUER, SERVER)
     assert one.scope == "read offline_access"
 
@@ -55,8 +59,6 @@ async def test_what_is_asked_for_is_for_this_server() -> None:
         (ISSUER, {"registration_endpoint": "http://login.example/register"}),
     ],
 )
-async def test_nothing_goes_without_tls_where_the_server_has_it(
-    issuer: str, metadata: dict[str, Any]
-) -> None:
+async def test_https_server_requires_https_endpoints(issuer: str, metadata: dict[str, Any]) -> None:
     with pytest.raises(AuthorizationError, match="without TLS"):
-        await found(answering(issuer, **metadata))
+        await discover_server(answering(issuer, **metadata))

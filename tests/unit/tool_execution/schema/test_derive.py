@@ -15,8 +15,8 @@ def derived(source: str, name: str = "") -> DerivedTool:
 
 def schema(annotation: str, before: str = "") -> Any:
     """The schema of one parameter."""
-    found = derived(f"{dedent(before)}\ndef f(x: {annotation}): ...")
-    return found.parameters["properties"]["x"]
+    tool = derived(f"{dedent(before)}\ndef f(x: {annotation}): ...")
+    return tool.parameters["properties"]["x"]
 
 
 def problems(source: str, name: str = "") -> list[str]:
@@ -26,7 +26,7 @@ def problems(source: str, name: str = "") -> list[str]:
 
 
 def test_a_function_is_read_with_its_docstring() -> None:
-    found = derived(
+    tool = derived(
         '''
         import os
 
@@ -47,7 +47,7 @@ def test_a_function_is_read_with_its_docstring() -> None:
             """
         '''
     )
-    assert found == DerivedTool(
+    assert tool == DerivedTool(
         "weather",
         "Tells the weather.\n\nOf any town: also small ones.",
         {
@@ -213,21 +213,21 @@ def test_of_several_functions_the_named_one_is_the_tool() -> None:
     source = "def a(): ...\ndef b(x: int): ...\ndef _c(): ..."
     assert derived(source, "b").function == "b"
     assert derived("def _a(): ...\ndef b(): ...", "other").function == "b"
-    [said] = problems(source)
-    assert "a, b" in said
-    [said] = problems("class A:\n    def a(self): ...\ndef _b(): ...")
-    assert "no public function" in said
-    assert "_b" in said
+    [problem] = problems(source)
+    assert "a, b" in problem
+    [problem] = problems("class A:\n    def a(self): ...\ndef _b(): ...")
+    assert "no public function" in problem
+    assert "_b" in problem
 
 
 def test_the_state_of_the_agent_is_hidden_and_told_of() -> None:
-    found = derived("def f(x: int, agent_state): ...")
-    assert list(found.parameters["properties"]) == ["x"]
-    assert found.takes_agent_state
+    tool = derived("def f(x: int, agent_state): ...")
+    assert list(tool.parameters["properties"]) == ["x"]
+    assert tool.takes_agent_state
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "parameter", "said"),
+    ("source", "line", "parameter", "expected"),
     [
         ("def f(x): ...", 1, "x", "no annotation"),
         ("\n\ndef f(a: int,\n      b): ...", 4, "b", "no annotation"),
@@ -238,13 +238,13 @@ def test_the_state_of_the_agent_is_hidden_and_told_of() -> None:
         ("def f(x: bytes): ...", 1, "x", "JSON"),
         ("def f(x: Unknown): ...", 1, "x", "Unknown"),
         ("def f(x: dict[int, str]): ...", 1, "x", "keys"),
-        ("class A: ...\ndef f(x: A): ...", 2, "x", "A is no Enum"),
-        ("def f(x: 'list['): ...", 1, "x", "no annotation"),
+        ("class A: ...\ndef f(x: A): ...", 2, "x", "A is not an Enum"),
+        ("def f(x: 'list['): ...", 1, "x", "not an annotation"),
         ("from typing import Literal\ndef f(x: Literal[b'a']): ...", 2, "x", "Literal"),
         ("import enum\nclass E(enum.Enum):\n  A = enum.auto()\ndef f(x: E): ...", 4, "x", "E.A"),
-        ("X = 'X | int'\ndef f(x: X): ...", 2, "x", "holds itself"),
-        ("def f(x: int):\n  '''Does.\n\n  Args:\n    y: Gone.\n  '''", 1, "y", "no parameter"),
-        ("x = (", 1, "", "no Python"),
+        ("X = 'X | int'\ndef f(x: X): ...", 2, "x", "contains itself"),
+        ("def f(x: int):\n  '''Does.\n\n  Args:\n    y: Gone.\n  '''", 1, "y", "not a parameter"),
+        ("x = (", 1, "", "not valid Python"),
         ("def ü(): ...", 1, "", "ASCII"),
         ("def f(x: str = '\\ud800'): ...", 1, "", "half a character"),
         ("def f(): '\\0'", 1, "", "NUL"),
@@ -252,18 +252,18 @@ def test_the_state_of_the_agent_is_hidden_and_told_of() -> None:
     ],
 )
 def test_what_is_wrong_is_named_by_line_and_parameter(
-    source: str, line: int, parameter: str, said: str
+    source: str, line: int, parameter: str, expected: str
 ) -> None:
     with pytest.raises(SourceError) as caught:
         derive_tool(source)
-    found = {(problem.line, problem.parameter): problem.text for problem in caught.value.problems}
-    assert (line, parameter) in found, found
-    assert said in found[line, parameter]
+    texts = {(problem.line, problem.parameter): problem.text for problem in caught.value.problems}
+    assert (line, parameter) in texts, texts
+    assert expected in texts[line, parameter]
 
 
 def test_everything_wrong_is_told_at_once_in_order() -> None:
-    said = problems("def f(*a,\n  b,\n  c: bytes): ...")
-    assert [text.partition(":")[0] for text in said] == [
+    texts = problems("def f(*a,\n  b,\n  c: bytes): ...")
+    assert [text.partition(":")[0] for text in texts] == [
         "line 1, parameter 'a'",
         "line 2, parameter 'b'",
         "line 3, parameter 'c'",
@@ -291,14 +291,16 @@ def test_hostile_source_is_refused_in_words(source: str) -> None:
 
 
 def test_defaults_that_json_cannot_hold_are_left_out() -> None:
-    found = derived(
+    tool = derived(
         "def f(a: int = 1 + 2, b: float = 1e999, c: tuple[int, int] = (1, 2),"
         " d: dict = {1: 2, 'a': 3}, e: int = max(1, 2), g: set[int] = {1}): ..."
     )
-    properties = found.parameters["properties"]
-    given = {name: each["default"] for name, each in properties.items() if "default" in each}
-    assert given == {"c": [1, 2], "d": {"1": 2, "a": 3}}
-    assert found.parameters["required"] == []
+    properties = tool.parameters["properties"]
+    defaults = {
+        name: schema["default"] for name, schema in properties.items() if "default" in schema
+    }
+    assert defaults == {"c": [1, 2], "d": {"1": 2, "a": 3}}
+    assert tool.parameters["required"] == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from strata.tool_execution.custom import fitting
+from strata.tool_execution.custom import argument_conversion
 from strata.tool_execution.schema import derive_tool
 
 PREAMBLE = """
@@ -112,7 +112,7 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: C901  # noqa: PLR0911
     if origin is typing.Union:
         return any(fits(value, option) for option in inside)
     if origin is typing.Literal:
-        return any(value == each and type(value) is type(each) for each in inside)
+        return any(value == option and type(value) is type(option) for option in inside)
     whole: Any = origin or kind
     if whole in (list, tuple):
         if not isinstance(value, list):
@@ -126,7 +126,7 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: C901  # noqa: PLR0911
             return False
         return all(fits(item, inside[1]) for item in value.values()) if inside else True
     if issubclass(whole, enum.Enum):
-        return any(value == each.value and type(value) is type(each.value) for each in whole)
+        return any(value == option.value and type(value) is type(option.value) for option in whole)
     if typing.is_typeddict(whole) or dataclasses.is_dataclass(whole):
         hints = typing.get_type_hints(whole)
         if not isinstance(value, dict) or not set(value) <= set(hints):
@@ -163,7 +163,7 @@ def test_a_schema_takes_exactly_what_python_binds(
     assert taken == bound, (derived.parameters, arguments)
     json.dumps(derived.parameters, allow_nan=False)
     if taken:
-        reached = fitting._strata_call(function, arguments)
+        reached = argument_conversion._strata_call(function, arguments)
         assert all(is_made(reached[name], hints[name]) for name in arguments), reached
 
 
@@ -187,12 +187,12 @@ def is_made(value: Any, kind: Any) -> bool:
     value = typing.cast("Any", value)
     if dataclasses.is_dataclass(whole):
         hints = typing.get_type_hints(whole)
-        return all(is_made(getattr(value, name), each) for name, each in hints.items())
+        return all(is_made(getattr(value, name), hint) for name, hint in hints.items())
     if whole is list and inside:
         return all(is_made(item, inside[0]) for item in value)
     if whole is tuple:
-        each = [inside[0]] * len(value) if inside[-1] is ... else inside
-        return all(is_made(*pair) for pair in zip(value, each, strict=True))
+        kinds = [inside[0]] * len(value) if inside[-1] is ... else inside
+        return all(is_made(*pair) for pair in zip(value, kinds, strict=True))
     if whole is dict and inside:
         return all(is_made(item, inside[1]) for item in value.values())
     return True

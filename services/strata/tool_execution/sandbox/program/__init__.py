@@ -1,1 +1,1 @@
-"""The program of the fork server: run by path in a fresh interpreter, it imports no Strata."""
+"""The program of the fork server. It runs in a new interpreter and imports nothing of Strata."""

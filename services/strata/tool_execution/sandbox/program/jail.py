@@ -1,7 +1,7 @@
-"""The jail: what the fork server puts around itself once, and around every call.
+"""The jail: namespaces, mounts and limits of the fork server, and of every call.
 
-The order matters and is told at each step; the sources are the kernel's documentation of the
-namespaces (user_namespaces(7), pid_namespaces(7), mount_namespaces(7)) and what was measured.
+The order of the steps matters; comments give the reasons. Sources are the kernel's documentation
+(user_namespaces(7), pid_namespaces(7), mount_namespaces(7)) and measurements.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _FILES = ("/etc/ld.so.cache", "/etc/localtime")
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", *_FILES)
 _INNER_ID = 1000
 _STACK_BYTES = 8 << 20
-# Above the limit of processes, so that the watchdog sees who runs into it, and names it.
+# Added to the process limit, so that the watchdog notices and reports the excess first.
 _PROCESS_SLACK = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How the fork server is to be.
+    """Configuration of the fork server.
 
     Attributes:
-        namespaces: With namespaces, or with Landlock and seccomp alone.
-        uid: User and group to become, when started as root.
-        environments: Folder under which the folders with packages are; empty for none.
-        ca_file: Certificates that calls with network access verify servers with; empty for none.
-        support: Files of modules that calls can import, by name.
+        namespaces: Whether to use namespaces, or only Landlock and seccomp.
+        uid: User and group to switch to when started as root.
+        environments: Folder of the package environments; empty for none.
+        ca_file: CA file with which calls verify servers; empty for none.
+        support: Source files of modules that calls can import, by name.
     """
 
     namespaces: bool
@@ -53,13 +53,13 @@ class Config:
 
 
 def base_paths() -> list[str]:
-    """Returns the folders that Python itself needs, beside ``/usr``."""
+    """Returns the folders besides ``/usr`` that Python itself needs."""
     paths = {sys.base_prefix, sys.base_exec_prefix}
     return sorted(p for p in paths if p != "/usr" and not p.startswith("/usr/"))
 
 
 def scratch_path() -> str:
-    """Returns where a call finds its scratch folder; Python itself may live in ``/tmp``."""
+    """Returns the path of the scratch folder in a call; not ``/tmp`` if Python is there."""
     return "/scratch" if any(p.startswith("/tmp") for p in base_paths()) else "/tmp"  # noqa: S108
 
 
@@ -69,7 +69,7 @@ def _stand() -> str:
 
 
 def _sources(config: Config) -> list[tuple[str, str]]:
-    """Returns what the jail sees of the machine, and where."""
+    """Returns the paths of the machine that the jail contains, with their targets."""
     shown = [("/usr", "/usr"), *((p, p) for p in base_paths())]
     shown += [(f"/{n}", f"/{n}") for n in _LINKS if not os.path.islink(f"/{n}")]  # noqa: PTH114
     shown += [(p, p) for p in _FILES]
@@ -81,10 +81,10 @@ def _sources(config: Config) -> list[tuple[str, str]]:
 
 
 def become_unprivileged(config: Config) -> list[tuple[str, str]]:
-    """Gives up root, and returns the sources under names that can still be opened.
+    """Drops root, and returns the sources under paths that can still be opened.
 
-    Python may lie where only root gets in (``/root``): what is to be shown is bound to a place of
-    its own first, in a mount namespace, where the kernel lets root have one.
+    Python may be in a folder that only root can read (``/root``). So root first bind-mounts the
+    sources elsewhere, in a mount namespace, if the kernel allows one.
     """
     sources = _sources(config)
     if os.geteuid() != 0:
@@ -103,15 +103,15 @@ def become_unprivileged(config: Config) -> list[tuple[str, str]]:
     os.setgroups([])
     os.setresgid(config.uid, config.uid, config.uid)
     os.setresuid(config.uid, config.uid, config.uid)
-    # A change of user clears both: dying with the parent, and owning one's own /proc entries.
+    # A change of user resets both: the death signal, and the ownership of the /proc entries.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     return sources
 
 
 def _show(binds: Sequence[tuple[str, str]], root: str) -> None:
-    """Mounts an empty folder on `root` and shows the sources below it, read-only."""
-    # Opened before: the new root may cover them.
+    """Mounts an empty folder on `root` and bind-mounts the sources below it, read-only."""
+    # Opened first, because the new mount may cover them.
     opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), target) for source, target in binds]
     kernel.mount(
         "tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV,
@@ -134,7 +134,7 @@ def _bind(source: str, target: str) -> None:
 
 
 def write(path: str, text: str, folder: int | None = None) -> None:
-    """Writes a file of the kernel in one call, as these want it."""
+    """Writes a kernel file with a single write, as the kernel requires."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.write(descriptor, text.encode())
@@ -143,7 +143,7 @@ def write(path: str, text: str, folder: int | None = None) -> None:
 
 
 def enter_namespaces() -> None:
-    """Moves the fork server into namespaces of its own; its next child is the first process."""
+    """Moves the fork server into new namespaces; its next child is their first process."""
     uid, gid = os.getuid(), os.getgid()
     kernel.unshare(
         kernel.CLONE_NEWUSER
@@ -160,7 +160,7 @@ def enter_namespaces() -> None:
 
 
 def build_root(sources: Sequence[tuple[str, str]]) -> None:
-    """Gives the fork server a root that holds the sources and nothing else of the machine."""
+    """Gives the fork server a root folder with the sources and nothing else of the machine."""
     kernel.set_host_name("sandbox")
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     links = [(os.readlink(f"/{n}"), n) for n in _LINKS if os.path.islink(f"/{n}")]  # noqa: PTH114, PTH115
@@ -189,19 +189,19 @@ def build_root(sources: Sequence[tuple[str, str]]) -> None:
 
 
 def prepare() -> None:
-    """Does what a call with namespaces needs and knows before its request is there."""
+    """Creates the namespaces of a call that do not depend on its shape."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
 
 
 def _limit(kind: int, value: int) -> None:
-    """Sets soft and hard limit: as the first process of its namespace a call ignores SIGXCPU."""
+    """Sets the soft and the hard limit: the first process of a PID namespace ignores SIGXCPU."""
     hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
 
 
 def _enclose(shape: dict[str, Any], config: Config) -> None:
-    """The mounts of one call, and the user that owns none of them."""
+    """Creates the mounts of one call, and a user namespace that does not own them."""
     limits = shape["limits"]
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     size = f"size={limits['disk_bytes']},nr_inodes={limits['files'] + 1},mode=700"
@@ -214,11 +214,11 @@ def _enclose(shape: dict[str, Any], config: Config) -> None:
         kernel.umount(ENVIRONMENTS)
     me = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     write("oom_score_adj", "1000", me)
-    # Before the user namespace: from within it, a mount that it inherited cannot be taken away.
+    # Before the user namespace, because inherited mounts cannot be removed inside of it.
     kernel.umount("/proc")
-    # The mount, network and IPC namespaces belong to the user namespace above this one, so no
-    # capability in it reaches them. The limits of processes of the namespaces above count all calls
-    # together: this call's own is set behind this line, where it counts for itself.
+    # The mount, network and IPC namespaces belong to the parent user namespace, so capabilities in
+    # the new one do not apply to them. Process limits in the parent namespaces count all calls
+    # together. So the limit of this call is set after this line, where it counts only this call.
     kernel.unshare(kernel.CLONE_NEWUSER)
     write("setgroups", "deny", me)
     write("uid_map", f"{_INNER_ID} 0 1", me)
@@ -239,15 +239,15 @@ def _limits(limits: dict[str, int]) -> None:
 
 
 def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> None:
-    """Locks this process for good; the tool runs behind it.
+    """Locks this process permanently, before the tool runs in it.
 
     Args:
-        shape: Limits, packages, network and scratch folder of the call that will come.
-        config: Of the fork server.
-        filter_code: The filter of system calls; None where it names the process itself.
+        shape: Limits, packages, network and scratch folder of the expected call.
+        config: Configuration of the fork server.
+        filter_code: The system call filter; None if it must contain the id of this process.
 
     Raises:
-        OSError: A step is refused; the call must not be made.
+        OSError: A step failed; the call must not be run.
     """
     if config.namespaces:
         _enclose(shape, config)
@@ -255,7 +255,7 @@ def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> No
     else:
         scratch, packages = shape["scratch"], shape["packages"]
     os.chdir(scratch)
-    # A session of its own is a scheduling group of its own too (sched(7), autogroup).
+    # A new session is also a new scheduling group (sched(7), autogroup).
     os.setsid()
     _limits(shape["limits"])
     kernel.drop_capabilities()
@@ -265,15 +265,15 @@ def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> No
     if not config.namespaces or landlock.abi():
         ports = [network.PORT] if shape["egress"] else []
         landlock.restrict(readable, [scratch], _DEVICES, ports)
-    found = network.environment(bool(config.ca_file)) if shape["egress"] else {}
-    settings.give_environment(scratch, found)
+    variables = network.environment(bool(config.ca_file)) if shape["egress"] else {}
+    settings.set_environment(scratch, variables)
     tempfile.tempdir = scratch
     if packages:
         sys.path.append(packages)
     sys.argv = ["tool"]
     random.seed()
     if not config.namespaces:
-        # With them it ends with the first process of the fork server's.
+        # With namespaces it ends with the first process of the fork server's namespace.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     code = filter_code or seccomp.assemble(
         seccomp.instructions(syscalls.machine(), own=os.getpid())

@@ -1,6 +1,6 @@
-"""What Python's library does not offer of the kernel: namespaces, mounts, capabilities.
+"""System calls that Python's standard library lacks: namespaces, mounts, capabilities.
 
-Every function raises OSError with the kernel's reason.
+All functions raise OSError with the error of the kernel.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def syscall(name: str, *arguments: object) -> int:
-    """Makes a system call by its name and returns what it gives."""
+    """Makes a system call by its name and returns its result."""
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return _checked(_libc.syscall(ctypes.c_long(syscalls.number(name)), *words), name)
 
@@ -72,7 +72,7 @@ def setns(descriptor: int, flags: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    """Mounts."""
+    """Mounts a file system."""
     result = _libc.mount(
         source.encode() if source else None,
         target.encode(),
@@ -86,8 +86,8 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 def make_read_only(target: str) -> None:
     """Makes a mount and all below it read-only, without devices and setuid programs.
 
-    ``mount_setattr`` (Linux 5.12) reaches the mounts below and keeps the flags that a more
-    privileged namespace locked; before, the mount itself is all that can be changed.
+    ``mount_setattr`` (Linux 5.12) includes the mounts below and keeps flags that a more privileged
+    namespace locked. Older kernels can change only the mount itself.
     """
     flags = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
     attributes = struct.pack("QQQQ", flags, 0, 0, 0)
@@ -100,12 +100,12 @@ def make_read_only(target: str) -> None:
 
 
 def umount(target: str) -> None:
-    """Takes a mount away, with all below it."""
+    """Unmounts a mount and all below it."""
     _checked(_libc.umount2(target.encode(), _MNT_DETACH), f"umount {target}")
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Makes `new` the root; the root of before is then found at `old`."""
+    """Makes `new` the root; the previous root is then at `old`."""
     syscall("pivot_root", new.encode(), old.encode())
 
 
@@ -121,12 +121,12 @@ def close_from(lowest: int) -> None:
 
 
 def set_host_name(name: str) -> None:
-    """Names this namespace's host."""
+    """Sets the host name of this namespace."""
     _checked(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
 def drop_capabilities() -> None:
-    """Gives up every capability, also those that a program started later could gain."""
+    """Drops all capabilities, including those that a program could gain on execution."""
     for capability in range(_CAPABILITIES):
         try:
             prctl(PR_CAPBSET_DROP, capability)

@@ -1,4 +1,4 @@
-"""Landlock: which files a process may open, which ports it may reach (linux/landlock.h)."""
+"""Landlock rules: files that a process may open, ports that it may reach (linux/landlock.h)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CREATE_RULESET_VERSION = 1
 
 
 def abi() -> int:
-    """Returns the version that the kernel has; 0 when it has none or it is off."""
+    """Returns the Landlock version of the kernel; 0 if it has none or it is disabled."""
     try:
         return kernel.syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
     except OSError:
@@ -51,16 +51,16 @@ def restrict(
     devices: Iterable[str],
     ports: Iterable[int] = (),
 ) -> None:
-    """Lets this process open these and nothing else, for good.
+    """Restricts this process permanently to the given files and ports.
 
     Args:
-        readable: Files and folders that may be read; the missing ones are left out.
-        writable: Folders in which all may be done, devices and starting programs excepted.
+        readable: Files and folders that may be read; missing ones are left out.
+        writable: Folders in which everything is allowed except devices and executing programs.
         devices: Device files that may be read and written.
-        ports: TCP ports that may be connected to, where the kernel's Landlock knows of ports.
+        ports: TCP ports to which it may connect, if the Landlock version supports ports.
 
     Raises:
-        OSError: The kernel has no Landlock, or a rule is refused.
+        OSError: The kernel has no Landlock, or refuses a rule.
     """
     version = abi()
     files, network, scopes = _handled(version)

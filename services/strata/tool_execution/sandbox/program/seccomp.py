@@ -1,8 +1,8 @@
-"""Seccomp: which system calls a process may make, as a list of what is allowed.
+"""The seccomp filter: an allowlist of system calls.
 
-The filter is classic BPF over ``struct seccomp_data`` (linux/seccomp.h): the call's number, the
-architecture, and the arguments, of which the lower 32 bits are looked at: the kernel takes no more
-of those that are tested here.
+The filter is classic BPF over ``struct seccomp_data`` (linux/seccomp.h): number of the call,
+architecture, and arguments. Only the lower 32 bits of arguments are tested, since the kernel uses
+no more of the arguments that are tested here.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ _PR_SET_PTRACER = 0x59616D61
 _SET_ID_BITS = 0o6000
 _SET_MODE_FILTER = 1
 
-# In the tables for the jail's own use, or refused to tools: sockets of every kind (a call has no
-# network but what `_network` lets through, and the abstract names of unix sockets belong to a
-# network namespace). A watch on the files of /usr and of packages shows what other calls and the
-# machine do with them, and the instances of inotify are counted for the user on the whole machine.
+# Calls in the tables that only the jail uses, or that tools must not make: sockets of all kinds (a
+# call has only the network that `_network` permits, and abstract names of unix sockets belong to a
+# network namespace), and inotify (watches on /usr and packages would show what other calls and the
+# machine do with them, and instances are counted per user on the whole machine).
 _NEVER = frozenset({
     "socket", "connect", "accept", "accept4", "bind", "listen", "landlock_create_ruleset",
     "landlock_add_rule", "landlock_restrict_self", "pivot_root", "capset", "seccomp",
     "mount_setattr", "inotify_init1", "inotify_add_watch", "inotify_rm_watch",
 })  # fmt: skip
-# Without a user of its own, a tool is the service's user, and Landlock (up to ABI 7) does not look
-# at these: the owner may change modes, owners and times of files that it may not open.
+# Without namespaces a tool runs as the user of the service, and Landlock (up to ABI 7) does not
+# restrict these calls: the owner may change modes, owners and times of files it must not open.
 _OF_OWNERS = frozenset({
     "chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
     "futimesat", "utimensat", "truncate", "setpriority", "tkill", "pidfd_open",
 })  # fmt: skip
-# A process that is not dumpable shows the watchdog no descriptors.
+# The watchdog cannot see the descriptors of a process that is not dumpable.
 _PRCTLS = (_PR_SET_MM, _PR_SET_SECCOMP, _PR_SET_PTRACER, _PR_SET_DUMPABLE)
 # Without a process namespace a call could outlive the fork server that it runs in.
 _PRCTLS_ALONE = (*_PRCTLS, _PR_SET_PDEATHSIG)
@@ -254,7 +254,7 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
     # No namespaces: it sees the machine's processes and must reach none but itself.
     again = _refuse(errno.EAGAIN)
     rules["clone"] = _clones(again)
-    # Takes any amount at once, and the watchdog comes later. Libraries write zeros instead.
+    # Could allocate any amount before the watchdog checks. Libraries write zeros instead.
     rules["fallocate"] = [_refuse(errno.EOPNOTSUPP)]
     rules["fork"] = rules["vfork"] = [again]
     for name in ("prlimit64", "sched_setaffinity", "sched_setattr", "kill"):
@@ -271,10 +271,10 @@ def instructions(
     """Returns the filter.
 
     Args:
-        machine: Whose numbers: ``x86_64`` or ``aarch64``.
-        own: The process's own id, where it has no process namespace: it then may not fork, nor
-            name another process in a call. None where it has one.
-        network: Whether it may connect to the proxy, in a network namespace of its own.
+        machine: Architecture of the call numbers: ``x86_64`` or ``aarch64``.
+        own: Id of the process if it has no PID namespace: then it must not fork or refer to other
+            processes. None if it has one.
+        network: Whether it may connect to the proxy in its network namespace.
     """
     numbers = syscalls.TABLES[machine]
     program: list[Instruction] = [
@@ -295,7 +295,7 @@ def instructions(
 
 
 def _ranges(numbers: Mapping[str, int]) -> list[Instruction]:
-    """Permits these numbers, neighbours by one test."""
+    """Permits these numbers; consecutive ones share one test."""
     program: list[Instruction] = []
     ordered = sorted(numbers.values())
     start = 0
@@ -322,10 +322,10 @@ class _Program(ctypes.Structure):
 
 
 def load(code: bytes) -> None:
-    """Puts this process, and all that it starts, under a filter for good.
+    """Applies a filter permanently to this process and all that it starts.
 
     Raises:
-        OSError: The kernel refuses it.
+        OSError: The kernel refuses the filter.
     """
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -1,14 +1,15 @@
-"""The fork server: makes a jailed process for every call, and ends it.
+"""The fork server: creates and ends a jailed process for every call.
 
-A process is made ahead of its call and locks itself in at once, for the shape of calls that it is
-told: limits, packages, network. Then it waits for one request.
+A process is created before its call and immediately locks itself for a shape: limits, packages,
+network. Then it waits for one request.
 
-It is started in a fresh interpreter with an empty environment and one descriptor, a socket to the
-service, and so holds no secret. Requests go to the jailed process directly: it never sees them.
+The fork server starts in a new interpreter with an empty environment and one descriptor, a socket
+to the service, so it holds no secrets. Requests go directly to the jailed process, not through it.
 
-From the service: ``{"spawn": id}`` with three descriptors (the call's socket, its standard output
-and standard error), ``{"watch": id, ...}`` when it starts to work, ``{"kill": id}``. To it:
-``{"ready": true}`` or ``{"failed": reason}`` once, then ``{"exit": id, ...}`` for every spawn.
+Messages from the service: ``{"spawn": id}`` with three descriptors (socket of the call, standard
+output and standard error), ``{"watch": id, ...}`` when the call starts, ``{"kill": id}``. Messages
+to the service: ``{"ready": true}`` or ``{"failed": reason}`` once, then ``{"exit": id, ...}`` for
+every spawn.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .watchdog import PERIOD_S, Watched, largest_socket, look
 _CALL = 3
 _SETUP_FAILED = 120
 _MAX_MESSAGE = 1 << 16
-# What tools commonly import, paid for once.
+# Modules that tools commonly import, loaded once.
 _PRELOAD = (
     "ast", "asyncio", "base64", "bisect", "calendar", "collections", "copy", "csv", "ctypes",
     "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "hashlib",
@@ -47,7 +48,7 @@ _PRELOAD = (
 
 
 class ForkServer:
-    """The loop; one thread, which must not end before the process."""
+    """The main loop; it runs in the main thread, which must not end before the process."""
 
     def __init__(self, control: socket.socket, config: jail.Config) -> None:
         self._control = control
@@ -68,13 +69,13 @@ class ForkServer:
                 self._filters[egress] = code
 
     def serve(self) -> NoReturn:
-        """Serves until the service is gone."""
+        """Serves until the service closes the socket."""
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        self._tell({"ready": True})
+        self._send({"ready": True})
         while True:
             events = poll.poll(PERIOD_S * 1000 if self._watched else None)
             self._look()
@@ -84,15 +85,15 @@ class ForkServer:
                         os.read(self._wake, 4096)
                     self._reap()
                 else:
-                    self._hear()
+                    self._receive()
 
-    def _tell(self, message: dict[str, object]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:
             os._exit(0)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         size = socket.CMSG_LEN(3 * array.array("i").itemsize)
         try:
             message, ancillary, _, _ = self._control.recvmsg(_MAX_MESSAGE, size)
@@ -119,7 +120,7 @@ class ForkServer:
         try:
             pid = self._fork()
         except OSError as error:
-            self._tell({"exit": call, "code": -signal.SIGKILL, "failed": str(error)})
+            self._send({"exit": call, "code": -signal.SIGKILL, "failed": str(error)})
             return
         if pid == 0:
             self._child(descriptors)
@@ -129,8 +130,8 @@ class ForkServer:
     def _fork(self) -> int:
         if not self._config.namespaces:
             return os.fork()
-        # For the next child only: it is the first process of a namespace, and with it end all that
-        # it started, daemons or not.
+        # For the next child only: it is the first process of a PID namespace, so all of its
+        # descendants, including daemons, are killed when it ends.
         kernel.unshare(kernel.CLONE_NEWPID)
         pid = -1
         try:
@@ -153,12 +154,12 @@ class ForkServer:
             if shape["egress"]:
                 network.pass_listener(connection, self._config.namespaces)
             jail.lock(shape, self._config, self._filters.get(shape["egress"]))
-        except BaseException as error:  # noqa: BLE001 - whatever fails, the call is not made
+        except BaseException as error:  # noqa: BLE001 - after any failure the call is not run
             if connection is not None:
                 text = f"{type(error).__name__}: {error}"
                 tool.send(connection, json.dumps({"refused": text}).encode())
             os._exit(_SETUP_FAILED)
-        # From here on nothing is left to give up: it waits behind all of its walls.
+        # The process is now fully locked and has dropped all privileges.
         tool.send(connection, b'{"locked":true}')
         tool.make_ready(connection)
         body = tool.receive(connection)
@@ -167,10 +168,10 @@ class ForkServer:
         os._exit(0)
 
     def _arrange(self, descriptors: array.array[int]) -> socket.socket:
-        """Leaves four descriptors: nothing to read, the two outputs, and the call's socket."""
+        """Leaves four descriptors: an empty input, the two outputs, and the socket of the call."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Out of the way of the numbers that are wanted.
+        # Moved to higher numbers first, since 0 to 3 are overwritten.
         call, output, errors = (fcntl.fcntl(d, fcntl.F_DUPFD, 10) for d in descriptors)
         nothing = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (errors, 2), (call, _CALL)):
@@ -185,12 +186,12 @@ class ForkServer:
         if pid is None:
             return
         if not self._watched:
-            # A period from now: looking costs more than most calls do, and would keep them waiting.
+            # First check after one period: a check takes longer than most calls and delays them.
             self._last_look = time.monotonic()
         self._watched[pid] = Watched(**limits)
 
     def _kill(self, call: int) -> None:
-        # It is not reaped, or it would not be known: its id cannot be another's.
+        # Known processes are not reaped yet, so the id cannot belong to another process.
         pid = self._pids.get(call)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
@@ -218,7 +219,7 @@ class ForkServer:
             if call is None:
                 continue
             del self._pids[call]
-            self._tell({
+            self._send({
                 "exit": call,
                 "code": os.waitstatus_to_exitcode(status),
                 "cpu": usage.ru_utime + usage.ru_stime,
@@ -233,7 +234,7 @@ def _preload() -> None:
 
 
 def _load(support: Mapping[str, str]) -> None:
-    """Loads the service's own modules that calls can import, without a trace of where they lie."""
+    """Loads the modules of Strata that calls can import, without revealing their paths."""
     for name, path in support.items():
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             code = compile(file.read(), f"<{name}>", "exec")
@@ -247,7 +248,7 @@ def _start(control: socket.socket, config: jail.Config) -> None:
         jail.enter_namespaces()
         inner = os.fork()
         if inner:
-            # Nothing but a parent: the first process of the namespace is its child.
+            # Only waits: the first process of the namespace is its child.
             control.close()
             kernel.close_from(3)
             os.waitpid(inner, 0)
@@ -278,7 +279,7 @@ def main(descriptor: int, settings: str) -> None:
         _load(config.support)
         _start(control, config)
         server = ForkServer(control, config)
-    except Exception as error:  # noqa: BLE001 - every reason is told, and this level is not had
+    except Exception as error:  # noqa: BLE001 - every error means that this isolation is not available
         control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode())
         return
     gc.collect()

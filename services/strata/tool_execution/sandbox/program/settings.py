@@ -1,4 +1,4 @@
-"""The environment of the tool's process: the one place of this program that touches it."""
+"""Environment variables of the tool's process; no other module of this program changes them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 
 
-def give_environment(scratch: str, network: Mapping[str, str]) -> None:
-    """Replaces the environment of this process by a few names that programs expect.
+def set_environment(scratch: str, network: Mapping[str, str]) -> None:
+    """Replaces the environment of this process by a few variables that programs expect.
 
     Args:
-        scratch: Its scratch folder.
-        network: Those by which programs find the proxy; empty for a call without network.
+        scratch: The scratch folder.
+        network: Variables for the proxy; empty for a call without network access.
     """
     os.environ.clear()
     os.environ.update({
@@ -20,5 +20,5 @@ def give_environment(scratch: str, network: Mapping[str, str]) -> None:
 
 
 def add_environment(own: Mapping[str, str]) -> None:
-    """Adds the variables of the call, its secrets among them."""
+    """Adds the variables of the call, including its secrets."""
     os.environ.update(own)

@@ -2,8 +2,8 @@
 
 Source: the kernel's user headers (Linux 6.1): ``asm/unistd_64.h`` for x86_64, and
 ``asm-generic/unistd.h``, which is the table of aarch64 (64-bit names: ``newfstatat`` is
-``__NR3264_fstatat``). Numbers never change once they are given out. A call that is missing in a
-table does not exist on that machine: aarch64 has ``openat`` only, no ``open``, and no ``fork``.
+``__NR3264_fstatat``). Assigned numbers never change. A call that is missing in a table does not
+exist on that machine: aarch64 has only ``openat``, no ``open``, and no ``fork``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def machine() -> str:
     """Returns the name of this machine's table.
 
     Raises:
-        OSError: There is none for it.
+        OSError: There is no table for this machine.
     """
     name = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if name not in TABLES:

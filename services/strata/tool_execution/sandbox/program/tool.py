@@ -1,7 +1,7 @@
-"""Runs the tool: the last that happens in a jailed process, with everything locked.
+"""Runs the tool in the locked process.
 
-Answers go over the call's socket, each as its length in four bytes (big endian) and JSON. The
-tool's code runs in the same interpreter and can forge them: the service believes nothing of it.
+Answers are sent over the socket of the call, as length in four bytes (big endian) and JSON. The
+tool's code runs in the same interpreter and can forge them, so the service does not trust them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from . import settings, values
 _FILE = "<tool>"
 # Frames of this module above the tool's own: run and _call.
 _OWN_FRAMES = 2
-_UNTOLD = b'{"error":{"type":"Exception","message":"(it cannot be read)","traceback":""}}'
-_PRACTICE = {
+_UNREADABLE_ERROR = b'{"error":{"type":"Exception","message":"(it cannot be read)","traceback":""}}'
+_WARM_UP = {
     "source": """
 import typing
 def practice(values: list[int], word: str = "") -> dict:
@@ -42,7 +42,7 @@ def practice(values: list[int], word: str = "") -> dict:
 
 
 def send(connection: socket.socket, message: bytes) -> None:
-    """Sends one answer; nobody listening is no error."""
+    """Sends one message; ignores a closed connection."""
     try:
         connection.sendall(struct.pack(">I", len(message)) + message)
     except OSError:
@@ -50,7 +50,7 @@ def send(connection: socket.socket, message: bytes) -> None:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """Receives one message; empty when the other side is gone."""
+    """Receives one message; empty if the connection is closed."""
     head = _exactly(connection, 4)
     return _exactly(connection, struct.unpack(">I", head)[0]) if head else b""
 
@@ -66,10 +66,10 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class Asker:
-    """Asks the service in the middle of a call; one question at a time.
+    """Asks the service questions during a call, one at a time.
 
     Attributes:
-        lock: Is held while a question is under way; the answer to the call must not cut in.
+        lock: Held while a question is pending, so that the answer to the call cannot interrupt.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -81,34 +81,36 @@ class Asker:
         """Asks and waits for the answer.
 
         Raises:
-            TypeError: The question cannot be said in JSON.
-            RuntimeError: Nobody answers any more.
+            TypeError: The question cannot be converted to JSON.
+            RuntimeError: The service no longer answers.
         """
         try:
             body = values.encode(question)
         except values.BadResult as error:
-            raise TypeError(f"What is asked must be JSON. {error}") from None
+            raise TypeError(f"The question must be JSON. {error}") from None
         with self.lock:
             if self._broken:
-                raise RuntimeError("Nothing can be asked any more: a question was interrupted.")
-            # Whoever breaks off, by a signal, must not have this answer taken for the next one.
+                raise RuntimeError("No more questions are possible: one was interrupted.")
+            # If a signal interrupts this, the late answer must not count for the next question.
             self._broken = True
             send(self._connection, b'{"ask":' + body + b"}")
             answer = receive(self._connection)
             self._broken = not answer
         if not answer:
-            raise RuntimeError("Nobody answers.")
-        told: object = json.loads(answer)
-        return told
+            raise RuntimeError("The service does not answer.")
+        value: object = json.loads(answer)
+        return value
 
 
-def _call(source: str, function: str, arguments: dict[str, Any], given: dict[str, Any]) -> object:
+def _call(
+    source: str, function: str, arguments: dict[str, Any], extra_globals: dict[str, Any]
+) -> object:
     module = types.ModuleType("tool" if function else "__main__")
     # Dataclasses, models and type hints look up the module of a class.
     sys.modules[module.__name__] = module
     linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
-    module.__dict__.update(given)
-    exec(compile(source, _FILE, "exec"), module.__dict__)  # noqa: S102 - it is what we are for
+    module.__dict__.update(extra_globals)
+    exec(compile(source, _FILE, "exec"), module.__dict__)  # noqa: S102 - running code is the purpose
     if not function:
         return None
     if function not in module.__dict__:
@@ -122,15 +124,15 @@ async def _awaited(value: Any) -> object:
 
 
 def _is_success(code: object) -> bool:
-    # Not by comparing first: it may be an object of the tool's.
+    # Checks the type first: it may be an object with a comparison method of the tool.
     return code is None or (type(code) is int and code == 0)
 
 
 def _answer(request: dict[str, Any], asker: Asker | None = None) -> bytes:
-    given = {request["asks"]: asker.ask} if asker is not None and request["asks"] else {}
+    extra_globals = {request["asks"]: asker.ask} if asker is not None and request["asks"] else {}
     try:
         settings.add_environment(request["environment"])
-        value = _call(request["source"], request["function"], request["arguments"], given)
+        value = _call(request["source"], request["function"], request["arguments"], extra_globals)
         body = values.encode(value)
     except values.BadResult as error:
         return json.dumps({"bad": str(error)}).encode()
@@ -138,7 +140,7 @@ def _answer(request: dict[str, Any], asker: Asker | None = None) -> bytes:
         if not request["function"] and _is_success(error.code):
             return b'{"value":null}'
         return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
-    except BaseException as error:  # noqa: BLE001 - everything a tool raises is told
+    except BaseException as error:  # noqa: BLE001 - every exception of a tool is reported
         return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
     if len(body) > request["result_bytes"]:
         return json.dumps({"large": len(body)}).encode()
@@ -146,19 +148,19 @@ def _answer(request: dict[str, Any], asker: Asker | None = None) -> bytes:
 
 
 def make_ready(connection: socket.socket) -> None:
-    """Does what is alike in all calls, while the process waits for its own.
+    """Prepares the process while it waits for its request.
 
     Args:
-        connection: Over which the request comes; if it is there already nobody waits for practice.
+        connection: The connection of the request; if the request is waiting, warm-up is skipped.
     """
     _open_outputs()
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     if poll.poll(0):
         return
-    # What a call touches is copied from the fork server's memory at the first touch: half of the
-    # time of a short call. This one of our own has the copies made before.
-    _answer(_PRACTICE)
+    # Memory pages are copied from the fork server when a call first writes to them, which takes
+    # half of the time of a short call. This warm-up call causes the copies earlier.
+    _answer(_WARM_UP)
     sys.modules.pop("tool", None)
     linecache.cache.pop(_FILE, None)
 
@@ -180,14 +182,14 @@ def run(connection: socket.socket, body: bytes) -> None:
     asker = Asker(connection)
     try:
         answer = _answer(json.loads(body), asker)
-    except BaseException:  # noqa: BLE001 - one that cannot even be described
-        answer = _UNTOLD
+    except BaseException:  # noqa: BLE001 - an exception that cannot be described
+        answer = _UNREADABLE_ERROR
     for name in ("stdout", "stderr"):
-        # A tool may have put anything there.
+        # A tool may have replaced the streams.
         with contextlib.suppress(BaseException):
             getattr(sys, name).flush()
-    # A thread that the code has left may be asking; after this nobody can.
+    # Waits for a question of another thread; after this no question can be asked.
     asker.lock.acquire()
     send(connection, answer)
-    # Not sys.exit: threads of the tool must not keep the process.
+    # Not sys.exit: threads of the tool must not keep the process alive.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What a tool returned, as strict JSON; and what it raised, as words."""
+"""Converts the return value of a tool to strict JSON, and exceptions to text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAX_DEPTH = 100
 
 
 class BadResult(Exception):  # noqa: N818 - the name of the status
-    """The returned value cannot be said in JSON; the words say why."""
+    """The returned value cannot be converted to JSON; the message says why."""
 
 
 def _plain(value: object) -> object:
-    """Gives what JSON does not know by itself: called by the encoder for each such value."""
+    """Converts a value that JSON does not support; called by the encoder."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     dump = getattr(value, "model_dump", None)
@@ -39,7 +39,7 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         raise BadResult("It contains bytes: return text, for example base64.")
     raise BadResult(
-        f"It contains a value of type {type(value).__name__}, which has no form in JSON."
+        f"It contains a value of type {type(value).__name__}, which JSON does not support."
     )
 
 
@@ -50,23 +50,23 @@ def encode(value: object) -> bytes:
     dates, times, UUIDs, decimals and paths text; a key that is a number becomes text.
 
     Raises:
-        BadResult: It cannot be said in JSON.
+        BadResult: The value cannot be converted.
     """
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_plain)
         return text.encode()
     except UnicodeEncodeError:
-        raise BadResult("It contains text with half a surrogate pair, which is no text.") from None
+        raise BadResult("It contains text with a lone surrogate, which is not valid.") from None
     except RecursionError:
         raise BadResult(f"It is nested deeper than {MAX_DEPTH} levels.") from None
     except ValueError as error:
-        raise BadResult(f"It has no form in JSON: {_words(error)}") from None
+        raise BadResult(f"It cannot be converted to JSON: {_message_of(error)}") from None
     except TypeError as error:
-        raise BadResult(f"It has no form in JSON: {_words(error)}") from None
+        raise BadResult(f"It cannot be converted to JSON: {_message_of(error)}") from None
 
 
-def _words(error: BaseException) -> str:
-    # Whatever a tool raises, its texts are its own code and may raise again.
+def _message_of(error: BaseException) -> str:
+    # The tool defines the exception class, so its methods may raise, too.
     try:
         return str(error)[:_MAX_MESSAGE]
     except BaseException:  # noqa: BLE001
@@ -74,7 +74,7 @@ def _words(error: BaseException) -> str:
 
 
 def describe(error: BaseException, skipped_frames: int) -> dict[str, str]:
-    """Returns an exception as type, message and traceback, each cut."""
+    """Returns type, message and traceback of an exception, each truncated."""
     try:
         trace = error.__traceback__
         for _ in range(skipped_frames):
@@ -85,7 +85,7 @@ def describe(error: BaseException, skipped_frames: int) -> dict[str, str]:
             text = "...\n" + text[-_MAX_TRACEBACK:]
     except BaseException:  # noqa: BLE001
         text = ""
-    message = _words(error)
+    message = _message_of(error)
     if isinstance(error, SystemExit):
         message = f"The code called sys.exit({message})."
     return {"type": type(error).__name__[:_MAX_TYPE], "message": message, "traceback": text}

@@ -1,10 +1,10 @@
-"""Watches the calls that run: the memory and the processes of each one's whole tree.
+"""Watches memory, processes and scratch folders of running calls.
 
-Memory is that of the processes, and what the kernel may hold for their sockets and pipes. How full
-a buffer is cannot be seen from outside, so each counts as full.
+Memory includes the buffers of sockets and pipes. Their fill level is not visible from outside, so
+each buffer counts as full.
 
-Limits of the kernel (setrlimit) are those of one process. A control group would bound a tree, but
-is seldom ours to write; so the tree is looked at, twenty times a second.
+Kernel limits (setrlimit) apply to single processes. A control group could limit the process tree of
+a call, but is rarely writable. So the tree is checked twenty times a second.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from dataclasses import dataclass
 
 PERIOD_S = 0.05
 OPEN_FILES = 128
-"""Descriptors that one process may have."""
+"""Maximum number of descriptors of one process."""
 _PIPE_BYTES = 64 << 10
 # An epoll instance keeps a record of 200 bytes for every open file under every number of a
 # descriptor; rounded up. Other files without a type are small, and rare.
 _POLL_BYTES = 4 << 20
-# Shared memory is counted with each process that maps it: too much rather than too little.
+# Shared memory counts for each process that maps it, so the sum is an upper bound.
 _COUNTED = re.compile(r"^(?:RssAnon|RssShmem|VmPTE|VmSwap):\s*(\d+) kB$", re.MULTILINE)
 _PARENT = re.compile(r"^PPid:\s*(\d+)$", re.MULTILINE)
-# A mapping of a file that has no name any more: its device and inode.
+# A mapping of a deleted file: its device and inode.
 _UNNAMED = re.compile(r"^\S+ \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+) +/.* \(deleted\)$", re.MULTILINE)
 _THREADS = re.compile(r"^Threads:\s*(\d+)$", re.MULTILINE)
 
 
 @dataclass(slots=True)
 class Watched:
-    """A call that runs.
+    """A running call.
 
     Attributes:
-        tree_bytes: Most memory of its processes together.
-        processes: Most processes and threads.
-        scratch: Its scratch folder where the kernel does not bound it; empty where it does.
-        disk_bytes: Most bytes in that.
-        files: Most entries in that.
-        peak_bytes: Most memory that was seen.
-        over: The limit that it went over: ``memory``, ``processes``, ``disk`` or ``files``.
+        tree_bytes: Memory limit of all its processes together.
+        processes: Limit of processes and threads.
+        scratch: Its scratch folder if the kernel does not limit it; otherwise empty.
+        disk_bytes: Size limit of the scratch folder.
+        files: Limit of entries in the scratch folder.
+        peak_bytes: Peak memory so far.
+        over: The limit that it exceeded: ``memory``, ``processes``, ``disk`` or ``files``.
     """
 
     tree_bytes: int
@@ -73,14 +73,14 @@ def _read(pid: int) -> _Process | None:
     count = int(threads[1]) if threads else 1
     memory = _memory(text)
     if memory is None:
-        # Its first thread has ended; the others, if there are any, still have the memory.
+        # Its first thread has ended; other threads may still hold the memory.
         memory = _memory_of_threads(pid) if count else 0
     return _Process(int(parent[1]), memory, max(count, 1))
 
 
 def _memory(text: str) -> int | None:
-    found = _COUNTED.findall(text)
-    return sum(int(kib) for kib in found) * 1024 if found else None
+    sizes = _COUNTED.findall(text)
+    return sum(int(kib) for kib in sizes) * 1024 if sizes else None
 
 
 def _memory_of_threads(pid: int) -> int:
@@ -96,9 +96,9 @@ def _memory_of_threads(pid: int) -> int:
 
 
 def largest_socket() -> int:
-    """Returns the most bytes that the kernel holds for one socket of default size.
+    """Returns the maximum number of bytes that the kernel buffers for a default socket.
 
-    Twice the size: a message may be begun as long as there is any space.
+    Twice the buffer size, since a message is accepted as long as there is any space.
     """
     ends = socket.socketpair()
     try:
@@ -109,12 +109,12 @@ def largest_socket() -> int:
 
 
 def look(watched: dict[int, Watched], whole_tree: bool, socket_bytes: int) -> None:
-    """Notes peaks, and the limits that were passed.
+    """Records peaks and exceeded limits.
 
     Args:
-        watched: The calls, by the id of their first process.
-        whole_tree: Whether a call may have more processes than its first.
-        socket_bytes: What a socket counts as.
+        watched: The calls by the id of their first process.
+        whole_tree: Whether calls may have more than one process.
+        socket_bytes: Bytes to count for each socket.
     """
     pids = [int(n) for n in os.listdir("/proc") if n.isdigit()] if whole_tree else list(watched)  # noqa: PTH208
     seen = {pid: process for pid in pids if (process := _read(pid))}
@@ -138,16 +138,16 @@ def look(watched: dict[int, Watched], whole_tree: bool, socket_bytes: int) -> No
 
 
 def _buffers(pid: int, socket_bytes: int) -> dict[object, int]:
-    """Returns what the kernel may hold for the open sockets, pipes and epolls of a process.
+    """Returns the kernel memory of the open sockets, pipes and epolls of a process.
 
     Returns:
-        Bytes by what names the object; processes that share it count it once.
+        Bytes by an identity of the object, so that shared objects count once.
     """
-    found: dict[object, int] = {}
+    buffers: dict[object, int] = {}
     try:
         descriptors = _of_a_thread(pid, "fd", _list)
     except PermissionError:
-        # It cannot be looked at: as much as it can have.
+        # It cannot be inspected: count the maximum.
         return {(pid, "hidden"): OPEN_FILES * socket_bytes}
     for descriptor in descriptors:
         try:
@@ -156,13 +156,13 @@ def _buffers(pid: int, socket_bytes: int) -> dict[object, int]:
             # Closed meanwhile.
             continue
         if stat.S_ISSOCK(status.st_mode):
-            found[status.st_dev, status.st_ino] = socket_bytes
+            buffers[status.st_dev, status.st_ino] = socket_bytes
         elif stat.S_ISFIFO(status.st_mode):
-            found[status.st_dev, status.st_ino] = _PIPE_BYTES
+            buffers[status.st_dev, status.st_ino] = _PIPE_BYTES
         elif not stat.S_IFMT(status.st_mode):
             # All files of this kind have one inode.
-            found[descriptor] = _POLL_BYTES
-    return found
+            buffers[descriptor] = _POLL_BYTES
+    return buffers
 
 
 def _root(pid: int, seen: dict[int, _Process], watched: dict[int, Watched]) -> int | None:
@@ -177,18 +177,18 @@ def _root(pid: int, seen: dict[int, _Process], watched: dict[int, Watched]) -> i
 
 
 def _disk(pid: int, call: Watched) -> str:
-    """Returns what of the scratch folder is too much: ``disk``, ``files``, or nothing."""
+    """Returns the limit that the scratch folder exceeds: ``disk``, ``files`` or empty."""
     try:
         mapped, deleted = _deleted(pid)
     except PermissionError:
-        # Who hides what it holds is not trusted with more.
+        # A process that hides its files is treated as over the limit.
         return "disk"
-    # How large a file is that is only mapped, nobody tells: as large as one can be.
+    # The size of a file that is only mapped is unknown: count the maximum.
     used = mapped * call.disk_bytes
     if used > call.disk_bytes:
         return "disk"
-    found = (*_tree(call.scratch, call.files + 1), *deleted)
-    for entries, status in enumerate(found, start=1):
+    statuses = (*_tree(call.scratch, call.files + 1), *deleted)
+    for entries, status in enumerate(statuses, start=1):
         used += status.st_blocks * 512
         if used > call.disk_bytes:
             return "disk"
@@ -211,18 +211,18 @@ def _tree(folder: str, most: int) -> Iterator[os.stat_result]:
                     if count >= most:
                         return
         except OSError:
-            # Gone meanwhile, or a path longer than the kernel takes.
+            # The folder has been removed, or its path is too long.
             continue
 
 
 def _deleted(pid: int) -> tuple[int, list[os.stat_result]]:
-    """Returns what a process holds after its last name was removed.
+    """Returns the deleted files that a process still holds.
 
     Returns:
         The number of files that are mapped and not open, and the status of those that are open.
 
     Raises:
-        PermissionError: It has seen to it that this cannot be seen.
+        PermissionError: The process has made this information unreadable.
     """
     opened: dict[int, os.stat_result] = {}
     for descriptor in _of_a_thread(pid, "fd", _list):
@@ -235,36 +235,36 @@ def _deleted(pid: int) -> tuple[int, list[os.stat_result]]:
             opened[status.st_ino] = status
     mapped: set[tuple[str, str]] = set()
     for text in _of_a_thread(pid, "maps", _text):
-        mapped.update(found for found in _UNNAMED.findall(text) if int(found[1]) not in opened)
+        mapped.update(match_ for match_ in _UNNAMED.findall(text) if int(match_[1]) not in opened)
     return len(mapped), list(opened.values())
 
 
 def _of_a_thread(pid: int, name: str, read: Callable[[str], list[str]]) -> list[str]:
-    """Returns what the first thread shows that shows something: they share all of it.
+    """Returns a listing in /proc of the first thread that has one; threads share its content.
 
-    The first thread of all may have ended, and then shows nothing.
+    The main thread may have ended, and then its listings are empty.
     """
     try:
         threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
     except OSError:
         return []
     for thread in threads:
-        place = f"/proc/{pid}/task/{thread}"
+        folder = f"/proc/{pid}/task/{thread}"
         try:
-            if found := read(f"{place}/{name}"):
-                return found
+            if content := read(f"{folder}/{name}"):
+                return content
         except PermissionError:
-            # A thread that has ended has no memory, and cannot be looked at either.
-            if any(_memory(text) is not None for text in _status(place)):
+            # A thread that has ended has no memory and cannot be inspected either.
+            if any(_memory(text) is not None for text in _status(folder)):
                 raise
         except OSError:
             continue
     return []
 
 
-def _status(place: str) -> list[str]:
+def _status(folder: str) -> list[str]:
     try:
-        return _text(f"{place}/status")
+        return _text(f"{folder}/status")
     except OSError:
         return []
 

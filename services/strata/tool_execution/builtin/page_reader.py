@@ -1,4 +1,4 @@
-"""Turns what a server sent into text: HTML and PDF in a child process, the rest as it is."""
+"""Converts fetched pages to text: HTML and PDF in a child process, other text formats directly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TEXT = frozenset(
         *("application/x-yaml", "application/sql", "application/x-sh", "application/csv"),
     )
 )
-# Types of servers that do not know; the bytes decide.
+# Content types that say nothing about the format; the first bytes decide.
 _UNKNOWN = frozenset(("", "application/octet-stream", "binary/octet-stream"))
 _SNIFFED_BYTES = 1024
 _GUESSED_BYTES = 64 * 1024
@@ -48,7 +48,7 @@ _log = get_logger(__name__)
 
 
 def takes(content_type: str) -> bool:
-    """Says whether an answer of this type can be read, as far as the type tells."""
+    """Says whether a response with this content type may be readable."""
     return (
         content_type in _HTML | PDF_TYPES | _TEXT | _UNKNOWN
         or content_type.startswith("text/")
@@ -57,11 +57,12 @@ def takes(content_type: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """What a page says.
+class PageText:
+    """The text of a page.
 
     Attributes:
-        title: Empty if it has none.
+        title: Empty if the page has none.
+        text: Plain text or Markdown.
     """
 
     title: str
@@ -70,12 +71,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
-    """What reading one page may take.
+    """Limits of converting one page.
 
     Attributes:
-        seconds: Time to wait for the child, and the processor time that it gets.
-        memory_bytes: Address space of the child.
-        children: How many may run at the same time.
+        seconds: Time to wait for the child process, and its CPU time.
+        memory_bytes: Address space of the child process.
+        children: How many child processes may run at the same time.
     """
 
     seconds: int = 20
@@ -84,33 +85,33 @@ class PageLimits:
 
 
 class PageReader:
-    """Reads pages.
+    """Converts pages to text.
 
     Args:
-        limits: For each page that needs a converter.
+        limits: Limits of each page that needs a child process.
     """
 
     def __init__(self, limits: PageLimits | None = None) -> None:
         self._limits = limits or PageLimits()
         self._slots = asyncio.Semaphore(self._limits.children)
 
-    async def read(self, fetched: Fetched) -> Page:
-        """Returns what a page says.
+    async def read(self, fetched: Fetched) -> PageText:
+        """Returns the text of a page.
 
         Raises:
-            ToolError: It cannot be read.
+            ToolError: The page cannot be read.
         """
         kind = _kind(fetched)
         if kind == TEXT:
-            return Page("", await asyncio.to_thread(_as_text, fetched))
+            return PageText("", await asyncio.to_thread(_as_text, fetched))
         if kind == PDF and fetched.truncated:
             size = len(fetched.body) / 1024**2
-            raise ToolError(f"The PDF is larger than {size:.0f} MB, the most that is read.")
+            raise ToolError(f"The PDF is larger than {size:.0f} MB, the maximum.")
         async with self._slots:
             answer = await self._ask_child(kind, fetched)
         if "refusal" in answer:
             raise ToolError(answer["refusal"])
-        return Page(answer["title"], answer["text"])
+        return PageText(answer["title"], answer["text"])
 
     async def _ask_child(self, kind: str, fetched: Fetched) -> dict[str, str]:
         process = await asyncio.create_subprocess_exec(
@@ -120,12 +121,12 @@ class PageReader:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            # Nothing of ours: no key and no address reaches a process that reads strangers' pages.
+            # No key or address of the service may reach a process that parses untrusted pages.
             env={"PYTHONPATH": os.pathsep.join(str(Path(p).parent) for p in strata.__path__)},
         )
         try:
             async with asyncio.timeout(self._limits.seconds):
-                said = await _converse(process, fetched.body)
+                output = await _converse(process, fetched.body)
         except TimeoutError:
             raise ToolError(
                 f"Reading the page took longer than {self._limits.seconds} seconds."
@@ -133,9 +134,9 @@ class PageReader:
         finally:
             await asyncio.shield(_end(process))
         try:
-            answer = parse_json(said)
+            answer = parse_json(output)
         except JsonTextError:
-            _log.warning("the child process of a page broke off", code=process.returncode)
+            _log.warning("a page-reading child process gave no answer", code=process.returncode)
             raise ToolError("The page is made in a way that cannot be read.") from None
         return {key: str(value) for key, value in answer.items()}
 
@@ -143,18 +144,18 @@ class PageReader:
 async def _converse(process: asyncio.subprocess.Process, body: bytes) -> bytes:
     assert process.stdin is not None
     assert process.stdout is not None
-    # A child that died does not read; why it died is told by the lack of an answer.
+    # A child that died closes the pipe. The caller notices that there is no answer.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(body)
         await process.stdin.drain()
         process.stdin.close()
-    said = bytearray()
-    while len(said) <= _MAX_ANSWER_BYTES:
+    output = bytearray()
+    while len(output) <= _MAX_ANSWER_BYTES:
         data = await process.stdout.read(1024 * 1024)
         if not data:
             break
-        said += data
-    return bytes(said)
+        output += data
+    return bytes(output)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -180,7 +181,7 @@ def _kind(fetched: Fetched) -> str:
 def _as_text(fetched: Fetched) -> str:
     body = fetched.body
     if fetched.truncated:
-        # The cut may have gone through a character.
+        # The body may be cut inside a character.
         body = body[: len(body) // 4 * 4]
         body = body[: body.rfind(b"\n") + 1] or body
     for name in (encoding_of(fetched.charset), "utf-8-sig"):

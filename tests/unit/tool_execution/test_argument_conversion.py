@@ -1,4 +1,4 @@
-"""What reaches a tool's function: made by its annotations from JSON."""
+"""Conversion of JSON arguments to the annotated types of a custom tool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from strata.tool_execution.custom.fitting import _strata_call, _strata_fit
+from strata.tool_execution.custom.argument_conversion import _strata_call, _strata_convert
 
 
 class Unit(enum.Enum):
@@ -64,9 +64,9 @@ class Plain:
     ],
 )
 def test_a_value_becomes_what_its_annotation_says(value: Any, kind: Any, made: Any) -> None:
-    found = _strata_fit(value, kind)
-    assert found == made
-    assert type(found) is type(made)
+    converted = _strata_convert(value, kind)
+    assert converted == made
+    assert type(converted) is type(made)
 
 
 def test_a_function_gets_what_it_is_given_and_its_defaults() -> None:
@@ -85,4 +85,4 @@ def test_annotations_that_cannot_be_evaluated_leave_values_as_they_are() -> None
 
 def test_a_value_that_does_not_fit_fails_as_the_class_does() -> None:
     with pytest.raises(ValueError, match="q"):
-        _strata_fit("q", Unit)
+        _strata_convert("q", Unit)

@@ -15,10 +15,10 @@ from jsonschema import Draft202012Validator
 from image_samples import encoded, padded, png
 from strata.shared.images import MAX_IMAGE_BYTES
 from strata.shared.json_schemas import GivenSchemaError
-from strata.tool_execution.domain.mcp import McpTool, Reported, ToolState, reconcile
+from strata.tool_execution.domain.mcp import McpTool, ReportedTool, ToolState, reconcile
 from strata.tool_execution.domain.tools import ToolError
-from strata.tool_execution.mcp.gate import judge, registry_name, usable_schema
 from strata.tool_execution.mcp.results import read_result
+from strata.tool_execution.mcp.tool_check import check_tools, registry_name, usable_schema
 
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
 ANY_JSON = st.recursive(
@@ -37,15 +37,15 @@ SCHEMA_LIKE = st.recursive(
 
 
 @given(st.lists(ANY_JSON | st.fixed_dictionaries({"name": st.text(max_size=9)}), max_size=6))
-def test_whatever_is_listed_each_tool_is_judged(listed: list[Any]) -> None:
-    reported = judge("server", listed)
-    assert len({each.name for each in reported}) == len(reported)
-    usable = [each for each in reported if not each.problem]
-    assert len({each.tool_name for each in usable}) == len(usable)
+def test_any_listing_gives_one_checked_tool_per_name(listed: list[Any]) -> None:
+    reported = check_tools("server", listed)
+    assert len({tool.name for tool in reported}) == len(reported)
+    usable = [tool for tool in reported if not tool.problem]
+    assert len({tool.tool_name for tool in usable}) == len(usable)
 
 
 @given(SCHEMA_LIKE)
-def test_what_passes_the_gate_is_a_closed_schema_of_an_object(schema: Any) -> None:
+def test_usable_schemas_are_closed_object_schemas(schema: Any) -> None:
     try:
         usable = usable_schema(schema)
     except GivenSchemaError:
@@ -67,7 +67,7 @@ def test_names_are_fit_for_models(server: str, name: str) -> None:
 
 
 @given(st.sets(st.text(alphabet="ab.ü/ ", min_size=1, max_size=60), min_size=2, max_size=6))
-def test_names_that_are_cut_or_replaced_stay_apart(names: set[str]) -> None:
+def test_shortened_names_stay_unique(names: set[str]) -> None:
     assert len({registry_name("server", name) for name in names}) == len(names)
 
 
@@ -95,7 +95,7 @@ def test_names_that_are_cut_or_replaced_stay_apart(names: set[str]) -> None:
         ({"type": "object"}, {}),
     ],
 )
-def test_what_only_narrows_is_left_out(schema: Any, properties: Any) -> None:
+def test_restricting_keywords_are_removed_from_schemas(schema: Any, properties: Any) -> None:
     assert usable_schema(schema)["properties"] == properties
 
 
@@ -131,30 +131,30 @@ def test_a_schema_nested_without_end_is_refused() -> None:
 
 def test_tools_of_one_name_are_both_left_out() -> None:
     item = {"name": "a", "inputSchema": TOWN}
-    [only] = judge("server", [item, {**item, "description": "Another."}])
+    [only] = check_tools("server", [item, {**item, "description": "Another."}])
     assert "twice" in only.problem
 
 
 REPORTS = st.lists(
     st.builds(
-        Reported,
+        ReportedTool,
         name=st.sampled_from("abc"),
         tool_name=st.just("t"),
         description=st.sampled_from(["one", "two", "three"]),
         problem=st.sampled_from(["", "", "", "odd"]),
     ),
-    unique_by=lambda each: each.name,
+    unique_by=lambda tool: tool.name,
     max_size=3,
 )
 
 
 @given(st.lists(REPORTS, max_size=8))
-def test_only_what_was_first_seen_is_ever_usable(listings: list[list[Reported]]) -> None:
+def test_only_approved_definitions_are_usable(listings: list[list[ReportedTool]]) -> None:
     known: dict[str, McpTool] = {}
     first: dict[str, str] = {}
     for listing in listings:
         known = {tool.name: tool for tool in reconcile(known, listing)}
-        reported = {each.name: each for each in listing}
+        reported = {tool.name: tool for tool in listing}
         for name, tool in known.items():
             now = reported.get(name)
             if now is not None and not now.problem:
@@ -232,8 +232,8 @@ def test_images_of_a_result_are_limited_in_number_and_size() -> None:
 )
 def test_what_runs_as_a_task_only_cannot_be_used(execution: Any, usable: bool) -> None:
     listed = {"name": "dig", "description": "Digs.", "inputSchema": TOWN, "execution": execution}
-    [found] = judge("garden", [listed])
-    assert (found.problem == "") is usable
+    [tool] = check_tools("garden", [listed])
+    assert (tool.problem == "") is usable
 
 
 @pytest.mark.parametrize("levels", [101, 700, 1_100, 50_000])

@@ -1,8 +1,10 @@
-"""Makes what the annotations of a tool name out of the JSON that a model wrote.
+"""Converts the JSON arguments of a call to the annotated types of a custom tool.
 
-The sandbox loads this module once, before any call, and each call of a custom tool imports it
-there. So it stands alone: its names begin with ``_strata_``, it imports inside its functions, and
-it runs on every Python that tools run on. What an annotation does not explain is left as it is.
+Examples are dataclasses, enums, dates and sets. Values whose annotation is unknown stay unchanged.
+
+The sandbox loads this module once, before the first call, and each call of a custom tool imports it
+there. So it imports nothing of Strata, imports inside its functions, uses names that begin with
+``_strata_``, and runs on every Python version that tools run on.
 """
 
 import typing as _strata_typing
@@ -17,14 +19,14 @@ def _strata_call(
         hints = typing.get_type_hints(_strata_function)
     except Exception:  # noqa: BLE001 - names that only a type checker sees
         hints = {}
-    fitted = {
-        name: _strata_fit(value, hints[name]) if name in hints else value
+    converted = {
+        name: _strata_convert(value, hints[name]) if name in hints else value
         for name, value in _strata_arguments.items()
     }
-    return _strata_function(**fitted)
+    return _strata_function(**converted)
 
 
-def _strata_fit(  # noqa: C901
+def _strata_convert(  # noqa: C901
     value: _strata_typing.Any, kind: _strata_typing.Any
 ) -> _strata_typing.Any:
     import collections.abc  # noqa: PLC0415
@@ -36,29 +38,30 @@ def _strata_fit(  # noqa: C901
 
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Annotated, typing.Required, typing.NotRequired):
-        return _strata_fit(value, inside[0])
+        return _strata_convert(value, inside[0])
     if origin is typing.Union or origin is types.UnionType:
         for option in inside:
-            if _strata_is(value, option):
-                return _strata_fit(value, option)
+            if _strata_matches(value, option):
+                return _strata_convert(value, option)
         return value
     if isinstance(value, list):
         whole = origin or kind
-        each = inside[0] if inside else typing.Any
+        member = inside[0] if inside else typing.Any
         if whole is tuple:
             if len(inside) == len(value) and inside[-1:] != (...,):
                 return tuple(
-                    _strata_fit(item, one) for item, one in zip(value, inside, strict=True)
+                    _strata_convert(element, one)
+                    for element, one in zip(value, inside, strict=True)
                 )
-            return tuple(_strata_fit(item, each) for item in value)
+            return tuple(_strata_convert(element, member) for element in value)
         if whole in (set, frozenset):
-            return whole(_strata_fit(item, each) for item in value)
+            return whole(_strata_convert(element, member) for element in value)
         if whole is list or (isinstance(whole, type) and issubclass(list, whole)):
-            return [_strata_fit(item, each) for item in value]
+            return [_strata_convert(element, member) for element in value]
         return value
     if isinstance(value, dict) and len(inside) == 2 and isinstance(origin, type):
         if issubclass(dict, origin) or issubclass(origin, collections.abc.Mapping):
-            return {name: _strata_fit(item, inside[1]) for name, item in value.items()}
+            return {name: _strata_convert(element, inside[1]) for name, element in value.items()}
         return value
     if not isinstance(kind, type):
         return value
@@ -69,14 +72,16 @@ def _strata_fit(  # noqa: C901
             return kind.model_validate(value)
         if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
             hints = typing.get_type_hints(kind)
-            fitted = {name: _strata_fit(item, hints[name]) for name, item in value.items()}
-            return kind(**fitted)
+            converted = {
+                name: _strata_convert(element, hints[name]) for name, element in value.items()
+            }
+            return kind(**converted)
     if isinstance(value, str) and kind in (dt.datetime, dt.date):
         return kind.fromisoformat(value)
     return value
 
 
-def _strata_is(  # noqa: C901
+def _strata_matches(  # noqa: C901
     value: _strata_typing.Any, kind: _strata_typing.Any
 ) -> bool:
     import dataclasses  # noqa: PLC0415
@@ -87,25 +92,25 @@ def _strata_is(  # noqa: C901
 
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Annotated, typing.Required, typing.NotRequired):
-        return _strata_is(value, inside[0])
+        return _strata_matches(value, inside[0])
     if kind is typing.Any or kind is object:
         return True
     if origin is typing.Union or origin is types.UnionType:
-        return any(_strata_is(value, option) for option in inside)
+        return any(_strata_matches(value, option) for option in inside)
     if origin is typing.Literal:
-        return any(value == each and type(value) is type(each) for each in inside)
+        return any(value == option and type(value) is type(option) for option in inside)
     if kind is type(None) or value is None:
         return kind is type(None) and value is None
     whole: _strata_typing.Any = origin or kind
     if not isinstance(whole, type):
         return False
     if issubclass(whole, enum.Enum):
-        return any(value == each.value and type(value) is type(each.value) for each in whole)
+        return any(value == option.value and type(value) is type(option.value) for option in whole)
     if isinstance(value, list):
         if whole is tuple and inside and inside[-1] is not ...:
-            return len(value) == len(inside) and all(map(_strata_is, value, inside))
+            return len(value) == len(inside) and all(map(_strata_matches, value, inside))
         if whole in (tuple, set, frozenset) or issubclass(list, whole):
-            return not inside or all(_strata_is(item, inside[0]) for item in value)
+            return not inside or all(_strata_matches(element, inside[0]) for element in value)
         return False
     if isinstance(value, dict):
         if hasattr(whole, "model_fields"):
@@ -126,10 +131,10 @@ def _strata_is(  # noqa: C901
             }
         else:
             return issubclass(dict, whole) and (
-                not inside or all(_strata_is(item, inside[1]) for item in value.values())
+                not inside or all(_strata_matches(element, inside[1]) for element in value.values())
             )
         return needed <= set(value) <= set(hints) and all(
-            _strata_is(item, hints[name]) for name, item in value.items()
+            _strata_matches(element, hints[name]) for name, element in value.items()
         )
     if whole in (dt.datetime, dt.date):
         return isinstance(value, str)

@@ -1,4 +1,4 @@
-"""Puts the tools of the web together from the settings."""
+"""Creates the web tools from the settings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import AsyncExitStack
 from strata.shared.web.fetching import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard, Trusting
+from strata.tool_execution.builtin.page_reader import PDF_TYPES, PageReader
 from strata.tool_execution.builtin.web import WebTools
-from strata.tool_execution.builtin.web_reading import PDF_TYPES, PageReader
 from strata.tool_execution.builtin.web_search import SearchProvider, open_provider
 from strata.tool_execution.settings import ToolExecutionSettings
 
 
 async def open_web_tools(settings: ToolExecutionSettings, stack: AsyncExitStack) -> WebTools:
-    """Returns the tools of the web; the stack closes what they hold."""
+    """Returns the executor of the web tools; the stack closes its connections."""
     resolver = SystemResolver()
     stack.callback(resolver.close)
     guard = Guard(
@@ -28,7 +28,7 @@ async def open_web_tools(settings: ToolExecutionSettings, stack: AsyncExitStack)
     fetcher = await stack.enter_async_context(Fetcher(guard, limits))
     search: SearchProvider | None = None
     if settings.web_search_provider is not None:
-        # Its address comes from the settings and is trusted; where it redirects to is not.
+        # The address in the settings is trusted, but targets of redirects are not.
         trusting = Fetcher(
             Trusting(resolver), FetchLimits(total_s=settings.web_timeout_s, redirects=0)
         )

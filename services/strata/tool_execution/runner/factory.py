@@ -1,4 +1,4 @@
-"""Where the service's code runs: in a sandbox of this process, or in a runner beside it."""
+"""Creates the sandbox from the settings: in this process, or in a separate tool runner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.shared.service import Wiring
 from strata.tool_execution.domain.sandbox import Sandbox
-from strata.tool_execution.egress.wiring import ca_file, open_proxies
+from strata.tool_execution.egress.factory import ca_file, open_proxies
 from strata.tool_execution.runner.client import RemoteSandbox
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -24,15 +24,15 @@ def sandbox_starter(
     environments: Path | None,
     stack: AsyncExitStack,
 ) -> Callable[[], Awaitable[Sandbox]]:
-    """Returns what starts the sandbox.
+    """Returns a function that starts the sandbox.
 
-    With a runner among the targets there is no other way: if it is not there, nothing runs.
+    If the targets contain a runner, code runs only there: there is no fallback to this process.
 
     Args:
-        settings: Of the service.
-        wiring: Has the channel to the runner.
+        settings: Settings of the service.
+        wiring: Provides the channel to the runner.
         environments: Folder with the packages of tools; None for none.
-        stack: Closes what the sandbox of this process needs.
+        stack: Closes the resources of a sandbox in this process.
     """
     if RUNNER in settings.targets:
         stub = pb_grpc.SandboxServiceStub(wiring.channel(RUNNER))

@@ -1,4 +1,4 @@
-"""What tools may reach, put together from the settings."""
+"""Creates the network policy, the proxies and the CA file of tools from the settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
 
 
 def network_policy(settings: EgressFields) -> NetworkPolicy:
-    """Returns what the operator lets tools reach."""
+    """Returns the operator's network policy."""
     return NetworkPolicy(settings.egress, settings.egress_hosts)
 
 
 def open_proxies(settings: EgressFields, stack: AsyncExitStack) -> Proxies | None:
-    """Returns what makes the proxies of calls; None if tools may reach nothing."""
+    """Returns the factory of proxies; None if tools have no network access."""
     if not settings.egress:
         return None
     resolver = SystemResolver()
@@ -34,16 +34,16 @@ def open_proxies(settings: EgressFields, stack: AsyncExitStack) -> Proxies | Non
 
 
 def ca_file(settings: EgressFields) -> Path | None:
-    """Returns the certificates that tools verify servers with: the set ones, or the machine's.
+    """Returns the CA file with which tools verify servers: that of the settings or the machine's.
 
-    None if it has none in one file: then no server is trusted.
+    None if the machine has no single CA file: then tools trust no server.
 
     Raises:
-        ValueError: There is no such file.
+        ValueError: The file of the settings does not exist.
     """
     if settings.egress_ca_file is not None:
         if not settings.egress_ca_file.is_file():
             raise ValueError(f"egress_ca_file: there is no file {settings.egress_ca_file}")
         return settings.egress_ca_file.resolve()
-    found = ssl.get_default_verify_paths().cafile
-    return Path(found).resolve() if found else None
+    default = ssl.get_default_verify_paths().cafile
+    return Path(default).resolve() if default else None

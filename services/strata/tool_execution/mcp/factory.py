@@ -1,4 +1,4 @@
-"""Puts the client of MCP servers together from the settings."""
+"""Creates the MCP client from the settings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from strata.tool_execution.domain.mcp import McpStore
 from strata.tool_execution.domain.mcp_sign_in import SignInStore
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
 from strata.tool_execution.mcp.program_user import open_program_users
-from strata.tool_execution.mcp.signing_in import SignIns
-from strata.tool_execution.mcp.transports import Way
+from strata.tool_execution.mcp.sign_in import SignIns
+from strata.tool_execution.mcp.transports import McpTransports
 from strata.tool_execution.settings import ToolExecutionSettings
 
-# What is left of a call's time for saying how it ended.
-_SAYING_S = 1.0
+# Part of a call's time that is reserved for returning the error.
+_REPORT_S = 1.0
 
 
 async def open_mcp(
@@ -29,15 +29,15 @@ async def open_mcp(
     signed: SignInStore,
     box: SecretBox,
     stack: AsyncExitStack,
-) -> tuple[McpManager, Way, SignIns]:
-    """Returns what runs tools of MCP servers, how those may be reached, and who has signed in.
+) -> tuple[McpManager, McpTransports, SignIns]:
+    """Returns the manager of sessions, the transports and the sign-ins.
 
-    The stack ends the sessions.
+    The stack closes the sessions.
     """
     resolver = SystemResolver()
     stack.callback(resolver.close)
     guard = Guard(resolver, private_networks=settings.mcp_networks, ports=settings.mcp_open_ports)
-    way = Way(
+    transports = McpTransports(
         programs=settings.mcp_starts_programs,
         admission=guard,
         message_bytes=settings.mcp_message_bytes,
@@ -50,14 +50,14 @@ async def open_mcp(
         else None,
     )
     connect_s = settings.mcp_connect_timeout_s
-    sign_ins = SignIns(store, signed, box, way.transport, SystemClock(), connect_s)
-    way = replace(way, sign_ins=sign_ins)
+    sign_ins = SignIns(store, signed, box, transports.transport, SystemClock(), connect_s)
+    transports = replace(transports, sign_ins=sign_ins)
     limits = ManagerLimits(
         connect_s=settings.mcp_connect_timeout_s,
-        call_s=max(settings.tool_timeout_s - _SAYING_S, settings.tool_timeout_s / 2),
+        call_s=max(settings.tool_timeout_s - _REPORT_S, settings.tool_timeout_s / 2),
         idle_s=settings.mcp_idle_s,
         connections=settings.mcp_max_connections,
     )
-    manager = McpManager(store, box, way, limits)
+    manager = McpManager(store, box, transports, limits)
     stack.push_async_callback(manager.close)
-    return manager, way, sign_ins
+    return manager, transports, sign_ins

@@ -1,4 +1,4 @@
-"""Opens the folder of environments as the settings say."""
+"""Creates the provider of packages from the settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from strata.tool_execution.settings import ToolExecutionSettings
 async def open_packages(
     settings: ToolExecutionSettings, stack: AsyncExitStack
 ) -> Environments | None:
-    """Returns what provides packages; None if they are switched off. The stack closes it.
+    """Returns the provider of packages, or None if they are switched off; the stack closes it.
 
     Raises:
-        ValueError: The folder cannot be used.
+        ValueError: The folder of the settings cannot be used.
     """
     root = settings.packages_path
     if not settings.packages or root is None:

@@ -1,0 +1,141 @@
+"""Checks the tools that a server lists, and maps their names to names in the registry.
+
+Descriptions and schemas of a server are untrusted content that reaches a model. Each tool is
+checked separately, so that an invalid one does not affect the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strata.shared.json_schemas import MAX_CHARS, GivenSchemaError, read_schema, unstorable
+from strata.tool_execution.domain.mcp import ReportedTool
+from strata.tool_execution.domain.registry import MAX_NAME
+from strata.tool_execution.schema.derive import MAX_DESCRIPTION_CHARS
+
+MAX_REMOTE_NAME = 200
+_SEPARATOR = "__"
+_UNFIT = re.compile(r"[^A-Za-z0-9_\-]")
+_MAPS = ("properties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
+# Keywords that are removed. They only restrict values or name the schema. The server validates its
+# arguments itself, and a malicious pattern could keep our validator busy for years.
+_REMOVED_KEYWORDS = frozenset(
+    {
+        *("$id", "$schema", "$comment", "pattern", "patternProperties", "propertyNames"),
+        *("unevaluatedProperties", "unevaluatedItems"),
+    }
+)
+_DEEPEST = 64
+
+
+def check_tools(server: str, listed: Sequence[Any]) -> list[ReportedTool]:
+    """Returns the listed tools of a server, each with its problem, if any.
+
+    Args:
+        server: Name of the server.
+        listed: Tools as the server sent them, unchecked. Those without a valid name are left out.
+    """
+    tools: dict[str, ReportedTool] = {}
+    taken: set[str] = set()
+    for item in listed:
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if not isinstance(name, str) or not _nameable(name):
+            continue
+        if name in tools:
+            tools[name] = ReportedTool(name, tools[name].tool_name, problem="it is listed twice")
+            continue
+        tool_name = registry_name(server, name)
+        if tool_name in taken:
+            tools[name] = ReportedTool(
+                name, tool_name, problem="its name is too similar to that of another tool"
+            )
+            continue
+        taken.add(tool_name)
+        tools[name] = _checked(name, tool_name, item)
+    return list(tools.values())
+
+
+def registry_name(server: str, name: str) -> str:
+    """Returns ``server__tool``; a name with invalid characters or too long gets a hash instead."""
+    whole = f"{server}{_SEPARATOR}{name}"
+    fit = _UNFIT.sub("_", whole)
+    if fit == whole and len(whole) <= MAX_NAME:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{fit[: MAX_NAME - len(digest) - 1]}_{digest}"
+
+
+def _nameable(name: str) -> bool:
+    return 0 < len(name) <= MAX_REMOTE_NAME and name.isprintable() and not unstorable(name)
+
+
+def _checked(name: str, tool_name: str, item: Mapping[str, Any]) -> ReportedTool:
+    description = item.get("description") or item.get("title") or name
+    if not isinstance(description, str) or unstorable(description):
+        return ReportedTool(
+            name, tool_name, problem="its description is not text that can be stored"
+        )
+    description = description.strip() or name
+    if len(description) > MAX_DESCRIPTION_CHARS:
+        problem = f"its description exceeds {MAX_DESCRIPTION_CHARS} characters"
+        return ReportedTool(name, tool_name, description[:MAX_DESCRIPTION_CHARS], problem=problem)
+    if _is_task_only(item.get("execution")):
+        problem = "it runs only as a task, which is not supported"
+        return ReportedTool(name, tool_name, description, problem=problem)
+    if "inputSchema" not in item:
+        return ReportedTool(name, tool_name, description, problem="it has no inputSchema")
+    try:
+        return ReportedTool(name, tool_name, description, usable_schema(item["inputSchema"]))
+    except GivenSchemaError as error:
+        return ReportedTool(name, tool_name, description, problem=f"its inputSchema {error}"[:500])
+
+
+def _is_task_only(execution: Any) -> bool:
+    """Says whether the server refuses plain calls of a tool ("execution.taskSupport")."""
+    return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+
+
+def usable_schema(schema: Any) -> dict[str, Any]:
+    """Returns a schema that models and our validator can use.
+
+    Raises:
+        GivenSchemaError: The schema cannot be converted without changing its meaning.
+    """
+    try:
+        text = json.dumps(schema, ensure_ascii=False)
+        if len(text) > MAX_CHARS:
+            raise GivenSchemaError(f"exceeds {MAX_CHARS} characters")
+        # All texts are checked before parts of the schema are removed.
+        unclean = unstorable(schema)
+        if unclean:
+            raise GivenSchemaError(unclean)
+        return read_schema(json.dumps(_without_keywords(schema, 0), ensure_ascii=False))
+    except (RecursionError, ValueError, TypeError):
+        raise GivenSchemaError("is nested too deeply or is not JSON") from None
+
+
+def _without_keywords(schema: Any, depth: int) -> Any:
+    """Returns a schema without the removed keywords; property names are not keywords."""
+    if not isinstance(schema, dict):
+        return schema
+    if depth > _DEEPEST:
+        raise GivenSchemaError("is nested too deeply")
+    kept = {key: value for key, value in schema.items() if key not in _REMOVED_KEYWORDS}
+    for key in _MAPS:
+        if isinstance(kept.get(key), dict):
+            kept[key] = {
+                name: _without_keywords(part, depth + 1) for name, part in kept[key].items()
+            }
+    for key in _LISTS:
+        if isinstance(kept.get(key), list):
+            kept[key] = [_without_keywords(part, depth + 1) for part in kept[key]]
+    for key in _SINGLE:
+        if key in kept:
+            kept[key] = _without_keywords(kept[key], depth + 1)
+    return kept
