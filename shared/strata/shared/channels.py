@@ -79,11 +79,11 @@ def services_of(service: str) -> list[ServiceDescriptor]:
         for module in pkgutil.iter_modules(package.__path__)
         if module.name.endswith("_pb2")
     ]
-    found: list[ServiceDescriptor] = []
+    descriptors: list[ServiceDescriptor] = []
     for name in sorted(names):
         file = importlib.import_module(f"{package.__name__}.{name}").DESCRIPTOR
-        found.extend(file.services_by_name.values())
-    return found
+        descriptors.extend(file.services_by_name.values())
+    return descriptors
 
 
 SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})

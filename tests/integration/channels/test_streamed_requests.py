@@ -32,14 +32,14 @@ class WrongClock(SystemClock):
 def servicer(echo: Any) -> Any:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Sum(self, requests: Any, context: Any) -> Any:
-            texts = [each.text async for each in requests]
+            texts = [request.text async for request in requests]
             return echo.pb.Note(text=" ".join(texts), number=len(texts))
 
         async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-            async for each in requests:
-                if each.text == "end":
+            async for request in requests:
+                if request.text == "end":
                     return
-                yield each
+                yield request
 
     return Servicer()
 
@@ -91,10 +91,10 @@ async def test_requests_that_come_slowly_are_replayed(
     with keys.signed_in():
         for _ in range(4):
             assert (await stub.Sum(requests())).text == " ".join(texts)
-            assert [each.text async for each in stub.Chat(requests())] == texts
+            assert [response.text async for response in stub.Chat(requests())] == texts
             call = stub.Chat(note(text=text) for text in texts)
             responses = [await call.read() for _ in texts]
-            assert [each.text for each in responses] == texts
+            assert [response.text for response in responses] == texts
             assert await call.read() is grpc.aio.EOF
             assert await call.code() is grpc.StatusCode.OK
     assert refusals(refusing)
@@ -208,7 +208,7 @@ async def test_done_callback_is_called_once_after_the_last_attempt(
             if method == "Sum":
                 await call
             else:
-                assert len([each async for each in call]) == 1
+                assert len([response async for response in call]) == 1
             assert ended == [call]
             assert await call.code() is grpc.StatusCode.OK
             assert SERVER_TIME_KEY in dict(await call.trailing_metadata())

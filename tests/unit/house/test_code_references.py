@@ -68,15 +68,15 @@ def _defined(node: ast.stmt) -> set[str]:
 @cache
 def rpcs() -> frozenset[str]:
     """Returns every RPC of the protos as ``Service.Method``."""
-    found = set()
+    calls = set()
     for path in (REPOSITORY / "protos").rglob("*.proto"):
         for service, body in re.findall(
             r"^service (\w+) \{(.*?)^\}", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
         ):
-            found |= {
+            calls |= {
                 f"{service}.{rpc}" for rpc in re.findall(r"^  rpc (\w+)\(", body, re.MULTILINE)
             }
-    return frozenset(found)
+    return frozenset(calls)
 
 
 def missing(text: str) -> list[str]:

@@ -67,21 +67,21 @@ def outgoing_timeout(
     Raises:
         DeadlineExceededError: Nothing of the caller's time is left.
     """
-    given = [each for each in (cap, timeout) if each is not None]
+    limits = [limit for limit in (cap, timeout) if limit is not None]
     remaining = context.remaining()
     if remaining is not None:
         if remaining <= MARGIN_S:
             raise DeadlineExceededError("The deadline of the call passed before a call it needs.")
-        given.append(remaining - MARGIN_S)
-    return min(given, default=None)
+        limits.append(remaining - MARGIN_S)
+    return min(limits, default=None)
 
 
-def outgoing_metadata(context: RequestContext, given: Metadata | None) -> Metadata:
-    """Returns the metadata to send: what was given, and the context where it is silent.
+def outgoing_metadata(context: RequestContext, sent_metadata: Metadata | None) -> Metadata:
+    """Returns the metadata of a call, with the keys that it lacks taken from the context.
 
     The run id travels in the signed token, where it cannot be made up.
     """
-    metadata = [_checked(key, value) for key, value in given or ()]
+    metadata = [_checked(key, value) for key, value in sent_metadata or ()]
     present = {key for key, _ in metadata}
     if context.caller is not None and context.caller.token and AUTHORIZATION_KEY not in present:
         metadata.append((AUTHORIZATION_KEY, f"Bearer {context.caller.token}"))
@@ -92,11 +92,11 @@ def outgoing_metadata(context: RequestContext, given: Metadata | None) -> Metada
     return tuple(metadata)
 
 
-def _vouched(context: RequestContext, given: Metadata | None) -> bool:
+def _vouched(context: RequestContext, metadata: Metadata | None) -> bool:
     """Whether the identity that is sent is the internal token of the context."""
     if context.caller is None or not context.caller.token:
         return False
-    return all(key != AUTHORIZATION_KEY for key, _ in given or ())
+    return all(key != AUTHORIZATION_KEY for key, _ in metadata or ())
 
 
 def _checked(key: str, value: str | bytes) -> tuple[str, str | bytes]:

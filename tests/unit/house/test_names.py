@@ -1,0 +1,80 @@
+"""Names of values: each says what the value holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from unit.house.repository import REPOSITORY, texts, tracked
+
+# Participles and pronouns: `found` may be rows, a match or a path. The reader has to look it up.
+_SAY_NOTHING = frozenset({"told", "found", "given", "said", "each"})
+# A service was a "room" once. The word is left where a text of a test or a benchmark has it.
+_FORMER = re.compile(r"\b(?:room|rooms|Room|Rooms|ROOM|ROOMS)\b|(?<![a-z])[Rr]oom(?=[A-Z])")
+
+
+def _targets(node: ast.AST) -> Iterator[str]:
+    """Yields the names that a node gives to values, functions and attributes."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+            yield name
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+            yield name
+
+
+def _empty_names(source: str) -> list[str]:
+    return [
+        f"{getattr(node, 'lineno', 0)}: {name}"
+        for node in ast.walk(ast.parse(source))
+        for name in _targets(node)
+        if name.strip("_") in _SAY_NOTHING
+    ]
+
+
+def test_names_say_what_a_value_holds() -> None:
+    generated = REPOSITORY / "shared" / "strata" / "api"
+    violations = [
+        f"{path.relative_to(REPOSITORY)}:{violation}"
+        for path in tracked()
+        if path.suffix == ".py" and generated not in path.parents
+        for violation in _empty_names(path.read_text("utf-8"))
+    ]
+    assert violations == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "found = 1",
+        "def f(given): ...",
+        "def said(): ...",
+        "self._told = 1",
+        "[each for each in x]",
+        "for place, each in enumerate(x): ...",
+        "with f() as told: ...",
+        "if (found := f()): ...",
+        "try: ...\nexcept E as told: ...",
+    ],
+)
+def test_an_empty_name_is_seen(source: str) -> None:
+    assert len(_empty_names(source)) == 1
+
+
+@pytest.mark.parametrize("source", ["row = 1", "reply.found", "f(found=1)", "text.given()"])
+def test_names_of_others_are_left_alone(source: str) -> None:
+    assert _empty_names(source) == []
+
+
+def test_what_is_deployed_is_called_a_service() -> None:
+    code = {
+        name: text
+        for name, text in texts().items()
+        if name.endswith((".py", ".proto", ".md", ".yaml", ".toml", ".env"))
+        and name != "tests/unit/house/test_names.py"
+    }
+    assert [name for name, text in code.items() if _FORMER.search(text)] == []
