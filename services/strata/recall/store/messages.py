@@ -127,7 +127,7 @@ class PostgresMessageStore:
 def _within_page(statement: str, wanted: MessageFilter) -> str:
     """Limits a query to the first messages that fill a page, by size.
 
-    A message may have a mebibyte, and a response has room for two of these, so the database must
+    A message may have a mebibyte, and a response has space for two of these, so the database must
     not send 500. `found_count` is the number of rows without this limit.
     """
     direction = "DESC" if wanted.newest_first else "ASC"
