@@ -10,8 +10,6 @@ import pytest
 
 from unit.house.repository import REPOSITORY, ROOTS, sources
 
-HARD_LIMIT = 600
-
 
 def test_no_file_hides_the_other_roots() -> None:
     # One `strata/__init__.py` makes Python look no further than that root.
@@ -30,15 +28,6 @@ def test_every_other_package_says_what_it_is() -> None:
         if not init.exists() or not ast.get_docstring(ast.parse(init.read_text("utf-8"))):
             silent.append(str(path.parent.relative_to(REPOSITORY)))
     assert sorted(set(silent)) == []
-
-
-def test_no_module_is_longer_than_the_limit() -> None:
-    lengths = {
-        str(path.relative_to(REPOSITORY)): len(path.read_text("utf-8").splitlines())
-        for path in sources()
-    }
-    assert len(lengths) > 100
-    assert {name: length for name, length in lengths.items() if length > HARD_LIMIT} == {}
 
 
 def test_the_environment_is_read_in_settings_only() -> None:
