@@ -24,7 +24,7 @@ from benchmarks.starting import idle_memory, measured_start
 from benchmarks.system import System
 from benchmarks.tools import custom_tools
 from benchmarks.turns import long_reply, long_window, plain_turn, tool_turns
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 Suite = Callable[[Bench], Awaitable[None]]
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 METHOD = "/benchmarks.Echo/Echo"
 

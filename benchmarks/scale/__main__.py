@@ -13,7 +13,7 @@ from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.scale import messages, passages
 from benchmarks.scale.services import open_services
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 
 def main() -> int:

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from strata.shared.endings import let_end
-from strata.shared.requests import RequestStream
+from strata.shared.request_stream import RequestStream
+from strata.shared.stream_completion import complete_in_background
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
-async def answering(
+async def call_and_answer(
     method: Callable[..., Any],
     first: RequestT,
     answer: Callable[[ResponseT], Coroutine[Any, Any, RequestT] | None],
@@ -71,7 +71,7 @@ async def answering(
                 yield response
     finally:
         if ended and reading is None:
-            let_end(call)
+            complete_in_background(call)
         else:
             call.cancel()
         messages.close()

@@ -33,7 +33,7 @@ _REFUSED = frozenset(
 )
 
 
-class GivenSchemaError(Exception):
+class UnusableSchemaError(Exception):
     """A schema that cannot be used; says why."""
 
 
@@ -48,35 +48,35 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
         most_schemas: Schemas that it may have in all, once references are written out.
 
     Raises:
-        GivenSchemaError: It is no such schema.
+        UnusableSchemaError: It is no such schema.
     """
     if len(text) > MAX_CHARS:
-        raise GivenSchemaError(f"exceeds {MAX_CHARS} characters")
+        raise UnusableSchemaError(f"exceeds {MAX_CHARS} characters")
     try:
         schema = parse_json(text)
     except JsonTextError as error:
         # The parser's words about the place read like those of a compiler.
         problem = str(error).partition(": line ")[0]
-        raise GivenSchemaError(f"is no JSON: {problem}") from None
+        raise UnusableSchemaError(f"is no JSON: {problem}") from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
-        raise GivenSchemaError("must be a JSON schema: an object with properties")
+        raise UnusableSchemaError("must be a JSON schema: an object with properties")
     if schema.get("type", "object") != "object":
-        raise GivenSchemaError('must describe an object: its type must be "object"')
+        raise UnusableSchemaError('must describe an object: its type must be "object"')
     problem = unstorable(schema)
     if problem:
-        raise GivenSchemaError(problem)
+        raise UnusableSchemaError(problem)
     definitions = {**_map(schema, "definitions"), **_map(schema, "$defs")}
     schema.pop("$schema", None)
     whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
     if _is_longer(whole, MAX_WRITTEN_OUT_CHARS):
-        raise GivenSchemaError(
+        raise UnusableSchemaError(
             f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are written out"
         )
     try:
         Draft202012Validator.check_schema(whole)
     except (SchemaError, RecursionError) as error:
         problem = error.message if isinstance(error, SchemaError) else "nested too deeply"
-        raise GivenSchemaError(f"is no JSON schema: {problem[:200]}") from None
+        raise UnusableSchemaError(f"is no JSON schema: {problem[:200]}") from None
     properties = whole.get("properties", {})
     return {
         "additionalProperties": False,
@@ -100,10 +100,10 @@ class _Inliner:
             return schema
         self._nodes += 1
         if self._nodes > self._most or depth > _DEEPEST:
-            raise GivenSchemaError("is too large for a model to read")
+            raise UnusableSchemaError("is too large for a model to read")
         refused = sorted(_REFUSED.intersection(schema))
         if refused:
-            raise GivenSchemaError(f"uses {refused[0]!r}, which is not supported")
+            raise UnusableSchemaError(f"uses {refused[0]!r}, which is not supported")
         if "$ref" in schema:
             return self._resolved(schema, within, depth)
         done = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
@@ -125,13 +125,13 @@ class _Inliner:
         reference = schema["$ref"]
         name = str(reference).rpartition("/")[2]
         if reference not in (f"#/$defs/{name}", f"#/definitions/{name}"):
-            raise GivenSchemaError(
+            raise UnusableSchemaError(
                 f"refers to {str(reference)[:100]!r}, which is not among its $defs"
             )
         if name not in self._definitions or not isinstance(self._definitions[name], dict):
-            raise GivenSchemaError(f"refers to {name[:100]!r}, which is not among its $defs")
+            raise UnusableSchemaError(f"refers to {name[:100]!r}, which is not among its $defs")
         if name in within:
-            raise GivenSchemaError(f"has a definition that holds itself: {name[:100]!r}")
+            raise UnusableSchemaError(f"has a definition that holds itself: {name[:100]!r}")
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         meant = {**self._definitions[name], **beside}
         return self.inline(meant, (*within, name), depth + 1)

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from strata.api.common.v1.response_format_pb2 import JsonSchemaFormat, ResponseFormat
 from strata.shared.errors import FieldViolation
-from strata.shared.json_schemas import GivenSchemaError, read_schema
+from strata.shared.json_schemas import UnusableSchemaError, read_schema
 
 MAX_DESCRIPTION = 1_000
 _MAX_SCHEMAS = 500
@@ -24,7 +24,7 @@ def read_reply_schema(text: str) -> dict[str, Any]:
     """Returns the schema of a reply, see `read_schema`; not to be changed.
 
     Raises:
-        GivenSchemaError: It cannot be used.
+        UnusableSchemaError: It cannot be used.
     """
     return read_schema(text, most_schemas=_MAX_SCHEMAS)
 
@@ -58,6 +58,6 @@ def _schema_violations(wire: JsonSchemaFormat) -> list[FieldViolation]:
         violations.append(FieldViolation(f"{place}.description", problem))
     try:
         read_reply_schema(wire.schema_json)
-    except GivenSchemaError as error:
+    except UnusableSchemaError as error:
         violations.append(FieldViolation(f"{place}.schema_json", str(error)))
     return violations

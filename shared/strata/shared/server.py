@@ -16,17 +16,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, ServiceChannels
 from strata.shared.clock import Clock, SystemClock
+from strata.shared.clock_skew import SkewMeter
+from strata.shared.event_loop import loop_factory
 from strata.shared.gc_freeze import start_freezing
 from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
-from strata.shared.loops import loop_factory
 from strata.shared.reflection import add_reflection
 from strata.shared.service import BackgroundTasks, Build, Service, SettingsT_contra
 from strata.shared.settings import MIB, ServiceSettings
 from strata.shared.shared_resources import SharedResources
-from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import Telemetry
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -25,7 +25,7 @@ from strata.shared.reranking.factory import open_reranking
 from strata.shared.reranking.result_order import Reranking
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.result_merge import Place
+from strata.shared.vectors.result_merge import ResultRank
 
 WORDS = "who is called nora the boat a cat sleeps on red sofa and"
 SENTENCES = st.lists(st.sampled_from(WORDS.split()), max_size=12).map(" ".join)
@@ -75,7 +75,7 @@ async def test_a_score_depends_on_nothing_but_question_and_text(
 async def test_the_candidates_are_permuted_by_their_scores(
     counter: CrossEncoder, texts: list[str], query: str, candidates: int
 ) -> None:
-    results = [(n, Place("hybrid", 1 - n / 100, n + 1, None)) for n in range(len(texts))]
+    results = [(n, ResultRank("hybrid", 1 - n / 100, n + 1, None)) for n in range(len(texts))]
     made = Reranking(counter, candidates=candidates, budget=60)
     ranked, _ = await made.order(query, results, lambda n: texts[n])
     given_to_it, rest = range(len(texts))[:candidates], range(len(texts))[candidates:]
@@ -101,7 +101,7 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
     reranking = await open_reranking(made, SharedResources(), Telemetry(), stack)
     filler = "a cat sleeps on the sofa and " * 40
     texts = [f"{filler} the boat is called nora {filler}", f"boat {filler}", filler]
-    results = [(text, Place("fts", 0.5, None, 1)) for text in reversed(texts)]
+    results = [(text, ResultRank("fts", 0.5, None, 1)) for text in reversed(texts)]
     ranked, _ = await reranking.order("who is called nora", results, str)
     assert ranked[0].item == texts[0]
     assert [result.score for result in ranked] == [3.0, 0.0, 0.0]
@@ -201,7 +201,9 @@ async def test_services_of_a_process_share_one_model(stack: AsyncExitStack, tmp_
     ]
     assert first._reranker is second._reranker
     assert first.depth(1) == 2
-    results = [(text, Place("fts", 0.5, None, 1)) for text in ("a cat", "red cat", "red red cat")]
+    results = [
+        (text, ResultRank("fts", 0.5, None, 1)) for text in ("a cat", "red cat", "red red cat")
+    ]
     ranked, report = await first.order("red cat", results, str)
     assert [result.item for result in ranked] == ["red cat", "a cat", "red red cat"]
     assert report is not None

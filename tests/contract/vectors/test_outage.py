@@ -10,7 +10,7 @@ import pytest
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.errors import InternalError, UnavailableError
 from strata.shared.vectors import Collection
-from strata.shared.vectors.circuit import CircuitBreaker
+from strata.shared.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 
 from .conftest import DIM, FIELDS, MODEL, EngineProcess, document, free_port, vector

@@ -12,7 +12,7 @@ import pytest
 
 from name_server import NameServer
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.renewing import names_a_host
+from strata.shared.renewing_channel import names_a_host
 
 
 class Replica:

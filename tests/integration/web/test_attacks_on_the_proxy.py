@@ -11,7 +11,7 @@ import pytest
 
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import calling_project
-from strata.shared.web.fetching import Fetched
+from strata.shared.web.fetcher import Fetched
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.domain.tools import ToolError

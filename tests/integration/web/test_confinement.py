@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import strata
-from strata.shared.web.fetching import Fetched
+from strata.shared.web.fetcher import Fetched
 from strata.tool_execution.builtin import page_reader
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.builtin.web_texts import HTML

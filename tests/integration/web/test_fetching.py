@@ -12,7 +12,7 @@ import pytest
 
 from certificates import self_signed
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.fetching import Fetched, Fetcher, FetchLimits
+from strata.shared.web.fetcher import Fetched, Fetcher, FetchLimits
 from strata.shared.web.url_guard import Guard, Trusting
 from web_servers import Names, RawServer, ok, raw_server, redirect
 

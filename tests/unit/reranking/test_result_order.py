@@ -21,7 +21,7 @@ from strata.shared.reranking.result_order import (
     explain_rank,
 )
 from strata.shared.telemetry import Histogram, Telemetry
-from strata.shared.vectors.result_merge import Place
+from strata.shared.vectors.result_merge import ResultRank
 from unit.loop_time import put_forward
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
@@ -45,16 +45,18 @@ class Fixed:
         return [self.scores[int(text)] for text in texts if int(text) < len(self.scores)]
 
 
-def results(count: int, bonuses: Sequence[float] = ()) -> list[tuple[int, Place]]:
+def results(count: int, bonuses: Sequence[float] = ()) -> list[tuple[int, ResultRank]]:
     padded = [*bonuses, *[0.0] * count]
-    return [(n, Place("hybrid", 2 - n / 100, n + 1, None, padded[n])) for n in range(count)]
+    return [(n, ResultRank("hybrid", 2 - n / 100, n + 1, None, padded[n])) for n in range(count)]
 
 
 def reranking(model: Reranker, candidates: int = 30, budget: float = 60) -> Reranking:
     return Reranking(model, candidates=candidates, budget=budget)
 
 
-async def ordered(model: Reranker, items: list[tuple[int, Place]], candidates: int) -> list[int]:
+async def ordered(
+    model: Reranker, items: list[tuple[int, ResultRank]], candidates: int
+) -> list[int]:
     ranked, _ = await reranking(model, candidates).order("?", items, str)
     return [result.item for result in ranked]
 

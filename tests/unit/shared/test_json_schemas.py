@@ -9,7 +9,7 @@ import pytest
 
 from strata.api.agent_loop.v1.agent_service_pb2 import CreateAgentRequest
 from strata.api.common.v1 import response_format_pb2 as pb
-from strata.shared.json_schemas import GivenSchemaError, first_violation, read_schema
+from strata.shared.json_schemas import UnusableSchemaError, first_violation, read_schema
 from strata.shared.response_formats import response_format_violations
 
 PERSON = {
@@ -170,7 +170,7 @@ def test_long_but_plain_reply_is_checked() -> None:
 
 
 def test_schema_error_is_a_given_schema_error() -> None:
-    with pytest.raises(GivenSchemaError, match="exceeds 64000 characters"):
+    with pytest.raises(UnusableSchemaError, match="exceeds 64000 characters"):
         read_schema("x" * 64_001)
 
 
@@ -180,7 +180,7 @@ def test_schema_error_is_a_given_schema_error() -> None:
 def test_definition_that_many_members_refer_to_does_not_multiply(definition: Any) -> None:
     references = {f"member_{n}": {"$ref": "#/$defs/long"} for n in range(200)}
     schema = {"type": "object", "$defs": {"long": definition}, "properties": references}
-    with pytest.raises(GivenSchemaError, match="once its references are written out"):
+    with pytest.raises(UnusableSchemaError, match="once its references are written out"):
         read_schema(json.dumps(schema))
     schema["properties"] = dict(list(references.items())[:2])
     assert len(read_schema(json.dumps(schema))["properties"]) == 2

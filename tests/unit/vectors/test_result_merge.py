@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from strata.shared.errors import UnavailableError
 from strata.shared.vectors import Hit
-from strata.shared.vectors.result_merge import Place, explained, if_there, merge
+from strata.shared.vectors.result_merge import ResultRank, explain_result, hits_or_none, merge
 
 NAMES = "abcdefghij"
 RANKS = st.none() | st.integers(1, 9)
@@ -58,8 +58,8 @@ async def test_an_index_that_is_away_is_no_error() -> None:
     async def there() -> list[Hit]:
         return []
 
-    assert await if_there(away()) is None
-    assert await if_there(there()) == []
+    assert await hits_or_none(away()) is None
+    assert await hits_or_none(there()) == []
 
 
 def test_what_waits_is_preferred_like_what_is_found() -> None:
@@ -72,11 +72,11 @@ def test_what_waits_is_preferred_like_what_is_found() -> None:
 
 
 def test_a_place_is_explained() -> None:
-    both = explained(Place("hybrid", 1.25, 1, 3, 0.2), ["it is blue", "it is new"])
+    both = explain_result(ResultRank("hybrid", 1.25, 1, 3, 0.2), ["it is blue", "it is new"])
     assert both == (
         "Found by meaning at rank 1 and by its words at rank 3, with a score of 1.2500."
         " 0.20 of it because it is blue and it is new."
     )
-    waits = explained(Place("fts", 0.5, None, 1, waiting=True), [])
+    waits = explain_result(ResultRank("fts", 0.5, None, 1, waiting=True), [])
     assert "meaning" not in waits
     assert "Only its words were searched" in waits

@@ -34,7 +34,7 @@ from strata.embedded.vectors.servicers import (
 )
 from strata.embedded.vectors.worker import EngineWorker
 from strata.shared.errors import FailedPreconditionError
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 MAX_MESSAGE_BYTES = 64 << 20
 FLUSH_SECONDS = 3.0

@@ -16,7 +16,7 @@ from strata.shared import heap_trim
 from strata.shared.embedding.base import LOCAL_DIM as DIM
 from strata.shared.embedding.base import LOCAL_MODEL as MODEL_ID
 from strata.shared.embedding.base import Kind
-from strata.shared.embedding.session import open_session
+from strata.shared.embedding.onnx_session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 

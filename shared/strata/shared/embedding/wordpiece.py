@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
 
-from strata.shared.scripts import UNSPACED
+from strata.shared.unspaced_scripts import UNSPACED
 
 _VOCABULARY = "bert-base-uncased-vocab.txt"
 _MAX_WORD_CHARS = 100

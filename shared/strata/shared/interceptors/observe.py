@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 
 from strata.shared.clock import Clock
+from strata.shared.clock_skew import SERVER_HOST_KEY, SERVER_TIME_KEY
 from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
-from strata.shared.skew import SERVER_HOST_KEY, SERVER_TIME_KEY
 from strata.shared.telemetry import Counter, Telemetry, new_trace_id, parse_traceparent
 
 REQUEST_ID_KEY = "x-request-id"
@@ -47,7 +47,7 @@ class Observe:
         telemetry: Where the metrics go: `REQUESTS` by method and code, `IN_FLIGHT` and
             `LATENCY` by method.
         access_log: Log successful calls at INFO; else at DEBUG.
-        clock: Its time is sent with every answer, for `strata.shared.skew`; None sends none.
+        clock: Its time is sent with every answer, for `strata.shared.clock_skew`; None sends none.
         host: Sent beside the time if it is not empty.
     """
 

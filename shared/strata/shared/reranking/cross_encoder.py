@@ -12,10 +12,10 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from strata.shared import heap_trim
-from strata.shared.embedding.session import open_session
+from strata.shared.embedding.onnx_session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.reranking.base import TEXT_TOKENS
-from strata.shared.reranking.folder import ModelFolder, read_folder, refused
+from strata.shared.reranking.model_folder import ModelFolder, read_folder, refused
 from strata.shared.reranking.passage_window import fitting
 
 # Pairs scored at one visit of the thread: so many are computed in vain when time runs out.

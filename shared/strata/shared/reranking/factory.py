@@ -11,7 +11,7 @@ from strata.shared.reranking.base import TEXT_TOKENS, Reranker
 from strata.shared.reranking.result_order import Reranking
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.searching import SearchingServiceSettings
+from strata.shared.vectors.search_settings import SearchingServiceSettings
 
 _MS = 1000
 

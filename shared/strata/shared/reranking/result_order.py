@@ -12,7 +12,7 @@ from strata.shared import context
 from strata.shared.logs import get_logger
 from strata.shared.reranking.base import Outcome, Report, Reranker
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.result_merge import Place
+from strata.shared.vectors.result_merge import ResultRank
 
 _Item = TypeVar("_Item")
 _log = get_logger(__name__)
@@ -39,7 +39,7 @@ class Ranked(Generic[_Item]):
     """
 
     item: _Item
-    place: Place
+    place: ResultRank
     fused_rank: int
     rank: int | None = None
     score: float | None = None
@@ -84,7 +84,7 @@ class Reranking:
     async def order(
         self,
         query: str,
-        results: Sequence[tuple[_Item, Place]],
+        results: Sequence[tuple[_Item, ResultRank]],
         text_of: Callable[[_Item], str],
     ) -> tuple[list[Ranked[_Item]], Report | None]:
         """Returns the same results, the first of them in the order of the reranker.

@@ -10,12 +10,12 @@ from strata.shared.vectors.index import (
     Document,
     FieldKind,
     IndexedChunk,
-    Moment,
     Preference,
     SparseVector,
+    StartGate,
     VectorIndex,
     Where,
-    at_once,
+    no_gate,
 )
 
 __all__ = [
@@ -25,10 +25,10 @@ __all__ = [
     "FusionConfig",
     "Hit",
     "IndexedChunk",
-    "Moment",
     "Preference",
     "SparseVector",
+    "StartGate",
     "VectorIndex",
     "Where",
-    "at_once",
+    "no_gate",
 ]

@@ -13,7 +13,7 @@ from strata.shared.shared_resources import SharedResources
 from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.index import VectorIndex
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.searching import EmbeddingEndpoint, SearchingServiceSettings
+from strata.shared.vectors.search_settings import EmbeddingEndpoint, SearchingServiceSettings
 
 
 async def open_models(

@@ -102,7 +102,7 @@ _Found: TypeAlias = Candidate | None
 _Place: TypeAlias = tuple[_Order, float, float, int | None, _Found, int | None, _Found]
 
 
-def rarest(corpus: int) -> float:
+def rarest_word_score(corpus: int) -> float:
     """What BM25 gives a word that one chunk of a corpus holds (its inverse frequency)."""
     return math.log(1 + (max(corpus, 1) - 0.5) / 1.5)
 
@@ -150,7 +150,7 @@ def fuse(
     cut = len(dense) >= depth
     unseen = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
     floor = config.floor * floor_share
-    half = config.half_words * rarest(corpus)
+    half = config.half_words * rarest_word_score(corpus)
 
     # Only what is returned becomes a hit: of what is looked at, most is not.
     places: list[_Place] = []
@@ -173,7 +173,7 @@ def fuse(
     return [_hit(place, config.sparse_weight, floor) for place in places[:limit]]
 
 
-def joined(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
+def merge_rankings(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     """Makes one ranking of the hits of several models, each asked for other documents.
 
     A rank is the place among all that were found so, whatever the model: no two hits have the

@@ -168,11 +168,11 @@ class Preference:
 
 
 # Returns when something has happened.
-Moment: TypeAlias = Callable[[], Awaitable[object]]
+StartGate: TypeAlias = Callable[[], Awaitable[object]]
 
 
-async def at_once() -> None:
-    """A `Moment` that has come."""
+async def no_gate() -> None:
+    """A `StartGate` that has come."""
 
 
 class VectorIndex(Protocol):
@@ -271,7 +271,7 @@ class VectorIndex(Protocol):
         floor_share: float = 1.0,
         uncut: bool = False,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """The documents that fit best: by meaning, by words, or by both, fused.
 

@@ -17,7 +17,7 @@ import grpc
 from qdrant_client import AsyncQdrantClient, models
 
 from strata.shared.errors import FailedPreconditionError, InternalError, Reason
-from strata.shared.vectors.circuit import CircuitBreaker
+from strata.shared.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.vectors.filters import (
     documents_filter,
     first_chunks,
@@ -30,10 +30,10 @@ from strata.shared.vectors.index import (
     DOCUMENT_FIELD,
     Collection,
     Document,
-    Moment,
     PayloadValue,
     Preference,
     SparseVector,
+    StartGate,
     Where,
 )
 from strata.shared.vectors.lean_client import LeanQdrantClient
@@ -49,9 +49,9 @@ from strata.shared.vectors.points import (
 from strata.shared.vectors.qdrant_errors import (
     CLIENT_ERRORS,
     EngineDownError,
-    may_pass_at_once,
+    is_cut_connection,
     status_of,
-    translated,
+    to_strata_error,
 )
 
 _T = TypeVar("_T")
@@ -242,7 +242,7 @@ class QdrantIndex:
         floor_share: float = 1.0,
         uncut: bool = False,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """See `VectorIndex.query`."""
         where = where or Where()
@@ -436,7 +436,7 @@ class QdrantIndex:
                     return await _again_if_cut(call)
             except CLIENT_ERRORS as error:
                 cause: Exception = error
-                failure = translated(error, operation)
+                failure = to_strata_error(error, operation)
                 if isinstance(failure, EngineDownError):
                     raise failure from error
         raise failure from cause
@@ -446,7 +446,7 @@ async def _again_if_cut(call: Callable[[], Awaitable[_T]]) -> _T:
     try:
         return await call()
     except CLIENT_ERRORS as error:
-        if not may_pass_at_once(error):
+        if not is_cut_connection(error):
             raise
     await asyncio.sleep(_RETRY_AFTER_SECONDS)
     return await call()

@@ -28,12 +28,12 @@ def status_of(error: BaseException) -> grpc.StatusCode | None:
     return error.code() if isinstance(error, grpc.aio.AioRpcError) else None
 
 
-def may_pass_at_once(error: BaseException) -> bool:
+def is_cut_connection(error: BaseException) -> bool:
     """Whether the same call may succeed right away: the connection was cut or renewed."""
     return status_of(error) is grpc.StatusCode.UNAVAILABLE
 
 
-def translated(error: BaseException, operation: str) -> StrataError:
+def to_strata_error(error: BaseException, operation: str) -> StrataError:
     """The error to raise; the engine's own words are kept as its cause, for the log."""
     metadata = {"dependency": "vector index", "operation": operation}
     status = status_of(error)

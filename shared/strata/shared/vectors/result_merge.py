@@ -20,7 +20,7 @@ from strata.shared.errors import (
 )
 from strata.shared.logs import get_logger
 from strata.shared.vectors.fusion import Hit
-from strata.shared.vectors.index import Moment
+from strata.shared.vectors.index import StartGate
 
 # What waits for the index is found by words alone. Its score is set between those of the
 # hits: a good match by words ranks with a fair one by meaning.
@@ -38,7 +38,7 @@ _Item_co = TypeVar("_Item_co", covariant=True)
 _log = get_logger(__name__)
 
 
-class Look(Protocol[_Item_co]):
+class DatabaseSnapshot(Protocol[_Item_co]):
     """The database as it was at one moment, for one question."""
 
     async def waiting(self) -> Sequence[tuple[_Item_co, float]]:
@@ -51,7 +51,7 @@ class Look(Protocol[_Item_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResultRank:
     """Where a result stands, and why.
 
     Attributes:
@@ -80,7 +80,7 @@ def merge(
     bonus: Callable[[_Item], float] = lambda _: 0.0,
     *,
     unknown_words: bool = False,
-) -> list[tuple[_Item, Place]]:
+) -> list[tuple[_Item, ResultRank]]:
     """Puts what the index found and what only the words found into one order.
 
     Args:
@@ -127,9 +127,9 @@ class Matches(Generic[_Item]):
     by_words: Sequence[tuple[_Item, float]]
 
 
-async def find(
-    look: Callable[[], AbstractAsyncContextManager[Look[_Item]]],
-    index: Callable[[Moment], Awaitable[list[Hit]]],
+async def search_both(
+    look: Callable[[], AbstractAsyncContextManager[DatabaseSnapshot[_Item]]],
+    index: Callable[[StartGate], Awaitable[list[Hit]]],
     by_words: Callable[[], Awaitable[Sequence[tuple[_Item, float]]]],
 ) -> Matches[_Item]:
     """Asks index and database, so that nothing is missed that is on its way into the index.
@@ -148,7 +148,7 @@ async def find(
     begun = asyncio.Event()
 
     async def ask() -> list[Hit] | None:
-        return await if_there(index(begun.wait))
+        return await hits_or_none(index(begun.wait))
 
     asked = asyncio.create_task(ask())
     named: dict[str, _Item] = {}
@@ -175,12 +175,12 @@ async def find(
     return Matches(hits, named, waiting)
 
 
-async def _named(look: Look[_Item], hits: Sequence[Hit] | None) -> Mapping[str, _Item]:
+async def _named(look: DatabaseSnapshot[_Item], hits: Sequence[Hit] | None) -> Mapping[str, _Item]:
     # Also where there are none: what a search costs does not depend on what it finds.
     return {} if hits is None else await look.by_ids([hit.document_id for hit in hits])
 
 
-async def if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
+async def hits_or_none(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
     """Returns what the index answers; None if it cannot be asked."""
     try:
         return await asked
@@ -190,7 +190,7 @@ async def if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
         return None
 
 
-def explained(place: Place, reasons: Sequence[str]) -> str:
+def explain_result(place: ResultRank, reasons: Sequence[str]) -> str:
     """Tells in words why something stands where it stands.
 
     Args:
@@ -213,15 +213,15 @@ def explained(place: Place, reasons: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-def _waiting(share: float, rank: int, bonus: float) -> Place:
-    return Place("fts", _PENDING_WEIGHT * share + bonus, None, rank, bonus, waiting=True)
+def _waiting(share: float, rank: int, bonus: float) -> ResultRank:
+    return ResultRank("fts", _PENDING_WEIGHT * share + bonus, None, rank, bonus, waiting=True)
 
 
-def _place(hit: Hit, words: tuple[int, float] | None = None) -> Place:
+def _place(hit: Hit, words: tuple[int, float] | None = None) -> ResultRank:
     """Returns the place of a hit; ``words`` is what PostgreSQL adds, as rank and score."""
     fts_rank, added = (hit.fts_rank, 0.0) if words is None else words
     mode = "fts"
     if hit.vector_rank is not None:
         mode = "vector" if fts_rank is None else "hybrid"
     weak = hit.weak and words is None
-    return Place(mode, hit.score + added, hit.vector_rank, fts_rank, hit.bonus, weak=weak)
+    return ResultRank(mode, hit.score + added, hit.vector_rank, fts_rank, hit.bonus, weak=weak)

@@ -10,7 +10,7 @@ import unicodedata
 
 from qdrant_edge import Bm25, Bm25Config, TokenizerType
 
-from strata.shared.scripts import UNSPACED
+from strata.shared.unspaced_scripts import UNSPACED
 from strata.shared.vectors.index import SparseVector
 
 # Passages and messages are short. On three chats of the BEAM benchmark 64 was at least as

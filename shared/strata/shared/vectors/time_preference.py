@@ -15,7 +15,7 @@ tips the scales and does not outweigh them. Anything from 0.1 to 0.2 was as good
 """
 
 
-def of_that_time(spoken: Sequence[TimeRange], field: str = "create_time") -> list[Preference]:
+def time_preferences(spoken: Sequence[TimeRange], field: str = "create_time") -> list[Preference]:
     """Returns the preferences for what was stored at one of some times."""
     return [
         Preference(WHEN_WEIGHT, field, since=time_range.start, until=time_range.end)

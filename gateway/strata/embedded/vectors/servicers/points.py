@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import qdrant_edge as edge
+from strata.embedded.vectors.post_filter import search
 
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.convert_filters import filter_of, optional_filter
@@ -23,7 +24,6 @@ from strata.embedded.vectors.convert_queries import scroll_request, with_payload
 from strata.embedded.vectors.convert_schema import field_index
 from strata.embedded.vectors.errors import BadRequestError
 from strata.embedded.vectors.filter_rewriter import FilterRewriter
-from strata.embedded.vectors.searching import search
 from strata.embedded.vectors.servicers.base import Context, EngineServicer, complete
 
 _UPDATE_MODES = {

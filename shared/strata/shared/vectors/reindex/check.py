@@ -9,8 +9,8 @@ from math import comb
 from strata.shared.errors import FailedPreconditionError
 from strata.shared.logs import get_logger
 from strata.shared.vectors.index import Where
-from strata.shared.vectors.reindex.state import Serving, Share
-from strata.shared.vectors.texts import TextIndex
+from strata.shared.vectors.reindex.state import FoundCounts, Serving
+from strata.shared.vectors.text_index import TextIndex
 
 _QUESTION_WORDS = 12
 _FEWEST_WORDS = 4
@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredText:
     """A stored text that has to be found again."""
 
     project_id: str
@@ -38,7 +38,7 @@ class Comparison:
         gained: How many of them only the new one found.
     """
 
-    share: Share
+    share: FoundCounts
     gained: int = 0
 
     @property
@@ -50,7 +50,7 @@ class Comparison:
 async def compare(
     old: tuple[TextIndex, Serving],
     new: tuple[TextIndex, Serving],
-    texts: Sequence[Stored],
+    texts: Sequence[StoredText],
     where: Where,
 ) -> Comparison:
     """Returns how many texts each finds, by meaning alone, from some words of them.
@@ -77,10 +77,10 @@ async def compare(
         found_old += by_old
         found_new += by_new
         gained += by_new and not by_old
-    return Comparison(Share(len(texts), found_old, found_new), gained)
+    return Comparison(FoundCounts(len(texts), found_old, found_new), gained)
 
 
-def verdict(comparison: Comparison, least: float) -> str:
+def refusal_reason(comparison: Comparison, least: float) -> str:
     """Returns why the new index may not serve; empty if it may.
 
     Where many texts are alike, which ten of them come first is chance, and each index finds
@@ -128,7 +128,7 @@ def _by_chance(lost: int, gained: int) -> bool:
     return as_bad > _CHANCE * (1 << throws)
 
 
-async def _finds(texts: TextIndex, within: Serving, stored: Stored, where: Where) -> bool:
+async def _finds(texts: TextIndex, within: Serving, stored: StoredText, where: Where) -> bool:
     hits = await texts.search(
         stored.project_id, question(stored.text), where, _AMONG, words=False, within=within
     )

@@ -14,9 +14,9 @@ from strata.shared.errors import (
     PermissionDeniedError,
     Reason,
 )
-from strata.shared.vectors.indexing import Lag
-from strata.shared.vectors.reindex.driver import Rebuildable
+from strata.shared.vectors.indexer import IndexLag
 from strata.shared.vectors.reindex.ledger import Ledger, no_reindex, not_in_phase
+from strata.shared.vectors.reindex.reindexer import Rebuildable
 from strata.shared.vectors.reindex.routes import Routes
 from strata.shared.vectors.reindex.state import Phase, Reindex, Serving
 
@@ -30,7 +30,7 @@ _MAX_REQUEST_ID = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class ManagedIndex:
     """An index that can be asked about and rebuilt.
 
     Attributes:
@@ -43,7 +43,7 @@ class Offered:
     routes: Routes
     rebuild: Rebuildable
     count: Callable[[], Awaitable[int]]
-    lag: Callable[[], Awaitable[Lag]]
+    lag: Callable[[], Awaitable[IndexLag]]
 
 
 class IndexAdmin:
@@ -61,7 +61,7 @@ class IndexAdmin:
         self,
         ledger: Ledger | None,
         models: EmbeddingModels | None,
-        indexes: Mapping[str, Offered],
+        indexes: Mapping[str, ManagedIndex],
         *,
         allowed: bool = True,
         wake: Callable[[], None] = lambda: None,
@@ -143,7 +143,7 @@ class IndexAdmin:
         self._wake()
         return to_proto(moved)
 
-    async def _latest(self, name: str) -> tuple[Offered, Reindex]:
+    async def _latest(self, name: str) -> tuple[ManagedIndex, Reindex]:
         index, ledger, _ = self._open(name)
         slot = (await index.routes.serving()).slot
         job = await ledger.latest(slot)
@@ -151,7 +151,7 @@ class IndexAdmin:
             raise no_reindex(name)
         return index, job
 
-    def _open(self, name: str) -> tuple[Offered, Ledger, EmbeddingModels]:
+    def _open(self, name: str) -> tuple[ManagedIndex, Ledger, EmbeddingModels]:
         if not self._allowed:
             raise PermissionDeniedError(
                 "This server does not let keys see or rebuild the indexes that projects share.",

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from strata.shared.vectors.reindex.state import Phase, Progress, Reindex, Serving, Share
+from strata.shared.vectors.reindex.state import CopyProgress, FoundCounts, Phase, Reindex, Serving
 
 _NOTHING = text("SELECT 1")
 _AWAKE_S = 20.0
@@ -120,7 +120,7 @@ class Ledger:
             async with _kept_awake(connection):
                 yield None if row is None else _reindex(row)
 
-    async def advance(self, job: Reindex, progress: Progress) -> None:
+    async def advance(self, job: Reindex, progress: CopyProgress) -> None:
         """Notes how far the copy is, unless the rebuild was ended meanwhile."""
         values = {
             "project": job.project_id,
@@ -133,7 +133,7 @@ class Ledger:
             await connection.execute(self._sql.advance, values)
 
     async def move(
-        self, job: Reindex, phase: Phase, *, note: str = "", share: Share | None = None
+        self, job: Reindex, phase: Phase, *, note: str = "", share: FoundCounts | None = None
     ) -> Reindex:
         """Brings the rebuild of a whole collection into another phase, with what serves then.
 
@@ -218,7 +218,7 @@ async def move_reindex(
     phase: Phase,
     *,
     note: str = "",
-    share: Share | None = None,
+    share: FoundCounts | None = None,
 ) -> Reindex:
     """Brings a rebuild from its phase into another.
 
@@ -376,11 +376,11 @@ def _reindex(row: Row[Any]) -> Reindex:
         phase=Phase(row.phase),
         create_time=row.create_time,
         phase_time=row.phase_time,
-        progress=Progress(
+        progress=CopyProgress(
             tuple(row.cursor), row.done, [(key[0], key[1]) for key in _loaded(row.sample)]
         ),
         total=row.total,
-        share=Share(*_loaded(row.share)),
+        share=FoundCounts(*_loaded(row.share)),
         note=row.note,
         cleaned=row.cleaned,
     )

@@ -84,7 +84,7 @@ class StoredRoutes:
         return await self._ledger.written(self._slot) or [await self._ledger.keep(self._first)]
 
 
-class OwnModels:
+class GenerationsByModel:
     """The generations of a collection that has one for each model.
 
     Args:

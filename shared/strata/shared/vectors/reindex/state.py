@@ -59,7 +59,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CopyProgress:
     """How far a new collection is filled.
 
     Attributes:
@@ -74,7 +74,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class FoundCounts:
     """What the check found: of ``asked`` texts so many were found again in each collection."""
 
     asked: int = 0
@@ -112,9 +112,9 @@ class Reindex:
     phase: Phase
     create_time: datetime
     phase_time: datetime
-    progress: Progress = field(default_factory=Progress)
+    progress: CopyProgress = field(default_factory=CopyProgress)
     total: int = 0
-    share: Share = field(default_factory=Share)
+    share: FoundCounts = field(default_factory=FoundCounts)
     note: str = ""
     cleaned: bool = False
 

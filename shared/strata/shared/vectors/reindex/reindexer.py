@@ -20,17 +20,17 @@ from strata.shared.errors import (
 )
 from strata.shared.logs import get_logger
 from strata.shared.vectors.index import Where
-from strata.shared.vectors.reindex.check import Stored, compare, verdict
+from strata.shared.vectors.reindex.check import StoredText, compare, refusal_reason
 from strata.shared.vectors.reindex.ledger import Ledger
 from strata.shared.vectors.reindex.state import (
+    CopyProgress,
+    FoundCounts,
     Phase,
-    Progress,
     Reindex,
     ReindexConfig,
     Serving,
-    Share,
 )
-from strata.shared.vectors.texts import Entry, TextIndex
+from strata.shared.vectors.text_index import Entry, TextIndex
 
 # How long a rebuild is put off by new texts that wait for the index, for one batch.
 _GIVE_WAY_S = 1.0
@@ -84,7 +84,7 @@ class Rebuildable(Protocol):
         """
         ...
 
-    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """Returns those of some texts that are still there."""
         ...
 
@@ -92,7 +92,7 @@ class Rebuildable(Protocol):
         """Returns what the check asks both collections for."""
         ...
 
-    async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
+    async def move(self, job: Reindex, phase: Phase, note: str, share: FoundCounts) -> Reindex:
         """Brings the rebuild into another phase, and lets serve what serves then.
 
         Raises:
@@ -169,7 +169,7 @@ class Reindexer:
         if not await target.has(job.target):
             # It is new, or was lost: then what the cursor says is in it is not.
             await target.make(job.target)
-            job = replace(job, progress=Progress())
+            job = replace(job, progress=CopyProgress())
         # A process may have died between a collection and the indexes of its fields.
         await target.prepare(job.target)
         batch = await collection.batch(job, self._config.batch)
@@ -191,7 +191,7 @@ class Reindexer:
             await collection.texts(job, job.progress.sample),
             collection.where(job),
         )
-        why, share = verdict(comparison, self._config.share), comparison.share
+        why, share = refusal_reason(comparison, self._config.share), comparison.share
         moved = await collection.move(job, Phase.FAILED if why else Phase.SWITCHED, why, share)
         _log.info("a new index was checked", slot=job.slot, phase=moved.phase.value, **_of(share))
 
@@ -232,7 +232,7 @@ def archive_of(slot: str) -> str:
     return f"{slot}/archive"
 
 
-def _after(before: Progress, batch: Batch, sample: int) -> Progress:
+def _after(before: CopyProgress, batch: Batch, sample: int) -> CopyProgress:
     """Reservoir sampling (Vitter 1985, algorithm R): each text has the same chance."""
     kept = list(before.sample)
     for number, entry in enumerate(batch.entries, start=before.done + 1):
@@ -241,8 +241,8 @@ def _after(before: Progress, batch: Batch, sample: int) -> Progress:
             kept.append(key)
         elif (place := random.randrange(number)) < sample:  # noqa: S311 - no secret
             kept[place] = key
-    return Progress(batch.cursor, before.done + batch.seen, kept)
+    return CopyProgress(batch.cursor, before.done + batch.seen, kept)
 
 
-def _of(share: Share) -> dict[str, int]:
+def _of(share: FoundCounts) -> dict[str, int]:
     return {"asked": share.asked, "old": share.old, "new": share.new}

@@ -17,9 +17,9 @@ from strata.shared.vectors.index import (
     Collection,
     Document,
     IndexedChunk,
-    Moment,
     PayloadValue,
     Preference,
+    StartGate,
     VectorIndex,
     Where,
 )
@@ -77,7 +77,7 @@ class TextIndex:
         routes: Routes | None = None,
     ) -> None:
         self._index = index
-        self._models = models_of(models)
+        self._models = as_models(models)
         self._sparse = sparse
         self._chunk_tokens = chunk_tokens
         self._ready: set[str] = set()
@@ -213,7 +213,7 @@ class TextIndex:
         within: Serving | None = None,
         uncut: bool = False,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """Returns the best texts by meaning and words, best first.
 
@@ -333,6 +333,6 @@ def _known_share(embedder: Embedder, query: str) -> float:
     return embedder.known_share(without_stop_words(query))
 
 
-def models_of(models: EmbeddingModels | Embedder) -> EmbeddingModels:
+def as_models(models: EmbeddingModels | Embedder) -> EmbeddingModels:
     """Returns the models; a single one is all there is."""
     return models if isinstance(models, EmbeddingModels) else EmbeddingModels.of(models)

@@ -11,7 +11,7 @@ _LONGEST_S = 5.0
 _ending: set[asyncio.Task[None]] = set()
 
 
-def let_end(call: Any) -> None:
+def complete_in_background(call: Any) -> None:
     """Lets the server end a call of which the client has the last message; returns at once.
 
     A client that cancels it, or drops it, cuts the server off in its last step: the server

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from strata.shared.errors import InternalError, UnavailableError
-from strata.shared.vectors.circuit import CircuitBreaker
+from strata.shared.vectors.circuit_breaker import CircuitBreaker
 
 
 class Hand:

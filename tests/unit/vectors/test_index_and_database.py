@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from strata.shared.errors import UnavailableError
-from strata.shared.vectors import Hit, Moment
-from strata.shared.vectors.result_merge import Matches, find
+from strata.shared.vectors import Hit, StartGate
+from strata.shared.vectors.result_merge import Matches, search_both
 
 
 def hit(name: str) -> Hit:
@@ -63,7 +63,7 @@ class Services:
         self.seen.append("all words")
         return [("by words", 0.5)]
 
-    async def ask(self, after: Moment) -> list[Hit]:
+    async def ask(self, after: StartGate) -> list[Hit]:
         self.seen.append("vector")
         await after()
         self.seen.append("index")
@@ -76,8 +76,8 @@ class Services:
             raise UnavailableError("gone")
         return [hit(name) for name in self.hits]
 
-    def find(self) -> asyncio.Task[Matches[str]]:
-        return asyncio.create_task(find(self.look, self.ask, self.by_words))
+    def search_both(self) -> asyncio.Task[Matches[str]]:
+        return asyncio.create_task(search_both(self.look, self.ask, self.by_words))
 
 
 async def run_dry() -> None:
@@ -93,7 +93,7 @@ async def until_seen(services: Services, what: str) -> None:
 
 async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_not_before() -> None:
     services = Services()
-    finding = services.find()
+    finding = services.search_both()
     await run_dry()
     assert services.seen == ["look", "vector"]  # what is asked is made meanwhile
     services.begins.set()
@@ -111,7 +111,7 @@ async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_n
 @pytest.mark.parametrize("index_first", [True, False])
 async def test_it_waits_for_both(index_first: bool) -> None:
     services = Services()
-    finding = services.find()
+    finding = services.search_both()
     services.begins.set()
     gates = [services.index, services.words]
     for gate in gates if index_first else reversed(gates):
@@ -125,7 +125,7 @@ async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
     services = Services()
     services.begins.set()
     services.words.set()
-    finding = services.find()
+    finding = services.search_both()
     await until_seen(services, "done")
     assert not finding.done()
     services.index.set()
@@ -137,7 +137,7 @@ async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
 async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None:
     services = Services().open()
     services.hits, services.young = ["old", "young"], {"young"}
-    matches = await services.find()
+    matches = await services.search_both()
     assert matches.by_id == {"old": "OLD", "young": "YOUNG"}
     assert [query for query in services.seen if query.startswith("ids")] == [
         "ids old young",
@@ -148,7 +148,7 @@ async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None
 async def test_where_the_index_finds_nothing_it_costs_the_same() -> None:
     services = Services().open()
     services.hits = []
-    assert (await services.find()).by_id == {}
+    assert (await services.search_both()).by_id == {}
     assert services.seen[-3:] == ["statement", "ids ", "done"]
 
 
@@ -157,14 +157,14 @@ async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -
     services.index.clear()
     services.fails = UnavailableError("no database")
     with pytest.raises(UnavailableError, match="no database"):
-        await services.find()
+        await services.search_both()
     assert "index" not in services.seen
 
 
 async def test_without_the_index_all_is_searched_by_words() -> None:
     services = Services().open()
     services.away = True
-    matches = await services.find()
+    matches = await services.search_both()
     assert services.seen[-2:] == ["done", "all words"]
     assert (matches.hits, matches.by_id, matches.by_words) == ((), {}, [("by words", 0.5)])
 
@@ -173,7 +173,7 @@ async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
     services = Services()
     services.begins.set()
     services.words.set()
-    finding = services.find()
+    finding = services.search_both()
     await run_dry()
     finding.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -184,9 +184,9 @@ async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
 async def test_an_error_of_the_index_that_is_no_outage_is_told() -> None:
     services = Services().open()
 
-    async def broken(_: Moment) -> list[Hit]:
+    async def broken(_: StartGate) -> list[Hit]:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await find(services.look, broken, services.by_words)
+        await search_both(services.look, broken, services.by_words)
     assert services.seen[-1] == "done"

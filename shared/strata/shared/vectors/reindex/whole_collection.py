@@ -8,14 +8,14 @@ from typing import Protocol
 
 from strata.shared.errors import UnavailableError
 from strata.shared.vectors.index import Where
-from strata.shared.vectors.reindex.check import Stored
-from strata.shared.vectors.reindex.driver import Batch
+from strata.shared.vectors.reindex.check import StoredText
 from strata.shared.vectors.reindex.ledger import Ledger
-from strata.shared.vectors.reindex.state import Phase, Reindex, Serving, Share
-from strata.shared.vectors.texts import TextIndex
+from strata.shared.vectors.reindex.reindexer import Batch
+from strata.shared.vectors.reindex.state import FoundCounts, Phase, Reindex, Serving
+from strata.shared.vectors.text_index import TextIndex
 
 
-class Contents(Protocol):
+class CollectionContents(Protocol):
     """The texts of a collection in PostgreSQL, over all projects."""
 
     async def count(self) -> int:
@@ -30,7 +30,7 @@ class Contents(Protocol):
         """Lets what was changed since a batch was read wait again; returns what is gone."""
         ...
 
-    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """Returns those of some texts that are still there."""
         ...
 
@@ -44,7 +44,7 @@ class WholeCollection:
         ledger: What serves and what is rebuilt.
     """
 
-    def __init__(self, texts: TextIndex, contents: Contents, ledger: Ledger) -> None:
+    def __init__(self, texts: TextIndex, contents: CollectionContents, ledger: Ledger) -> None:
         self._texts = texts
         self._contents = contents
         self._ledger = ledger
@@ -66,7 +66,7 @@ class WholeCollection:
         if gone := await self._contents.changed(batch):
             await self._texts.remove(batch.project_id, gone, within=[job.target])
 
-    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
         return await self._contents.texts(keys)
 
@@ -74,7 +74,7 @@ class WholeCollection:
         """See `Rebuildable.where`."""
         return Where()
 
-    async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
+    async def move(self, job: Reindex, phase: Phase, note: str, share: FoundCounts) -> Reindex:
         """See `Rebuildable.move`."""
         moved = await self._ledger.move(job, phase, note=note, share=share)
         # The alias is for people and tools, and follows: PostgreSQL has decided.

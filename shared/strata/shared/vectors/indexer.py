@@ -24,7 +24,7 @@ MOST_COUNTED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class IndexLag:
     """How far the index is behind: texts, and seconds since the oldest of them was stored."""
 
     waiting: int = 0
@@ -44,7 +44,7 @@ class LagGauges:
         self._waiting = registry.gauge(WAITING, collection=collection)
         self._seconds = registry.gauge(LAG_SECONDS, collection=collection)
 
-    def tell(self, lag: Lag) -> None:
+    def set(self, lag: IndexLag) -> None:
         """Replaces what was told before."""
         self._waiting.set(lag.waiting)
         self._seconds.set(lag.seconds)
