@@ -1,4 +1,4 @@
-"""JSON schemas that come from outside: checked, closed, and without references."""
+"""Reads JSON schemas from clients and models: checks and closes them, and inlines references."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from strata.shared.tool_arguments import ArgumentsValidator, describe_violation
 
 MAX_CHARS = 64_000
 MAX_WRITTEN_OUT_CHARS = 4 * MAX_CHARS
-"""A long text or list that many members refer to would grow a thousandfold in each request."""
+"""Limit once references are inlined: a long definition with many references grows a lot."""
 _TOO_DEEP = f"is nested deeper than {MAX_JSON_DEPTH} levels"
 MAX_SCHEMAS = 2_000
 _DEEPEST = 24
 _MAPS = ("properties", "dependentSchemas")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
-# References to elsewhere would be fetched, and a pattern can keep the checker busy for years.
+# Remote references would be fetched, and a pattern can take exponential time.
 _REFUSED = frozenset(
     {
         *("$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"),
@@ -34,28 +34,28 @@ _REFUSED = frozenset(
 
 
 class UnusableSchemaError(Exception):
-    """A schema that cannot be used; says why."""
+    """A schema cannot be used; the message says why."""
 
 
 def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]:
     """Returns the schema of an object, such as the arguments of a tool, from its JSON.
 
-    References to its own ``$defs`` are written out. An object that does not say so takes no other
-    members.
+    References to its own ``$defs`` are inlined. An object without ``additionalProperties`` accepts
+    no further members.
 
     Args:
         text: The JSON.
-        most_schemas: Schemas that it may have in all, once references are written out.
+        most_schemas: Most schemas and subschemas, once references are inlined.
 
     Raises:
-        UnusableSchemaError: It is no such schema.
+        UnusableSchemaError: The text is not such a schema.
     """
     if len(text) > MAX_CHARS:
         raise UnusableSchemaError(f"exceeds {MAX_CHARS} characters")
     try:
         schema = parse_json(text)
     except JsonTextError as error:
-        # The parser's words about the place read like those of a compiler.
+        # The position in the parser's message would not help the client.
         problem = str(error).partition(": line ")[0]
         raise UnusableSchemaError(f"is no JSON: {problem}") from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
@@ -70,7 +70,7 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
     whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
     if _is_longer(whole, MAX_WRITTEN_OUT_CHARS):
         raise UnusableSchemaError(
-            f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are written out"
+            f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are inlined"
         )
     try:
         Draft202012Validator.check_schema(whole)
@@ -138,7 +138,7 @@ class _Inliner:
 
 
 def _is_longer(value: Any, most_chars: int) -> bool:
-    """Says whether the JSON of a value has more characters, without writing more of it."""
+    """Returns whether the JSON of a value has more characters; stops encoding at the limit."""
     chars = 0
     for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
         chars += len(piece)
@@ -153,7 +153,7 @@ def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def unstorable(value: Any) -> str:
-    """Says why a JSON value cannot be stored or sent; empty if it can."""
+    """Returns why a JSON value cannot be stored or sent; empty if it can."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
@@ -179,7 +179,7 @@ def unstorable(value: Any) -> str:
 
 
 _MOST_STEPS = 100_000
-"""What a check may cost: a third of a second. A step is a keyword, or four of its values."""
+"""Limit of a check, about a third of a second. A step is a keyword, or four of its values."""
 
 _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 
@@ -189,9 +189,9 @@ class _TooCostlyError(Exception):
 
 
 def first_violation(schema: Mapping[str, Any], value: Any) -> str:
-    """Says what is wrong with a JSON value first; empty if it satisfies a schema.
+    """Returns the first violation of a schema by a JSON value; empty if there is none.
 
-    The cost is bounded: schemas and values come from outside, and choices inside of lists multiply.
+    The cost is bounded: schemas and values are untrusted, and nested alternatives multiply.
 
     Args:
         schema: What `read_schema` returned.
@@ -201,7 +201,7 @@ def first_violation(schema: Mapping[str, Any], value: Any) -> str:
     try:
         error = next(_BoundedValidator(schema).iter_errors(value), None)
     except _TooCostlyError:
-        return "it takes too long to check it against the schema"
+        return "the check against the schema takes too long"
     finally:
         _steps_left.reset(token)
     return "" if error is None else describe_violation(error)

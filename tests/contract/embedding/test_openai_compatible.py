@@ -153,7 +153,7 @@ async def test_failures_that_stay_are_told_apart(
 
 async def test_another_dimension_is_refused(server: EmbeddingServer, client: AsyncOpenAI) -> None:
     server.script = lambda request: vectors_reply(request, dim=6)
-    with pytest.raises(FailedPreconditionError, match="6 dimensions, configured are 4"):
+    with pytest.raises(FailedPreconditionError, match="6 dimensions, but 4 are configured"):
         await OpenAiEmbedder(client, MODEL).embed(["a"], "query")
 
 

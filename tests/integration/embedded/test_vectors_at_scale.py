@@ -348,8 +348,8 @@ def test_what_is_known_of_a_collection_is_forgotten_when_it_is_written_to(
         for verb, number, payload in changes:
             with suppress(Exception):  # of a point that is not there
                 store.update("c", [change_of(verb, number, payload)])
-            known = store.narrowing("c")
-            assert store.narrowing("c") is known  # until the next write
+            known = store.filter_rewriter("c")
+            assert store.filter_rewriter("c") is known  # until the next write
             anew = FilterRewriter(store.shard("c"))
             assert repr(known.needed(mine)) == repr(anew.needed(mine))
 

@@ -274,7 +274,7 @@ async def test_endless_headers_are_refused(server: RawServer) -> None:
         await _forever(writer, b"X-Filler: " + b"x" * 1000 + b"\r\n")
 
     server.answers["/"] = headers
-    with pytest.raises(FetchError, match="no proper HTTP"):
+    with pytest.raises(FetchError, match="not valid HTTP"):
         await fetch(server, server.url())
 
 
@@ -284,7 +284,7 @@ async def test_an_endless_header_line_is_refused(server: RawServer) -> None:
         await _forever(writer, b"x" * 1000)
 
     server.answers["/"] = header
-    with pytest.raises(FetchError, match="no proper HTTP"):
+    with pytest.raises(FetchError, match="not valid HTTP"):
         await fetch(server, server.url())
 
 
@@ -317,7 +317,7 @@ async def test_interim_answers_without_end_are_ended_by_the_total_time(server: R
 )
 async def test_what_is_no_http_is_told_in_words(server: RawServer, answer: bytes) -> None:
     server.answers["/"] = answer
-    with pytest.raises(FetchError, match="no proper HTTP"):
+    with pytest.raises(FetchError, match="not valid HTTP"):
         await fetch(server, server.url())
 
 

@@ -84,7 +84,7 @@ def test_a_new_master_key_seals_and_the_old_one_still_opens() -> None:
     assert both.open(sealed, HERE) == SECRET
     again = both.seal(SECRET, HERE)
     assert envelope(NEW).open(again, HERE) == SECRET
-    with pytest.raises(DataLossError, match="master key that is not here"):
+    with pytest.raises(DataLossError, match="master key that is missing"):
         envelope(OLD).open(again, HERE)
 
 

@@ -19,24 +19,26 @@ from strata.shared.vectors.text_index import Entry
 
 
 @given(st.text(min_size=2))
-def test_a_question_is_a_part_of_the_text_and_never_all_of_it(text: str) -> None:
+def test_the_query_for_a_text_is_a_proper_part_of_it(text: str) -> None:
     asked = question(text)
     assert " ".join(asked.split()) in " ".join(text.split())
     assert len(asked) < len(text)
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.floats(0, 1))
-def test_the_verdict_is_the_share(asked: int, old: int, new: int, least: float) -> None:
+def test_a_new_index_is_refused_below_the_required_share(
+    asked: int, old: int, new: int, least: float
+) -> None:
     why = refusal_reason(Comparison(FoundCounts(asked, old, new)), least)
     assert bool(why) == (new < least * old or (asked > 0 and new == 0))
-    assert not why or f"found {new} again" in why
+    assert not why or f"found {new}, the serving one {old}" in why
 
 
 @pytest.mark.parametrize(
     ("lost", "gained", "refused"),
     [(1, 0, True), (5, 4, False), (9, 4, False), (12, 4, True), (40, 20, True), (5, 5, False)],
 )
-def test_losses_that_a_fair_coin_would_make_are_no_reason(
+def test_losses_that_are_not_significant_do_not_refuse_a_new_index(
     lost: int, gained: int, refused: bool
 ) -> None:
     both = 3
@@ -46,7 +48,9 @@ def test_losses_that_a_fair_coin_would_make_are_no_reason(
 
 
 @given(st.integers(0, 64), st.integers(1, 64), st.integers(0, 64))
-def test_of_more_losses_no_verdict_becomes_better(both: int, lost: int, gained: int) -> None:
+def test_more_losses_never_turn_a_refusal_into_acceptance(
+    both: int, lost: int, gained: int
+) -> None:
     def refused(losses: int) -> bool:
         return bool(
             refusal_reason(Comparison(FoundCounts(192, both + losses, both + gained), gained), 0.95)

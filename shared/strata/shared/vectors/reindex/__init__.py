@@ -1,4 +1,4 @@
-"""Rebuilding a collection while it serves: its state, its steps and its check."""
+"""Rebuilds of a collection while it serves searches: state, steps and check."""
 
 from strata.shared.vectors.reindex.state import (
     CopyProgress,

@@ -1,4 +1,4 @@
-"""A whole collection as something to rebuild; the services say what is in it."""
+"""The rebuild of a whole collection, whose contents the service provides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CollectionContents(Protocol):
     """The texts of a collection in PostgreSQL, over all projects."""
 
     async def count(self) -> int:
-        """Returns how many there are."""
+        """Returns the number of texts."""
         ...
 
     async def batch(self, cursor: tuple[str, ...], limit: int) -> Batch | None:
@@ -27,21 +27,21 @@ class CollectionContents(Protocol):
         ...
 
     async def changed(self, batch: Batch) -> list[str]:
-        """Lets what was changed since a batch was read wait again; returns what is gone."""
+        """Marks texts that changed since the batch was read as waiting; returns deleted ids."""
         ...
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
-        """Returns those of some texts that are still there."""
+        """Returns those of the texts that still exist."""
         ...
 
 
 class WholeCollection:
-    """See `Rebuildable`.
+    """A `Rebuildable` for a whole collection.
 
     Args:
-        texts: The collection.
-        contents: What is in it.
-        ledger: What serves and what is rebuilt.
+        texts: The index of the collection.
+        contents: The texts in PostgreSQL.
+        ledger: The stored generations and rebuilds.
     """
 
     def __init__(self, texts: TextIndex, contents: CollectionContents, ledger: Ledger) -> None:
@@ -77,13 +77,13 @@ class WholeCollection:
     async def move(self, job: Reindex, phase: Phase, note: str, share: FoundCounts) -> Reindex:
         """See `Rebuildable.move`."""
         moved = await self._ledger.move(job, phase, note=note, share=share)
-        # The alias is for people and tools, and follows: PostgreSQL has decided.
+        # PostgreSQL decides what serves; the alias only follows, for people and tools.
         with contextlib.suppress(UnavailableError):
             await self._texts.ensure()
         return moved
 
     async def clean(self, job: Reindex) -> None:
         """See `Rebuildable.clean`."""
-        # The alias follows PostgreSQL; what it names cannot be dropped.
+        # The alias is updated first, because its target cannot be dropped.
         await self._texts.ensure()
         await self._texts.drop(job.other)

@@ -13,11 +13,11 @@ import pytest
 import qdrant_edge as edge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.embedded.vectors.post_filter import search
 
 from strata.embedded.vectors import filter_rewriter, searching, wire
 from strata.embedded.vectors.convert_queries import query_request
 from strata.embedded.vectors.filter_rewriter import FilterRewriter
+from strata.embedded.vectors.post_filter import search
 
 DENSE, SPARSE = "dense", "words"
 POINTS = st.lists(
