@@ -1,6 +1,6 @@
-"""A gRPC server that gives back what it gets: the floor of a hop.
+"""A gRPC echo server: the floor of one hop.
 
-Bare `grpc.aio` on the event loop that Strata runs on, in a process of its own.
+Bare `grpc.aio` on the same kind of event loop as Strata, in its own process.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class EmbeddedPostgres:
             )
 
     def _make_data(self) -> None:
-        """Creates the database cluster in a temporary folder, so that a crash leaves no part of it."""
+        """Creates the database cluster, in a temporary folder first because of crashes."""
         password = secrets.token_urlsafe(32)
         building = self.folder / "data.new"
         shutil.rmtree(building, ignore_errors=True)

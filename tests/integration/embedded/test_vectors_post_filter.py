@@ -197,13 +197,13 @@ def test_where_a_few_too_few_of_the_best_meet_it_more_are_taken_the_next_time(
     put(shard, [(value, {"a"}, {0}) for value in values])
     spy: Any = Spy(shard)
     known, message = FilterRewriter(shard), dense(20, at_least(5))
-    estimated = known.of(message.filter).share
+    estimated = known.rewritten(message.filter).share
     assert estimated == pytest.approx(0.7, abs=0.05)
     for searches in (3, 2, 2):
         before = len(spy.searched)
         assert comparable(search(spy, known, [message])[0]) == plainly(shard, message)
         assert len(spy.searched) == before + searches
-    assert 0 < known.of(message.filter).share < 0.5
+    assert 0 < known.rewritten(message.filter).share < 0.5
 
 
 def test_a_search_by_words_is_made_as_it_was_asked(shard: edge.EdgeShard, broad: None) -> None:
@@ -217,11 +217,11 @@ def test_a_search_by_words_is_made_as_it_was_asked(shard: edge.EdgeShard, broad:
 def test_conditions_that_go_together_are_seen_to(shard: edge.EdgeShard, broad: None) -> None:
     put(shard, [(number % 2 * 9, {"a"} if number % 2 else {"b"}, {0}) for number in range(600)])
     known, message = FilterRewriter(shard), dense(20, at_least(5), tagged("a"))
-    narrowed = known.of(message.filter)
-    assert narrowed.share == pytest.approx(0.25, abs=0.05)
+    rewritten = known.rewritten(message.filter)
+    assert rewritten.share == pytest.approx(0.25, abs=0.05)
     for _ in range(2):
         assert comparable(search(shard, known, [message])[0]) == plainly(shard, message)
-        assert narrowed.share == pytest.approx(0.45, abs=0.02)
+        assert rewritten.share == pytest.approx(0.45, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def search(
         UnsupportedError: A kind of query that the engine, or this process, does not offer.
         BadRequestError: A query or a condition that is empty.
     """
-    requests = [query_request(message, rewriter.needed) for message in messages]
+    requests = [query_request(message, rewriter.equivalent) for message in messages]
     results = _post_filtered(shard, requests, list(_loose_searches(messages, rewriter)))
     left = [position for position in range(len(requests)) if position not in results]
     results |= zip(left, _query_all(shard, [requests[position] for position in left]), strict=True)
@@ -64,7 +64,7 @@ def _loose_searches(
     for position, message in enumerate(messages):
         if not _is_plain(message):
             continue
-        rewritten = rewriter.of(message.filter)
+        rewritten = rewriter.rewritten(message.filter)
         if not rewritten.broad:
             continue
         limit = message.limit if message.HasField("limit") else DEFAULT_LIMIT
