@@ -112,7 +112,7 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
     assert ranked[0].score == 1.0
 
 
-async def test_vocabularies_and_weights_stand_where_exports_put_them(
+async def test_files_are_found_where_exports_put_them(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     folder = export(tmp_path / "hub", WORDS)
@@ -146,9 +146,7 @@ async def test_a_model_without_segments_is_run_without(
     assert await model.score("who", ["and"]) == [last]
 
 
-async def test_the_event_loop_goes_on_while_pairs_are_scored(
-    stack: AsyncExitStack, tmp_path: Path
-) -> None:
+async def test_scoring_does_not_block_the_event_loop(stack: AsyncExitStack, tmp_path: Path) -> None:
     model = await opened(stack, cross_encoders.export_slow(tmp_path, WORDS))
     ticks = 0
 
@@ -176,9 +174,7 @@ async def test_one_search_is_scored_after_the_other(counter: CrossEncoder) -> No
     assert done == ["long", "short"]
 
 
-async def test_what_is_called_off_frees_the_model_for_the_next(
-    stack: AsyncExitStack, tmp_path: Path
-) -> None:
+async def test_a_cancelled_search_frees_the_model(stack: AsyncExitStack, tmp_path: Path) -> None:
     model = await opened(stack, cross_encoders.export_slow(tmp_path, WORDS))
     long = asyncio.create_task(model.score("cat", ["a cat"] * 10_000))
     await asyncio.sleep(0.05)

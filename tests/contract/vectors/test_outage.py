@@ -98,7 +98,7 @@ async def test_a_vector_of_another_length_is_a_defect_of_ours(killable: QdrantIn
     await killable.check()
 
 
-async def test_an_engine_that_never_answers_is_given_up() -> None:
+async def test_a_call_to_a_silent_engine_times_out() -> None:
     release = asyncio.Event()
 
     async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -243,7 +243,7 @@ async def test_the_gateway_answers_unavailable_when_a_service_refuses_its_token(
             assert from_rpc_error(raised.value).reason is Reason.INTERNAL_TOKEN_REFUSED
 
 
-async def test_the_name_of_an_internal_host_stays_inside(
+async def test_names_of_internal_hosts_are_not_sent_to_clients(
     start: Any, echo: Any, keys: Any, client: Client
 ) -> None:
     server = await start(servicer(echo))

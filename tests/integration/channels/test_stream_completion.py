@@ -52,7 +52,7 @@ def codes(telemetry: Telemetry) -> Callable[[], dict[str, float]]:
     return read
 
 
-async def test_a_stream_that_is_let_end_is_logged_as_it_ended(
+async def test_a_completed_stream_is_logged_with_its_final_status(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     server = await start(servicer(echo, ends=True))
@@ -72,7 +72,7 @@ async def test_a_stream_that_is_let_end_is_logged_as_it_ended(
     assert ended() == {"OK": 1}
 
 
-async def test_a_stream_in_which_the_server_asks_is_let_end_after_its_result(
+async def test_a_stream_with_questions_completes_after_its_result(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     server = await start(servicer(echo, ends=True))
@@ -89,7 +89,7 @@ async def test_a_stream_in_which_the_server_asks_is_let_end_after_its_result(
     assert ended() == {"OK": 1}
 
 
-async def test_a_server_that_does_not_end_is_cancelled_after_all(
+async def test_a_call_that_the_server_does_not_end_is_cancelled(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.shared.stream_completion._LONGEST_S", 0.1)

@@ -123,7 +123,7 @@ def left_of(shard: edge.EdgeShard, condition: wire.common.Filter) -> str | None:
     return None if needed is None else repr(needed)
 
 
-def test_a_condition_is_left_out_only_while_every_point_meets_it(shard: edge.EdgeShard) -> None:
+def test_a_condition_is_dropped_only_while_every_point_meets_it(shard: edge.EdgeShard) -> None:
     mine = wire.common.Filter(must=[keyword("project", "a")])
     whole = repr(filter_of(mine))
     put(shard, "a", "a", "a")
@@ -191,7 +191,7 @@ CHANGES = st.lists(
     opened_anew=st.booleans(),
 )
 @settings(max_examples=60)
-def test_a_narrowed_filter_finds_what_the_whole_one_finds(
+def test_a_rewritten_filter_finds_the_same_points(
     changes: list[tuple[str, int, dict[str, str | list[str]]]],
     asked: list[dict[str, str]],
     opened_anew: bool,
@@ -332,7 +332,7 @@ def nearest(condition: edge.Filter | None) -> edge.QueryRequest:
 
 @given(changes=CHANGES)
 @settings(max_examples=30)
-def test_what_is_known_of_a_collection_is_forgotten_when_it_is_written_to(
+def test_a_write_to_a_collection_resets_its_filter_rewriter(
     changes: list[tuple[str, int, dict[str, str | list[str]]]],
 ) -> None:
     mine = wire.common.Filter(must=[keyword("project", "a")])

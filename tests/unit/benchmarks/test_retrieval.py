@@ -126,7 +126,7 @@ def test_the_headline_is_of_its_types_only() -> None:
     assert by_kind({"order": [bad, good]}, ["fact"])[ALL].recall_10 == 0.5
 
 
-def test_a_reranker_is_one_more_beside_what_it_starts_from(tmp_path: Path) -> None:
+def test_a_reranker_adds_a_method_beside_hybrid(tmp_path: Path) -> None:
     plain, more = methods_of(None), methods_of(tmp_path)
     assert more[:2] == ("hybrid", "reranked")
     assert tuple(name for name in more if name != "reranked") == plain

@@ -169,7 +169,7 @@ def test_long_but_plain_reply_is_checked() -> None:
     assert first_violation(schema, {"rows": [*rows, {}]}) == "missing 'name' in 'rows[5000]'"
 
 
-def test_schema_error_is_a_given_schema_error() -> None:
+def test_a_schema_error_is_an_unusable_schema_error() -> None:
     with pytest.raises(UnusableSchemaError, match="exceeds 64000 characters"):
         read_schema("x" * 64_001)
 

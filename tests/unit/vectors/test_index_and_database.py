@@ -1,4 +1,4 @@
-"""Asking index and database so that nothing is missed on its way from the one to the other."""
+"""Concurrent search of index and database, without missing texts that are being indexed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def until_seen(services: Services, what: str) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_not_before() -> None:
+async def test_the_index_is_searched_after_the_snapshot_is_taken() -> None:
     services = Services()
     finding = services.search_both()
     await run_dry()
@@ -109,7 +109,7 @@ async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_n
 
 
 @pytest.mark.parametrize("index_first", [True, False])
-async def test_it_waits_for_both(index_first: bool) -> None:
+async def test_the_search_waits_for_index_and_database(index_first: bool) -> None:
     services = Services()
     finding = services.search_both()
     services.begins.set()
@@ -121,7 +121,7 @@ async def test_it_waits_for_both(index_first: bool) -> None:
     assert (await finding).by_words == [("by words", 0.5)]
 
 
-async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
+async def test_the_connection_is_released_while_the_index_is_slow() -> None:
     services = Services()
     services.begins.set()
     services.words.set()
@@ -134,7 +134,7 @@ async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
     assert (matches.by_id, matches.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
-async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None:
+async def test_items_newer_than_the_snapshot_are_read_in_another_one() -> None:
     services = Services().open()
     services.hits, services.young = ["old", "young"], {"young"}
     matches = await services.search_both()
@@ -145,14 +145,14 @@ async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None
     ]
 
 
-async def test_where_the_index_finds_nothing_it_costs_the_same() -> None:
+async def test_a_search_without_hits_makes_the_same_queries() -> None:
     services = Services().open()
     services.hits = []
     assert (await services.search_both()).by_id == {}
     assert services.seen[-3:] == ["statement", "ids ", "done"]
 
 
-async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -> None:
+async def test_a_database_error_is_raised_and_no_task_is_left() -> None:
     services = Services().open()
     services.index.clear()
     services.fails = UnavailableError("no database")
@@ -161,7 +161,7 @@ async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -
     assert "index" not in services.seen
 
 
-async def test_without_the_index_all_is_searched_by_words() -> None:
+async def test_without_the_index_the_database_searches_by_words() -> None:
     services = Services().open()
     services.away = True
     matches = await services.search_both()
@@ -169,7 +169,7 @@ async def test_without_the_index_all_is_searched_by_words() -> None:
     assert (matches.hits, matches.by_id, matches.by_words) == ((), {}, [("by words", 0.5)])
 
 
-async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
+async def test_cancelling_also_cancels_the_search_of_the_index() -> None:
     services = Services()
     services.begins.set()
     services.words.set()
@@ -181,7 +181,7 @@ async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
     assert {"called off", "done"} <= set(services.seen)
 
 
-async def test_an_error_of_the_index_that_is_no_outage_is_told() -> None:
+async def test_an_index_error_that_is_not_an_outage_is_raised() -> None:
     services = Services().open()
 
     async def broken(_: StartGate) -> list[Hit]:

@@ -102,7 +102,7 @@ class SlowLedger:
         return Serving(slot, f"generation-{self.asked}", "model", 2)
 
 
-async def test_searches_of_one_moment_ask_once_what_serves(
+async def test_concurrent_searches_share_one_query_for_the_route(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.shared.vectors.reindex.routes._REMEMBERED_S", 600.0)

@@ -1,4 +1,4 @@
-"""What the index found and what only PostgreSQL knows, in one order."""
+"""Merging hits of the index with texts that only PostgreSQL has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = st.lists(
 
 
 @given(hits=HITS, known=st.sets(st.sampled_from(NAMES)), words=WORDS)
-def test_each_is_there_once_if_postgresql_knows_it_and_best_first(
+def test_results_are_unique_known_to_postgresql_and_best_first(
     hits: list[Hit], known: set[str], words: list[tuple[str, float]]
 ) -> None:
     merged = merge(
@@ -51,7 +51,7 @@ def test_each_is_there_once_if_postgresql_knows_it_and_best_first(
         assert (place.mode == "fts") == (place.vector_rank is None)
 
 
-async def test_an_index_that_is_away_is_no_error() -> None:
+async def test_an_unreachable_index_gives_none() -> None:
     async def away() -> list[Hit]:
         raise UnavailableError("gone")
 
@@ -62,7 +62,7 @@ async def test_an_index_that_is_away_is_no_error() -> None:
     assert await hits_or_none(there()) == []
 
 
-def test_what_waits_is_preferred_like_what_is_found() -> None:
+def test_preferences_apply_to_texts_that_are_not_indexed_yet() -> None:
     waiting = [("a", "a", 4.0), ("b", "b", 3.0)]
     plain = merge([], {}, waiting)
     assert [item for item, _ in plain] == ["a", "b"]
@@ -71,7 +71,7 @@ def test_what_waits_is_preferred_like_what_is_found() -> None:
     assert [place.bonus for _, place in preferred] == [0.2, 0.0]
 
 
-def test_a_place_is_explained() -> None:
+def test_the_rank_of_a_result_is_explained() -> None:
     both = explain_result(ResultRank("hybrid", 1.25, 1, 3, 0.2), ["it is blue", "it is new"])
     assert both == (
         "Found by meaning at rank 1 and by its words at rank 3, with a score of 1.2500."
