@@ -96,7 +96,7 @@ def test_a_longmemeval_file_is_read(tmp_path: Path) -> None:
 def test_facts_are_read_and_other_files_refused(tmp_path: Path) -> None:
     facts = {"texts": ["a", "b"], "questions": [{"question": "?", "evidence": [1]}]}
     assert one(written(tmp_path / "facts.json", facts)).questions[0].evidence == {"1"}
-    with pytest.raises(ValueError, match="no known form"):
+    with pytest.raises(ValueError, match="unknown format"):
         list(load(written(tmp_path / "other.json", [{"x": 1}])))
     with pytest.raises(ValueError, match="no folder of BEAM"):
         list(load(tmp_path))
