@@ -98,7 +98,7 @@ def test_facts_are_read_and_other_files_refused(tmp_path: Path) -> None:
     assert one(written(tmp_path / "facts.json", facts)).questions[0].evidence == {"1"}
     with pytest.raises(ValueError, match="unknown format"):
         list(load(written(tmp_path / "other.json", [{"x": 1}])))
-    with pytest.raises(ValueError, match="no folder of BEAM"):
+    with pytest.raises(ValueError, match="not a folder of BEAM"):
         list(load(tmp_path))
 
 
