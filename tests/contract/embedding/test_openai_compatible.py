@@ -169,7 +169,7 @@ async def test_a_vector_of_zeros_is_refused(server: EmbeddingServer, client: Asy
         return Reply(body={"object": "list", "data": data, "model": "tiny"})
 
     server.script = zeros
-    with pytest.raises(UnavailableError, match="without direction"):
+    with pytest.raises(UnavailableError, match="zero vector"):
         await OpenAiEmbedder(client, MODEL).embed(["a"], "query")
 
 

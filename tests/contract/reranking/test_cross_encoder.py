@@ -268,7 +268,7 @@ def _other_inputs(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (_no_folder, "there is no such folder"),
     "no weights": (lambda folder: (folder / "model.onnx").unlink(), "there is no model.onnx"),
-    "no model": (lambda folder: (folder / "model.onnx").write_bytes(b"hello"), "is no model"),
+    "no model": (lambda folder: (folder / "model.onnx").write_bytes(b"hello"), "is not a model"),
     "no vocabulary": (lambda folder: (folder / "vocab.txt").unlink(), "there is no vocab.txt"),
     "another vocabulary": (
         lambda folder: (folder / "vocab.txt").write_text("a\nb\n"),
@@ -307,11 +307,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: write_config(folder, max_position_embeddings=4),
         "it reads 4 tokens",
     ),
-    "two scores": (_two_scores, "it gives 2 numbers for a pair"),
+    "two scores": (_two_scores, "it returns 2 numbers for a pair"),
     "a smaller table of tokens": (_smaller_table, "it fails for a pair of 4 tokens"),
-    "no number": (_no_number, "is no number"),
+    "no number": (_no_number, "is not a finite number"),
     "one length": (_fixed_length, "it fails for a pair of 4 tokens"),
-    "other inputs": (_other_inputs, "it takes .*position_ids"),
+    "other inputs": (_other_inputs, "its inputs are .*position_ids"),
 }
 
 
