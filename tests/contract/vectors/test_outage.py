@@ -63,7 +63,7 @@ async def test_a_dead_engine_opens_the_circuit(
         with pytest.raises(UnavailableError) as caught:
             await killable.count(THINGS, PROJECT)
     assert caught.value.metadata["dependency"] == "the vector index"
-    assert "tried again" in caught.value.message
+    assert "try again soon" in caught.value.message
     assert caught.value.retry_after is not None
 
 

@@ -198,14 +198,14 @@ async def test_a_decompression_bomb_is_cut_at_the_limit(
 async def test_other_content_encodings_are_refused(server: RawServer, encoding: str) -> None:
     body = gzip.compress(gzip.compress(b"x"))
     server.answers["/"] = ok(body, "text/html", f"Content-Encoding: {encoding}")
-    with pytest.raises(FetchError, match="not asked for"):
+    with pytest.raises(FetchError, match="was not requested"):
         await fetch(server, server.url())
     assert "accept-encoding: gzip, deflate\r\n" in server.heads[0].lower()
 
 
 async def test_a_damaged_encoding_is_a_readable_error(server: RawServer) -> None:
     server.answers["/"] = ok(b"no gzip at all", "text/html", "Content-Encoding: gzip")
-    with pytest.raises(FetchError, match="damaged"):
+    with pytest.raises(FetchError, match="cannot be decompressed"):
         await fetch(server, server.url())
 
 
