@@ -1,1 +1,1 @@
-"""Measures Strata beside the floors that no system of its kind can go below."""
+"""Benchmarks of Strata, compared with floors: lower bounds for any system of its kind."""

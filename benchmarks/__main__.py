@@ -24,7 +24,7 @@ from benchmarks.starting import idle_memory, measured_start
 from benchmarks.system import System
 from benchmarks.tools import custom_tools
 from benchmarks.turns import long_reply, long_window, plain_turn, tool_turns
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 Suite = Callable[[Bench], Awaitable[None]]
 
@@ -50,11 +50,11 @@ SUITES: dict[str, Suite] = {
 
 
 def main() -> int:
-    """Runs what is asked for; returns the exit code."""
+    """Runs the chosen suites; returns the exit code."""
     options = _options()
     chosen = [name for name in (START, *SUITES) if _wanted(name, options.only)]
     if not chosen:
-        print(f"nothing is called so; there are {', '.join((START, *SUITES))}", file=sys.stderr)
+        print(f"no such suite; choose from {', '.join((START, *SUITES))}", file=sys.stderr)
         return 2
     effort = QUICK if options.quick else Effort()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -115,12 +115,12 @@ def _say(name: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short form, for a first look")
+    parser.add_argument("--quick", action="store_true", help="fewer samples, for a first look")
     parser.add_argument("--split", action="store_true", help="one process per service")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME",
-        help=f"only this (may be repeated, may hold *): {', '.join((START, *SUITES))}",
+        help=f"suite to run (may be repeated, may contain *): {', '.join((START, *SUITES))}",
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     return parser.parse_args()

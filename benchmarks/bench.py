@@ -1,4 +1,4 @@
-"""What the suites share: the running system, a client of it, the floors and the report."""
+"""The shared state of the suites: the running system, a client, the floors and the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT_WITHIN = "keep this request, please"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured.
+    """The number of measurements.
 
     Attributes:
         cold_starts: Starts in an empty data folder.
@@ -26,10 +26,10 @@ class Effort:
         long_window: Messages in the long window.
         calls: Single calls of each kind.
         passages: Passages in the archive that is searched.
-        load_s: Seconds of each load.
-        rounds: Blocks of each of two forms that take turns.
-        settle_s: Pause before memory is read after a start.
-        idle_s: Pause before it is read after use: longer than unused connections stay open.
+        load_s: Seconds of each load test.
+        rounds: Blocks of each of several alternating cases.
+        settle_s: Seconds before memory is read after a start.
+        idle_s: Seconds before memory is read after use; longer than unused connections stay open.
     """
 
     cold_starts: int = 3
@@ -58,7 +58,7 @@ QUICK = Effort(
 
 
 class Model:
-    """The model that answers at once, in a process of its own."""
+    """The model double that answers at once, in its own process."""
 
     def __init__(self, child: Child, url: str, kept: Path) -> None:
         self.url = url
@@ -78,12 +78,12 @@ class Model:
         return sum(usage(self._child.pid).cpu_ms.values())
 
     async def request_of(self, client: Client, agent_id: str, text: str = "") -> bytes:
-        """Lets the agent have one more turn; returns what the model was asked in it.
+        """Makes one more turn of the agent; returns the request that the model got.
 
         Args:
             client: Sends the message.
-            agent_id: To whom.
-            text: What to say; that part of it counts which is echoed.
+            agent_id: The agent.
+            text: Text of the message.
         """
         await client.turn(agent_id, f"{_KEPT_WITHIN} {text}")
         return self._kept.read_bytes()
@@ -91,7 +91,7 @@ class Model:
 
 @dataclass(slots=True)
 class Floors:
-    """The floors that turns stand on."""
+    """The floors of a turn."""
 
     commit: CommitFloor
     hop: HopFloor
@@ -102,7 +102,7 @@ class Floors:
     async def open(
         cls, system: System, model: Model, folder: Path, stack: AsyncExitStack
     ) -> Floors:
-        """Opens what they need."""
+        """Opens the floors."""
         url = system.database_url
         return cls(
             await CommitFloor.open(url("postgres"), url("benchmarks"), stack),
@@ -112,7 +112,7 @@ class Floors:
         )
 
     async def measure(self, count: int) -> None:
-        """Measures commit and hop; they go on through the whole run."""
+        """Measures commit and hop; samples are added during the whole run."""
         await self.commit.measure(count)
         await self.hop.measure(count)
 

@@ -1,4 +1,4 @@
-"""Single calls: what the gateway adds, and what the tiers take."""
+"""Measures single calls: the overhead of the gateway, and the memory services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEARCHED_TURNS = 30
 
 
 async def gateway_calls(bench: Bench) -> None:
-    """A call that the gateway answers, and one that it passes on to a service."""
+    """Measures a call that the gateway answers, and one that it forwards to a service."""
     agent = await bench.client.new_agent()
     own, proxied = Samples(), Samples()
     await bench.client.who_am_i()
@@ -33,7 +33,7 @@ async def gateway_calls(bench: Bench) -> None:
 
 
 async def archival(bench: Bench) -> None:
-    """Passages stored and found. A stored passage is indexed afterwards, in the background."""
+    """Measures storing and searching passages, which are indexed later in the background."""
     agent = await bench.client.new_agent()
     inserts, searches = Samples(), Samples()
     texts = iter(facts(bench.effort.passages))
@@ -66,7 +66,7 @@ async def archival(bench: Bench) -> None:
 
 
 async def conversation_search(bench: Bench) -> None:
-    """Full-text search over what was said."""
+    """Measures full-text search over messages."""
     agent = await bench.client.new_agent()
     for text in facts(_SEARCHED_TURNS):
         await bench.client.turn(agent, text)

@@ -1,4 +1,4 @@
-"""A client of the gateway, as thin as a client can be."""
+"""A thin client of the gateway."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn as a client saw it; times in milliseconds since it was sent.
+    """One turn as seen by the client; times in milliseconds since it was sent.
 
     Attributes:
-        total: Until the end of the run.
-        first_text: Until the first piece of the reply; 0 if there was none.
-        tools: How many tools were run.
+        total: Time until the end of the run.
+        first_text: Time until the first piece of the reply; 0 if there was none.
+        tools: Number of tool calls.
     """
 
     total: float
@@ -57,16 +57,16 @@ class Client:
         self._tool_ids: dict[str, str] = {}
 
     async def who_am_i(self) -> admin_pb.WhoAmIResponse:
-        """Asks the gateway itself."""
+        """Makes a call that the gateway answers itself."""
         return await self._admin.WhoAmI(
             admin_pb.WhoAmIRequest(), metadata=self._metadata, timeout=_SECONDS
         )
 
     async def new_agent(self, *, context_window: int = 0, sleeptime_frequency: int = 0) -> str:
-        """Creates an agent as it comes, unless a context window is given; returns its id.
+        """Creates an agent with default settings and returns its id.
 
         Args:
-            context_window: Tokens; 0 for those of the model.
+            context_window: Tokens of the window; 0 for the model's default.
             sleeptime_frequency: Turns after which its memory agent runs; 0 for none.
         """
         request = agent_pb.CreateAgentRequest(
@@ -82,7 +82,7 @@ class Client:
         return response.agent.id
 
     async def get_agent(self, agent_id: str) -> None:
-        """Asks a service through the gateway."""
+        """Makes a call that the gateway forwards to a service."""
         await self._agents.GetAgent(
             agent_pb.GetAgentRequest(agent_id=agent_id), metadata=self._metadata, timeout=_SECONDS
         )
@@ -91,7 +91,7 @@ class Client:
         """Sends a message and follows the run to its end.
 
         Raises:
-            RuntimeError: The run did not end as it should.
+            RuntimeError: The run did not complete.
         """
         part = message_pb2.Part(text=message_pb2.TextPart(text=text))
         request = run_pb.SendMessageRequest(
@@ -125,13 +125,13 @@ class Client:
         )
 
     async def run_tool(self, name: str, arguments_json: str) -> str:
-        """Runs a tool once and returns what it gave, as text."""
+        """Runs a tool once and returns its return value as text."""
         response = await self._run_tool(name, arguments_json)
         packed = json.loads(response.tool_return.content)
         return str(packed["message"])
 
     async def isolation(self, name: str, arguments_json: str) -> str:
-        """Runs a tool once and returns what kept it from the machine."""
+        """Runs a tool once and returns the kind of isolation that it ran in."""
         return (await self._run_tool(name, arguments_json)).isolation
 
     async def _run_tool(self, name: str, arguments_json: str) -> tool_pb.RunToolResponse:

@@ -1,8 +1,8 @@
-"""What compiling an agent's core memory takes: with nothing new, and with much of it.
+"""Measures how long compiling an agent's core memory takes: unchanged, and with much content.
 
-Compile is an internal call, which the gateway does not pass on. So the service is built here
-once more, on the same database, and called as the agent loop calls it within one process;
-its own time is that of the same work without the call.
+Compile is an internal call, which the gateway does not forward. So a second instance of the
+service is built here on the same database and called through the in-process channel, as the agent
+loop does. Its own time is that of the same work without the call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BIG_TARGET_MS = 10.0
 _BLOCKS = 20
 _CHARS = 20_000
 _FILES = 5
-# Space for all of it.
+# Large enough for all content.
 _WINDOW = 400_000
 _FILE_LINES = 2_000
 _READABLE = (file_pb.FILE_STATE_INDEXING, file_pb.FILE_STATE_READY)
@@ -57,25 +57,25 @@ class _Service:
     database: Database
 
     async def work(self, request: context_pb.CompileRequest) -> None:
-        """Does what Compile does, without the call."""
+        """Does the work of Compile without the call."""
         await compile_memory(self.store, requests.to_compile(request))
 
     async def round_trip(self) -> None:
-        """Asks PostgreSQL for nothing, through the same pool, in a transaction as all reads are."""
+        """Runs an empty query in a read transaction of the same pool."""
         async with self.database.transaction(read_only=True) as connection:
             await connection.execute(text("SELECT 1"))
 
 
 @dataclass(slots=True)
 class _Times:
-    """The same compilation as a call and as work, and the floor between them."""
+    """The times of the same compilation as a call and as plain work, and of the floor."""
 
     call: Samples
     own: Samples
     floor: Samples
 
     async def take(self, service: _Service, request: context_pb.CompileRequest) -> None:
-        """Takes one of each in turn, so that what else the machine does bears on all."""
+        """Takes one sample of each in turn, so that other load affects all of them."""
         await self.floor.time(1, service.round_trip)
         await self.own.time(1, lambda: service.work(request))
         await self.call.time(1, lambda: service.context.Compile(request))
@@ -92,7 +92,7 @@ class _Times:
 
 
 async def compile_unchanged(bench: Bench) -> None:
-    """Core memory asked for a revision that the caller has: what every step of a turn costs."""
+    """Compiles core memory that has not changed, as in every step of a turn."""
     agent = await bench.client.new_agent()
     times = _Times(Samples(), Samples(), Samples())
     async with _service(bench) as service:
@@ -110,7 +110,7 @@ async def compile_unchanged(bench: Bench) -> None:
 
 
 async def compile_big(bench: Bench) -> None:
-    """Much core memory of which something has changed: rendered as a whole, files too."""
+    """Compiles large core memory after a change, which renders all blocks and files."""
     agent = await bench.client.new_agent(context_window=_WINDOW)
     times = _Times(Samples(), Samples(), Samples())
     async with _service(bench) as service:

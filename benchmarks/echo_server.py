@@ -1,6 +1,6 @@
-"""A gRPC server that gives back what it gets: the floor of a hop.
+"""A gRPC echo server: the floor of one hop.
 
-Bare `grpc.aio` on the event loop that Strata runs on, in a process of its own.
+Bare `grpc.aio` on the same kind of event loop as Strata, in its own process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 METHOD = "/benchmarks.Echo/Echo"
 

@@ -1,4 +1,4 @@
-"""A quiet project beside one that keeps every place busy that it may have."""
+"""Measures a quiet project beside one that uses all slots that it may have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLEEPING = 60
 _BUSY = 60
 _NOISE_ALONE_S = 5.0
 _MOST_TIMES = 2.0
-# Between two turns of a person who has a quiet agent.
+# Pause between two turns of the quiet agent.
 _PAUSE_S = 0.05
 _ADD = '''
 def add(a: int, b: int) -> int:
@@ -34,9 +34,9 @@ def doze(seconds: int) -> int:
 
 
 async def noisy_neighbour(bench: Bench) -> None:
-    """Calls a trivial tool alone, then while another project has 60 sleeping tools at once.
+    """Calls a trivial tool alone, and then while another project runs 60 sleeping tools.
 
-    They are kept at 60: one that ends is followed by another.
+    Each tool that ends is followed by another.
     """
     async with open_tools_service() as service:
         await service.put(_ADD)
@@ -54,7 +54,7 @@ async def noisy_neighbour(bench: Bench) -> None:
             await service.put(_SLEEP)
             noise = [asyncio.create_task(_sleep(service)) for _ in range(_SLEEPING)]
         try:
-            # Until those that may run do so.
+            # Until as many as may run are running.
             await asyncio.sleep(2.0)
             await beside.time(count, call)
         finally:
@@ -70,7 +70,7 @@ async def noisy_neighbour(bench: Bench) -> None:
 
 
 async def noisy_turns(bench: Bench) -> None:
-    """Takes turns alone, then while another project has 60 clients that send without a pause."""
+    """Makes turns alone, and then while another project has 60 clients that send without pause."""
     agent = await bench.client.new_agent()
     alone, beside = Samples(), Samples()
     for number in range(5):

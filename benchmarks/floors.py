@@ -1,8 +1,8 @@
-"""What nothing can be faster than, measured in the same run and under the same load.
+"""Floors: lower bounds of the measurements, taken in the same run and under the same load.
 
-A turn of an agent has to store the user's message before the model is asked, has to ask it, and
-has to store the reply: a commit that waits for the disk, a hop from the client, and the model's
-own time are below every system of this kind.
+A turn of an agent has to store the user's message before the model request, has to make that
+request, and has to store the reply. So no system of this kind can be faster than a commit that
+waits for the disk, a hop from the client, and the model's own time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LARGE = ("messages", "tools")
 
 
 class CommitFloor:
-    """One row of 1 KB, stored for good: one statement, one commit, one flush."""
+    """Stores one row of 1 KB durably: one statement, one commit, one flush."""
 
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self.samples = Samples()
@@ -36,7 +36,7 @@ class CommitFloor:
 
     @classmethod
     async def open(cls, admin_url: str, url: str, stack: AsyncExitStack) -> CommitFloor:
-        """Makes a database of its own on the server that Strata uses."""
+        """Creates a separate database on Strata's server."""
         admin = await asyncpg.connect(admin_url)
         try:
             await admin.execute(f'DROP DATABASE IF EXISTS "{_DATABASE}"')
@@ -59,7 +59,7 @@ class CommitFloor:
 
 
 class HopFloor:
-    """One unary call of 1 KB to another process and back, nothing around it."""
+    """Makes one bare unary call of 1 KB to another process."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.samples = Samples()
@@ -67,7 +67,7 @@ class HopFloor:
 
     @classmethod
     async def open(cls, folder: Path, stack: AsyncExitStack) -> HopFloor:
-        """Starts the other process."""
+        """Starts the echo server."""
         child = Child(["-m", "benchmarks.echo_server"], {}, folder / "echo.log")
         stack.push_async_callback(child.stop)
         port = await child.line("PORT")
@@ -81,10 +81,9 @@ class HopFloor:
 
 
 class ModelFloor:
-    """One call of the model over a bare connection: the model's own time.
+    """Makes one model request over a bare connection: the model's own time.
 
-    It is asked what Strata asks it, byte for byte, and its stream is read to the end, but
-    nothing is made of it.
+    The request is that of Strata, byte for byte. The stream is read to the end but not parsed.
     """
 
     def __init__(self, url: str) -> None:
@@ -112,17 +111,17 @@ class ModelFloor:
         self._request = head.encode() + body
 
     async def measure(self, count: int) -> None:
-        """Asks `count` times, one after the other."""
+        """Makes `count` requests, one after the other."""
         await self.samples.time(count, self._exchange)
 
     async def apart(self, count: int) -> list[float]:
-        """Asks `count` times; returns what that took, and keeps it out of the samples."""
+        """Makes `count` requests; returns their durations without adding them to the samples."""
         samples = Samples()
         await samples.time(count, self._exchange)
         return samples.values
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         if self._streams is not None:
             self._streams[1].close()
             await self._streams[1].wait_closed()
@@ -141,10 +140,10 @@ class ModelFloor:
 
 
 class SdkFloor:
-    """The same call through the official SDK, its stream read as the SDK gives it.
+    """Makes the same request through the official SDK, with its parsing of the stream.
 
-    What is long goes beside the declared parameters: the SDK would walk every value in it
-    through its types, 0.3 ms for each message.
+    Long values are passed as extra body, because the SDK would transform all declared parameters
+    by their types, which takes 0.3 ms per message.
     """
 
     def __init__(self, url: str) -> None:
@@ -168,7 +167,7 @@ class SdkFloor:
         self._body = {**request, "messages": [], "extra_body": large}
 
     async def measure(self, count: int) -> None:
-        """Asks `count` times, one after the other."""
+        """Makes `count` requests, one after the other."""
         await self.samples.time(count, self._exchange)
 
     async def _exchange(self) -> None:
@@ -178,7 +177,7 @@ class SdkFloor:
 
 
 class EmbeddingFloor:
-    """One embedding of a text as long as those that are inserted here."""
+    """Embeds one text of the same length as the inserted ones."""
 
     def __init__(self, embedder: MiniLmEmbedder) -> None:
         self.samples = Samples()

@@ -1,4 +1,4 @@
-"""Many agents at once, each with a client that sends the next message when it has its reply."""
+"""Measures concurrent agents, each with a client that sends a message after every reply."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.samples import Samples
 
 
 async def eight_agents(bench: Bench) -> None:
-    """Eight agents at once."""
+    """Measures eight concurrent agents."""
     await _load(bench, 8)
 
 
 async def thirty_agents(bench: Bench) -> None:
-    """Thirty agents at once."""
+    """Measures thirty concurrent agents."""
     await _load(bench, 30)
 
 

@@ -1,4 +1,4 @@
-"""Turns of agents, with and without memory agents at work behind them."""
+"""Measures turns of agents while memory agents run in the background, and while they do not."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SELECT count(*) FROM gateway.memory_agents WHERE newest_sequence > last_processe
 
 
 async def memory_agents(bench: Bench) -> None:
-    """Sends to agents at a steady pace while memory agents are idle, and while 50 are at work.
+    """Sends to agents at a steady rate while memory agents are idle, and while 50 of them run.
 
-    Three forms take turns in short blocks, so that all meet the same load of the machine: agents
-    without memory agents while none is at work; agents with one each, whose turns are each followed
-    by a run that edits a block; and again those without, while the memory agents of the others
-    read what was said. The first form begins when everything is read. The model double runs on the
-    same processors, so its processor time is shown.
+    Three cases alternate in short blocks, so that all see the same load of the machine: agents
+    without memory agents while none runs; agents with one memory agent each, whose turns are each
+    followed by a run that edits a block; and again the agents without one, while the memory agents
+    of the others run. The first case starts when the memory agents have read all messages. The
+    model double runs on the same processors, so its processor time is shown.
     """
     plain = [await bench.client.new_agent() for _ in range(_AGENTS)]
     tended = [await bench.client.new_agent(sleeptime_frequency=1) for _ in range(_AGENTS)]
@@ -59,10 +59,10 @@ async def memory_agents(bench: Bench) -> None:
 
 
 class _Arm:
-    """The blocks of one form.
+    """The measured blocks of one case.
 
     Attributes:
-        blocks: The turns of each.
+        blocks: The turns of each block.
         cpu_ms: Processor time of the model double.
         runs: Runs of memory agents that ended meanwhile.
     """
@@ -73,7 +73,7 @@ class _Arm:
         self.runs = 0
 
     async def take(self, bench: Bench, agents: list[str]) -> None:
-        """Takes one block."""
+        """Measures one block."""
         turns, cpu_ms, runs = Samples(), bench.model.cpu_ms(), await _ended_runs(bench)
         await _send(bench, agents, turns)
         self.cpu_ms += bench.model.cpu_ms() - cpu_ms
@@ -97,11 +97,11 @@ class _Arm:
         )
 
     def ratio(self, other: _Arm, figure: str) -> float:
-        """Returns the middle one of the ratios of the blocks."""
+        """Returns the median of the ratios of the blocks."""
         return statistics.median(self._ratios(other, figure))
 
     def ratios(self, other: _Arm, figure: str) -> str:
-        """Returns all of them as text."""
+        """Returns the ratios of all blocks as text."""
         return ", ".join(f"{ratio:.2f}" for ratio in sorted(self._ratios(other, figure)))
 
     def _ratios(self, other: _Arm, figure: str) -> list[float]:
@@ -110,12 +110,12 @@ class _Arm:
 
     @property
     def turns(self) -> Samples:
-        """All of its turns."""
+        """The turns of all blocks."""
         return Samples([value for block in self.blocks for value in block.values])
 
 
 async def _send(bench: Bench, agents: list[str], turns: Samples) -> None:
-    """Sends at a steady pace, whether or not the turns before have ended."""
+    """Sends at a steady rate, whether or not earlier turns have ended."""
 
     async def take(agent: str, number: int) -> None:
         turn = await bench.client.turn(agent, f"Good morning, this is message {number}.")
@@ -129,7 +129,7 @@ async def _send(bench: Bench, agents: list[str], turns: Samples) -> None:
 
 
 async def _until_read(bench: Bench) -> float:
-    """Waits until the memory agents have read everything; returns the seconds that took."""
+    """Waits until the memory agents have read all messages; returns the seconds it took."""
     started = time.perf_counter()
     while await _query(bench, _UNREAD):
         if time.perf_counter() - started > _MOST_DRAIN_S:

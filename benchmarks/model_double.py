@@ -1,9 +1,8 @@
-"""The model that answers at once: `python -m benchmarks.model_double FILE`.
+"""A model double that answers at once: `python -m benchmarks.model_double FILE`.
 
-It is the double of the tests, strictness included, but for one thing: it does not quote what a
-tool has answered, since a search would find the quotes of earlier searches. A request whose last
-message begins with "keep" is written to FILE, so that the time the double itself takes can be
-measured with it.
+It is the double of the tests with its strict checks, except that it does not quote the returns of
+tools, because a search would find the quotes of earlier searches. A request whose last message
+begins with "keep" is written to FILE, so that the time of the double itself can be measured.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from doubles.script import ModelCall, Step, call, say
 
 
 def edit_memory(request: ModelCall) -> Step:
-    """The reply of a memory agent: it edits a block once, then it says that it has finished."""
+    """Returns the reply of a memory agent: one edit of a block, then the end."""
     if request.answered:
         return call("memory_finish_edits", {})
     return call("memory_insert", {"label": "human", "new_str": "Says good morning."})
@@ -31,7 +30,7 @@ async def serve(kept: Path) -> None:
     server: ModelServer
 
     def respond(request: ModelCall) -> Step:
-        # It remembers requests for tests; thousands of them would only take memory.
+        # The double keeps all requests for tests; thousands of them would only take memory.
         server.requests.clear()
         if request.last_text.startswith("keep"):
             kept.write_text(json.dumps(request.body, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Child processes of a benchmark: start, wait for a line, stop; and what a tree of them uses."""
+"""Child processes of a benchmark, and the resources that a process tree uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOREIGN = ("STRATA_", "OPENAI_", "ANTHROPIC_")
 
 
 def environment(values: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a child: no settings but these."""
+    """Returns the environment of a child, with these settings only."""
     roots = [ROOT, ROOT / "tests", *(Path(part).parent for part in strata.__path__)]
     inherited = {
         name: value
@@ -78,7 +78,7 @@ class Child:
                     return line.removeprefix(wanted).strip()
 
     async def stop(self, *, seconds: float = 30.0) -> float:
-        """Ends it and what it started; returns the seconds that took."""
+        """Ends it and its children; returns the seconds it took."""
         started = time.perf_counter()
         tree = tree_of(self.pid)
         self._process.send_signal(signal.SIGTERM)
@@ -97,7 +97,7 @@ class Child:
 
 
 def tree_of(pid: int) -> list[psutil.Process]:
-    """Returns a process and all that came from it."""
+    """Returns a process and all its descendants."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -107,13 +107,12 @@ def tree_of(pid: int) -> list[psutil.Process]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a group of processes uses.
+    """The resources that processes use, by kind of process.
 
     Attributes:
-        megabytes: Memory by group: PSS on Linux, which shares common pages out; RSS elsewhere.
-        cpu_ms: Processor time by group, milliseconds since they started, with that of their
-            children that have ended.
-        count: Processes by group.
+        megabytes: Memory: PSS on Linux, which divides shared pages; RSS elsewhere.
+        cpu_ms: Processor time in milliseconds since their start, including ended children.
+        count: Number of processes.
     """
 
     megabytes: dict[str, float]
@@ -122,7 +121,7 @@ class Usage:
 
 
 def usage(pid: int) -> Usage:
-    """Returns what the tree of a process uses, by kind of process."""
+    """Returns the resources that a process tree uses."""
     megabytes: dict[str, float] = {}
     cpu: dict[str, float] = {}
     count: dict[str, int] = {}
@@ -134,35 +133,35 @@ def usage(pid: int) -> Usage:
         except psutil.NoSuchProcess:
             continue
         megabytes[kind] = megabytes.get(kind, 0.0) + memory
-        # With those of its children that have ended: what was used does not become less.
+        # Including ended children, so that the sum never decreases.
         cpu[kind] = cpu.get(kind, 0.0) + sum(times[:4]) * 1000
         count[kind] = count.get(kind, 0) + 1
     return Usage(megabytes, cpu, count)
 
 
 class Neighbours:
-    """Tells how much of the machine others used while we measured."""
+    """Measures how much processor time other processes used during the benchmark."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._before = _others()
 
     def share(self) -> float:
-        """Returns the part of all processor time that went to others, from 0 to 1."""
+        """Returns the share of all processor time that other processes used, from 0 to 1."""
         seconds = (time.monotonic() - self._started) * (psutil.cpu_count() or 1)
         return min(max((_others() - self._before) / seconds, 0.0), 1.0)
 
 
 def _others() -> float:
-    """Seconds of processor time that were not ours, since the machine started."""
+    """Returns the seconds of processor time of other processes since the machine started."""
     machine = psutil.cpu_times()
     idle = machine.idle + getattr(machine, "iowait", 0.0)
-    # On Linux guests' time is in the user's already.
+    # On Linux, user time includes guest time.
     guests = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
     ours = 0.0
     for process in tree_of(psutil.Process().pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            # With those of its children that have ended.
+            # Including ended children.
             ours += sum(process.cpu_times()[:4])
     return float(sum(machine)) - idle - guests - ours
 

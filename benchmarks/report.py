@@ -1,4 +1,4 @@
-"""What was measured, as a table and as JSON."""
+"""The report of the measurements, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Row:
     """One line of the table.
 
     Attributes:
-        name: What was measured.
-        value: The median, where there are several samples.
+        name: Name of the measurement.
+        value: The value; the median of several samples.
         unit: Its unit.
-        p95: Where there are enough samples.
-        floor: What it is compared with, in the same unit.
-        floor_name: What that is.
-        target: What it must not exceed.
-        samples: How many were taken.
-        note: What one has to know to read it.
+        p95: The 95th percentile, if there are enough samples.
+        floor: The floor that it is compared with, in the same unit.
+        floor_name: Name of the floor.
+        target: The largest acceptable value.
+        samples: Number of samples.
+        note: Explanation.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times its floor it is."""
+        """The ratio of the value to its floor."""
         return self.value / self.floor if self.floor else None
 
 
 def describe_machine() -> dict[str, str | float | int]:
-    """Returns what a reader needs to know of this machine, its load first of all."""
+    """Returns the properties of this machine that matter for the results, such as its load."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "system": f"{platform.system()} {platform.machine()}",
@@ -68,7 +68,7 @@ def describe_machine() -> dict[str, str | float | int]:
 
 @dataclass(slots=True)
 class Report:
-    """Everything that one run measured."""
+    """The results of one run."""
 
     machine: dict[str, str | float | int] = field(default_factory=describe_machine)
     rows: list[Row] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Report:
         return [row for row in self.rows if row.met is False]
 
     def print(self) -> None:
-        """Prints the table and the machine it was made on."""
+        """Prints the machine and the table."""
         console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
         console.print(_table(self.rows))
         console.print(", ".join(f"{name} {value}" for name, value in self.machine.items()))

@@ -1,4 +1,4 @@
-"""Times, and what is said of many of them."""
+"""Samples of durations, with their statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Samples:
-    """Durations of the same thing, in milliseconds."""
+    """Durations of the same operation, in milliseconds."""
 
     values: list[float] = field(default_factory=list)
 
@@ -18,22 +18,22 @@ class Samples:
         return len(self.values)
 
     def add(self, milliseconds: float) -> None:
-        """Adds one."""
+        """Adds a sample."""
         self.values.append(milliseconds)
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median."""
         return statistics.median(self.values)
 
     @property
     def best(self) -> float:
-        """The shortest: the least that a busy machine can have added to."""
+        """The shortest sample, which is least affected by other load."""
         return min(self.values)
 
     @property
     def p95(self) -> float:
-        """Nineteen of twenty are not longer."""
+        """The 95th percentile."""
         ordered = sorted(self.values)
         return ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
 

@@ -1,4 +1,4 @@
-"""How long a start takes, and what the system uses when nothing is asked of it."""
+"""Measures the time of a start, and the memory of the idle system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IDLE_TARGET_MB = 500.0
 async def measured_start(
     folder: Path, model: Model, effort: Effort, report: Report, *, split: bool
 ) -> System:
-    """Starts cold and warm, as often as wanted; the last system is left running."""
+    """Measures cold and warm starts; returns the last system, still running."""
     cold, warm, stop = Samples(), Samples(), Samples()
     system = System(folder / "data-0", model.url, split=split)
     for number in range(effort.cold_starts):
@@ -45,7 +45,7 @@ async def measured_start(
 
 
 async def idle_memory(bench: Bench) -> None:
-    """Memory once everything has been used: the embedding model is loaded, caches are filled."""
+    """Measures idle memory after use: the embedding model is loaded and caches are filled."""
     await asyncio.sleep(bench.effort.idle_s)
     bench.report.add(_memory("idle memory, after use", bench.system))
 
@@ -61,5 +61,5 @@ def _memory(name: str, system: System) -> Row:
 
 
 def _target(system: System, target: float) -> float | None:
-    # They are set for the form that one runs on a laptop; one process per service is another.
+    # The targets apply to the single process of a local installation.
     return None if system.split else target

@@ -1,4 +1,4 @@
-"""A real Strata: `strata up` in a data folder of its own, with a model that answers at once."""
+"""A real Strata: `strata up` in its own data folder, with a model double that answers at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class System:
         self._child: Child | None = None
 
     async def start(self) -> float:
-        """Starts it; returns the seconds until a call was answered."""
+        """Starts it; returns the seconds until the first call was answered."""
         port = pick_port()
         command = ["-m", "strata.cli.main", "up", "--data", str(self.folder.path)]
         command += ["--port", str(port), *(["--split"] if self.split else [])]
@@ -58,7 +58,7 @@ class System:
         return self.seconds_to_ready
 
     async def stop(self) -> float:
-        """Stops it; returns the seconds that took."""
+        """Stops it; returns the seconds it took."""
         assert self._child is not None
         child, self._child = self._child, None
         return await child.stop()
@@ -69,7 +69,7 @@ class System:
         return self._child is not None
 
     def channel(self) -> grpc.aio.Channel:
-        """Returns a channel to the gateway, as any client has one."""
+        """Returns a channel to the gateway."""
         runtime = self.folder.running()
         assert runtime is not None, "strata is not running"
         return grpc.aio.insecure_channel(runtime.address)
@@ -80,7 +80,7 @@ class System:
         return (("authorization", f"Bearer {key}"),)
 
     async def new_project(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Creates a project; returns the metadata of a call with a key of it."""
+        """Creates a project; returns the metadata of a call with one of its keys."""
         secret = (self.folder.secrets / "organization-key").read_text()
         metadata = (("authorization", f"Bearer {secret}"),)
         async with self.channel() as channel:
@@ -96,12 +96,12 @@ class System:
         return (("authorization", f"Bearer {key.secret}"),)
 
     def usage(self) -> Usage:
-        """Returns what its processes use."""
+        """Returns the memory and processor time of its processes."""
         assert self._child is not None
         return usage(self._child.pid)
 
     def database_url(self, database: str, user: str = "postgres", password: str = "") -> str:
-        """Returns how its PostgreSQL is reached; by the superuser unless told otherwise."""
+        """Returns the URL of its PostgreSQL; by default for the superuser."""
         port = (self.folder.postgres / "port").read_text().strip()
         if not password:
             password = (self.folder.postgres / "superuser.password").read_text().strip()

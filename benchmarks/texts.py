@@ -1,4 +1,4 @@
-"""Sentences to store and to look for; the same in every run."""
+"""Texts to store and queries to search for them; the same in every run."""
 
 from __future__ import annotations
 

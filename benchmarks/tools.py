@@ -1,4 +1,4 @@
-"""A tool of the project's own, run in the sandbox, beside a plain subprocess."""
+"""Measures a custom tool in the sandbox, compared with a plain subprocess."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def add(a: int, b: int) -> int:
     """
     return a + b
 '''
-_PLAIN = "import json, sys; said = json.load(sys.stdin); print(json.dumps(said['a'] + said['b']))"
+_PLAIN = "import json, sys; args = json.load(sys.stdin); print(json.dumps(args['a'] + args['b']))"
 
 
 async def custom_tools(bench: Bench) -> None:
-    """Calls of a trivial tool, one after the other and some at once.
+    """Measures calls of a trivial tool, one after the other and concurrently.
 
-    Alone they are run as a turn runs them, by the service's ExecuteTools; then with a dry run
-    through the gateway of the whole system.
+    First with the tool service alone, by ExecuteTools as in a turn; then with RunTool through the
+    gateway of the whole system.
     """
     await _alone(bench)
     await bench.client.put_tool(_SOURCE)
@@ -69,7 +69,7 @@ async def _alone(bench: Bench) -> None:
         await service.put(_SOURCE)
 
         async def call() -> None:
-            # Packaged as the model is shown it.
+            # The packed return, as shown to the model.
             if '"5"' not in (tool_return := await service.execute("add", a=2, b=3)):
                 raise RuntimeError(f"the tool gave another sum: {tool_return}")
 
@@ -77,7 +77,7 @@ async def _alone(bench: Bench) -> None:
         calls, plain = Samples(), Samples()
         for _ in range(5):
             await call()
-        # In turns, so that both have the same machine.
+        # Alternately, so that other load affects both.
         for _ in range(count):
             await calls.time(1, call)
             await plain.time(1, lambda: asyncio.to_thread(_subprocess))

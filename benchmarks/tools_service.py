@@ -26,19 +26,19 @@ from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
-# A trivial tool asks no other service for anything.
+# A trivial tool makes no calls to other services.
 _NOBODY = dict.fromkeys(("gateway", "core_memory", "recall", "archival"), "dns:///127.0.0.1:9")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsService:
-    """The service through its services."""
+    """The stubs of the tool service."""
 
     tools: tool_grpc.ToolServiceStub
     execution: execution_grpc.ExecutionServiceStub
     agent: str
     sign_in: Callable[[], AbstractContextManager[RequestContext]]
-    """Makes what a block calls those of another project, a new one."""
+    """Returns a context manager; calls in its block belong to another, new project."""
 
     async def put(self, source: str) -> None:
         """Stores a tool."""
@@ -47,7 +47,7 @@ class ToolsService:
         )
 
     async def execute(self, name: str, **arguments: int) -> str:
-        """Runs one call as a turn does; returns what the model is shown."""
+        """Runs one call as a turn does; returns the packed return for the model."""
         step = new_id("step")
         request = execution_pb.ExecuteToolsRequest(
             agent_id=self.agent,

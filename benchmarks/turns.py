@@ -1,4 +1,4 @@
-"""Turns, one after the other, as a client of the gateway sees them."""
+"""Measures turns, one after the other, as a client of the gateway sees them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ OVERHEAD_TARGET_MS = 40.0
 
 _CHUNK = 10
 _LONG_REPLY_CHARS = 2000
-# So many characters are in each piece of the double's replies.
+# Characters in each piece of the double's replies.
 _PIECE_CHARS = 8
 _TURNS_PER_AGENT = 20
 
 
 async def plain_turn(bench: Bench) -> None:
-    """A message and a reply in text, in young conversations.
+    """Measures turns with a plain text reply, in short conversations.
 
-    Floors are measured between the turns, so that what else the machine does bears on both.
+    Floors are measured between the turns, so that other load affects both.
     """
     turns, first_text = Samples(), Samples()
     cpu: dict[str, float] = {}
@@ -64,7 +64,7 @@ async def plain_turn(bench: Bench) -> None:
 
 
 async def long_window(bench: Bench) -> None:
-    """The same in a conversation with many messages in its window."""
+    """Measures plain turns in a conversation with many messages in its window."""
     agent = await _ready_agent(bench)
     for number in range(bench.effort.long_window // 2):
         await bench.client.turn(agent, f"Good morning, this is message {number}.")
@@ -89,7 +89,7 @@ async def long_window(bench: Bench) -> None:
 
 
 async def long_reply(bench: Bench) -> None:
-    """A reply of 250 pieces: what each piece of a stream costs on its way to the client."""
+    """Measures a streamed reply of 250 pieces, and the cost of each piece."""
     agent = await _ready_agent(bench)
     reply = "x" * _LONG_REPLY_CHARS
     turns, model, short = Samples(), Samples(), Samples()
@@ -116,7 +116,7 @@ async def long_reply(bench: Bench) -> None:
 
 
 async def tool_turns(bench: Bench) -> None:
-    """Turns with one tool call: two steps, so the model is asked twice."""
+    """Measures turns with one tool call: two steps with a model request each."""
     kinds = (
         ("memory_insert", "remember fact {}."),
         ("archival_memory_insert", "archive The {}. note is about a boat in Lisbon."),
@@ -161,7 +161,7 @@ def _chunks(count: int) -> Iterator[int]:
 
 def _count_cpu(total: dict[str, float], before: dict[str, float], after: dict[str, float]) -> None:
     for kind, used in after.items():
-        # PostgreSQL's workers come and go, and take their time with them.
+        # PostgreSQL's workers are short-lived, and their processor time ends with them.
         total[kind] = total.get(kind, 0.0) + max(used - before.get(kind, 0.0), 0.0)
 
 

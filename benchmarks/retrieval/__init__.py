@@ -1,1 +1,1 @@
-"""What search finds of public chats: the real recall service beside simple searches."""
+"""Retrieval benchmark on public chats: the real recall service compared with simple searches."""

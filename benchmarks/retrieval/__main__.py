@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def methods_of(reranker: Path | None) -> tuple[str, ...]:
-    """Returns what is compared: with a reranker one more, beside what it starts from."""
+    """Returns the compared methods, with the reranked one if there is a reranker."""
     return METHODS if reranker is None else (METHODS[0], RERANKED, *METHODS[1:])
 
 
@@ -138,7 +138,7 @@ async def _ask(
             ],
         }
         if recall.reranked is not None:
-            # The query's vector is known by now: what is measured is the reranker.
+            # The query's vector is cached by now, so that only the reranker is measured.
             results[RERANKED], seconds = await recall.rerank(chat, question, DEPTH)
             reranked.append(seconds)
         for method, keys in results.items():
@@ -175,7 +175,7 @@ def _folder(path: Path | None) -> Iterator[Path]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.retrieval",
-        description="Measures what search finds of public chats.",
+        description="Measures the retrieval quality of search on public chats.",
     )
     parser.add_argument(
         "paths",
@@ -183,15 +183,15 @@ def _options() -> argparse.Namespace:
         type=Path,
         metavar="PATH",
         help=(
-            "what to measure beside the short texts of this benchmark: a BEAM chat or a folder"
-            " of them, or a JSON file of LoCoMo, LongMemEval or facts"
+            "data to measure in addition to the short texts of this benchmark: a BEAM chat or a"
+            " folder of them, or a JSON file of LoCoMo, LongMemEval or facts"
         ),
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("docs/benchmarks"), help="where the report goes"
+        "--out", type=Path, default=Path("docs/benchmarks"), help="folder for the report"
     )
     parser.add_argument(
-        "--data", type=Path, help="keep what is stored and indexed in this folder, for the next run"
+        "--data", type=Path, help="folder to keep stored and indexed data in, for the next run"
     )
     parser.add_argument(
         "--reranker",
@@ -199,7 +199,7 @@ def _options() -> argparse.Namespace:
         metavar="FOLDER",
         help="a cross-encoder (model.onnx, vocab.txt) to measure as well",
     )
-    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What search is compared with: plain BM25, and the phrase as it stands."""
+"""Baselines for search: plain BM25, and substring search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 _WORD = re.compile(r"[a-z0-9]+")
-# The longer ones first.
+# Longest first.
 _ENDINGS = (
     "ations", "ation", "ments", "edly", "ings", "ment", "ies", "ing", "ed", "es", "ly", "s",
 )  # fmt: skip
@@ -16,7 +16,7 @@ _SHORTEST_STEM = 3
 
 
 class Bm25:
-    """Okapi BM25 over whole texts, k1 1.2 and b 0.75, words cut at common endings."""
+    """Okapi BM25 over whole texts, k1 1.2 and b 0.75, with common suffixes removed."""
 
     def __init__(self, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> None:
         counts = [Counter(_stems(text)) for text in texts]
@@ -33,7 +33,7 @@ class Bm25:
                 self._weights[word].append((place, rarity * share))
 
     def search(self, query: str, limit: int) -> list[int]:
-        """Returns the places of the best texts, best first."""
+        """Returns the indices of the best texts, best first."""
         scores: dict[int, float] = defaultdict(float)
         for word in set(_stems(query)):
             for place, weight in self._weights.get(word, ()):
@@ -42,7 +42,7 @@ class Bm25:
 
 
 def substring(texts: Sequence[str], query: str, limit: int) -> list[int]:
-    """Returns the places of the texts that hold the whole query, newest first."""
+    """Returns the indices of the texts that contain the whole query, newest first."""
     wanted = query.casefold()
     places = [place for place, text in enumerate(texts) if wanted in text.casefold()]
     return places[::-1][:limit]

@@ -1,6 +1,6 @@
 """Public data sets of long chats with questions, read from files given by path.
 
-None of their data is part of the project. Known are BEAM (a folder per chat), LoCoMo and
+None of their data is part of the project. Supported are BEAM (a folder per chat), LoCoMo and
 LongMemEval (JSON), and plain facts::
 
     {"texts": ["She is allergic to peanuts.", ...],
@@ -24,8 +24,8 @@ FACTUAL = (
     "temporal_reasoning",
     "contradiction_resolution",
 )
-"""The types of BEAM whose evidence is facts; the others ask for standing instructions,
-summaries and orders of events, which no search for ten messages gives."""
+"""The question types of BEAM whose evidence is facts. The others ask for standing instructions,
+summaries and orders of events, which a search for ten messages cannot answer."""
 
 _START = datetime(2024, 1, 1, 9, tzinfo=UTC)
 _BEAM_MARK = re.compile(r"\s*->->\s*[\d,\s]*$")
@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What one agent is told, and what it is asked."""
+    """The messages of one agent, and the questions about them."""
 
     name: str
     turns: Sequence[Turn]
@@ -66,7 +66,7 @@ def load(path: Path) -> Iterator[Chat]:
     """Yields the chats at a path.
 
     Raises:
-        ValueError: It is of no known form.
+        ValueError: The format is not supported.
     """
     if path.is_dir():
         if (path / "chat.json").exists():
@@ -74,7 +74,7 @@ def load(path: Path) -> Iterator[Chat]:
             return
         folders = sorted(file.parent for file in path.glob("*/chat.json"))
         if not folders:
-            raise ValueError(f"{path} is no folder of BEAM chats")
+            raise ValueError(f"{path} is not a folder of BEAM chats")
         for folder in folders:
             yield _beam(folder)
         return
@@ -89,7 +89,7 @@ def load(path: Path) -> Iterator[Chat]:
         elif "conversation" in item and "qa" in item:
             chat = _locomo(str(item.get("sample_id", number)), item)
         else:
-            raise ValueError(f"{path} is of no known form")
+            raise ValueError(f"{path} has an unknown format: expected LoCoMo, LongMemEval or facts")
         if chat.questions:
             yield chat
 
@@ -128,7 +128,7 @@ def _numbers(value: Any) -> Iterable[int]:
 
 
 def _locomo(name: str, item: dict[str, Any]) -> Chat:
-    """Two people talk: both are users with a name."""
+    """Reads a chat of two people, who are both users with a name."""
     talk = item["conversation"]
     turns: list[Turn] = []
     number = 1
@@ -153,7 +153,7 @@ def _locomo(name: str, item: dict[str, Any]) -> Chat:
 
 
 def _longmemeval(item: dict[str, Any]) -> Chat:
-    """One question has a history of its own."""
+    """Reads one question with its own history."""
     turns: list[Turn] = []
     evidence: set[str] = set()
     for number, session in enumerate(item["haystack_sessions"]):

@@ -1,4 +1,4 @@
-"""What the floor of the search costs questions that have an answer, and what it leaves out.
+"""Measures the floor of the search: lost answers, and off-topic queries without results.
 
 ``relevance.json`` has two sets of short texts, with queries of several types that a text answers,
 and queries about something else. The constants of the floor were chosen on the calibration set and
@@ -46,7 +46,7 @@ class RelevanceSet:
 
 @dataclass(slots=True)
 class FloorEffect:
-    """What the floor does to the searches of some chats.
+    """The effect of the floor on the searches of some chats.
 
     Attributes:
         answered: Questions of which a search without the floor returns evidence, by type.
@@ -81,7 +81,7 @@ def relevance_sets() -> dict[str, RelevanceSet]:
 async def measure(
     recall: Recall, chats: Iterable[Chat], off_topic: Mapping[str, Sequence[str]]
 ) -> FloorEffect:
-    """Puts every question, and every off-topic query, with the floor and without it."""
+    """Searches for every question and off-topic query, with the floor and without it."""
     effect = FloorEffect()
     for chat in chats:
         for question in chat.questions:
@@ -103,7 +103,7 @@ async def measure(
 
 
 def halves(chats: Iterable[Chat]) -> dict[str, list[Chat]]:
-    """Returns the chats of the calibration half and the others; an empty half is left out."""
+    """Returns the chats of the calibration half and of the test half; empty ones are left out."""
     parts: dict[str, list[Chat]] = {half: [] for half in HALVES}
     for chat in chats:
         parts["calibration" if chat.name in CALIBRATION else "test"].append(chat)

@@ -1,4 +1,4 @@
-"""Bars as SVG, without a library."""
+"""Bar charts as SVG, without a library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]], series: Sequence
     """Returns a chart of values from 0 to 1.
 
     Args:
-        title: Above the chart.
+        title: Title above the chart.
         groups: The values of each group by series.
         series: The series, in order.
     """

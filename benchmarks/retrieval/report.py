@@ -1,4 +1,4 @@
-"""What was measured, as a document with plots."""
+"""The report of the retrieval benchmark: a document with plots."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NAME = "retrieval"
 
 @dataclass
 class Result:
-    """One run.
+    """The results of one run.
 
     Attributes:
-        scores: By data set, then method, then type of question.
-        seconds: Through the service: p50 and p95, by name.
-        facts: Sizes and counts, in words.
-        floors: What the floor does, by data set, then "calibration" or "test".
+        scores: Scores by data set, then method, then type of question.
+        seconds: Latency through the service: p50 and p95, by name.
+        facts: Sizes and counts as text, by name.
+        floors: The effect of the floor, by data set, then "calibration" or "test".
     """
 
     scores: dict[str, dict[str, dict[str, Score]]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Result:
     floors: dict[str, dict[str, FloorEffect]] = field(default_factory=dict)
 
     def write(self, folder: Path, methods: Sequence[str], headline: Sequence[str]) -> None:
-        """Writes the document, its plots, and the figures for a program."""
+        """Writes the document and its plots."""
         folder.mkdir(parents=True, exist_ok=True)
         parts = [_HEAD.format(date=datetime.now(UTC).strftime("%Y-%m-%d"))]
         for data_set, by_method in self.scores.items():

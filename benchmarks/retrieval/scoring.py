@@ -1,4 +1,4 @@
-"""How good a ranking is, by type of question."""
+"""Scores of rankings, by type of question."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One ranking, or the mean of many.
+    """The score of one ranking, or the mean of many.
 
     Attributes:
-        recall_5: Share of the evidence among the first five.
-        recall_10: Among the first ten.
-        any_10: Whether any of it is among the first ten.
-        all_10: Whether all of it is.
-        mrr: One over the place of the first of it, 0 beyond the tenth.
+        recall_5: Share of the evidence among the first five results.
+        recall_10: Share of the evidence among the first ten.
+        any_10: Whether any evidence is among the first ten.
+        all_10: Whether all evidence is among the first ten.
+        mrr: Reciprocal rank of the first evidence; 0 beyond rank ten.
     """
 
     recall_5: float
@@ -48,7 +48,7 @@ def score(results: Sequence[str], evidence: AbstractSet[str]) -> Score:
 
 
 def mean(scores: Iterable[Score]) -> Score:
-    """Returns the mean; every question counts alike."""
+    """Returns the mean, in which all questions have the same weight."""
     every = list(scores)
     return Score(
         fmean(score.recall_5 for score in every),
@@ -61,14 +61,14 @@ def mean(scores: Iterable[Score]) -> Score:
 
 
 def by_kind(scores: Mapping[str, Sequence[Score]], headline: Sequence[str]) -> dict[str, Score]:
-    """Returns the mean of each type, and under `ALL` that of the types of the headline."""
+    """Returns the mean of each type, and under `ALL` the mean of the headline types."""
     chosen = [kind for kind in scores if kind in headline] or list(scores)
     means = {ALL: mean(score for kind in chosen for score in scores[kind])}
     return means | {kind: mean(scores[kind]) for kind in sorted(scores)}
 
 
 def interval(part: int, whole: int) -> tuple[float, float]:
-    """Returns Wilson's 95 % interval of a share; (0, 1) of nothing."""
+    """Returns Wilson's 95% confidence interval of a share; (0, 1) if `whole` is 0."""
     if not whole:
         return 0.0, 1.0
     share, square = part / whole, _NORMAL_95**2

@@ -45,7 +45,7 @@ class Reranked:
     """A second service over the same messages, with a reranker.
 
     Attributes:
-        outcomes: How often it went how, by name.
+        outcomes: Number of rerankings by outcome.
         model: Id of its model.
     """
 
@@ -54,19 +54,19 @@ class Reranked:
     model: str = ""
 
     def description(self) -> str:
-        """Returns how it went, in words."""
+        """Returns the outcomes as text."""
         counts = ", ".join(f"{name} {count}" for name, count in sorted(self.outcomes.items()))
         return f"{self.model}: {counts or 'not asked'}"
 
 
 @dataclass
 class Recall:
-    """The service and what is in it.
+    """The recall service, filled with chats.
 
     Attributes:
         agents: The agent of each chat, by the chat's name.
         keys: The key of each turn, by the id of its message.
-        project: The tenant that all of them belong to.
+        project: The tenant of all agents.
         without_floor: A second service over the same messages, whose searches have no floor.
         reranked: The service with a reranker, if one is measured.
     """
@@ -84,7 +84,7 @@ class Recall:
     reranked: Reranked | None = None
 
     async def fill(self, chats: Sequence[Chat]) -> None:
-        """Stores what is not there yet, and waits until all of it is indexed."""
+        """Stores missing messages, and waits until all of them are indexed."""
         for chat in chats:
             if chat.name not in self.agents:
                 await self._store(chat)
@@ -111,12 +111,12 @@ class Recall:
     async def search_without_floor(
         self, chat: Chat, text: str, asked: datetime, limit: int
     ) -> list[str]:
-        """The same without the floor."""
+        """Like `search_text`, but without the floor."""
         request = self._request(chat, text, asked, message_pb.SEARCH_MODE_HYBRID, limit)
         return self._keys_of(await self.without_floor.SearchMessages(request))
 
     async def rerank(self, chat: Chat, question: Question, limit: int) -> tuple[list[str], float]:
-        """The same with the reranker; how it went is counted."""
+        """Like `search`, but with the reranker; counts the outcome."""
         assert self.reranked is not None
         request = self._request(
             chat, question.text, question.asked, message_pb.SEARCH_MODE_HYBRID, limit
@@ -196,11 +196,11 @@ def _wire(turn: Turn) -> common.Message:
 
 @asynccontextmanager
 async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterator[Recall]:
-    """Opens the service over a folder; what a former run stored there is used again.
+    """Opens the service over a folder; data of a former run is used again.
 
     Args:
-        folder: Where everything is.
-        reranker: Opens a second service over the same, with this cross-encoder.
+        folder: Folder of the engines' data.
+        reranker: Cross-encoder for a second service over the same data; None for none.
     """
     async with AsyncExitStack() as stack:
         postgres = EmbeddedPostgres(folder / "postgres")

@@ -1,1 +1,1 @@
-"""How Strata does with a hundred thousand passages and a million messages."""
+"""Scale benchmark: a hundred thousand passages and a million messages."""

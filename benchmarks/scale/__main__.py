@@ -13,7 +13,7 @@ from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.scale import messages, passages
 from benchmarks.scale.services import open_services
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
 
 async def _run(options: argparse.Namespace, report: Report) -> None:
     neighbours = Neighbours()
-    # Each on engines of its own, so that memory and disk are those of the one kind.
+    # Separate engines for both parts, so that memory and disk can be attributed.
     if options.passages:
         with _folder(options.data) as folder:
             async with open_services(Path(folder), os.getpid()) as services:
@@ -62,24 +62,24 @@ def _folder(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale",
-        description="Measures the services with as much in them as after years.",
+        description="Measures the services with as much data as after years of use.",
     )
-    parser.add_argument("--passages", type=int, default=100_000, help="in one archive; 0: none")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="of all agents; 0: none")
-    parser.add_argument("--agents", type=int, default=1_000, help="that have the messages")
+    parser.add_argument("--passages", type=int, default=100_000, help="passages; 0 for none")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages; 0 for none")
+    parser.add_argument("--agents", type=int, default=1_000, help="agents with these messages")
     parser.add_argument(
         "--indexed",
         type=float,
         default=0.2,
         metavar="SHARE",
-        help="of the agents, whose messages are in the vector index as well",
+        help="number of agents whose messages are written to the vector index",
     )
-    parser.add_argument("--searches", type=int, default=200, help="of each kind, and turns")
+    parser.add_argument("--searches", type=int, default=200, help="searches per kind, and turns")
     parser.add_argument(
-        "--rounds", type=int, default=1, help="of searches among the messages, each reported"
+        "--rounds", type=int, default=1, help="rounds of message searches, each reported"
     )
     parser.add_argument("--data", type=Path, help="folder to work in; must have some GB left")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     return parser.parse_args()
 

@@ -1,8 +1,8 @@
-"""Texts and vectors by the hundred thousand; the same in every run.
+"""Generates hundreds of thousands of texts with vectors; the same in every run.
 
-Words are drawn as people use them: a few all the time, most hardly ever. A vector is what the
-words of the text give when each stands for a direction of its own, so that texts that share
-words are near each other. No model is asked.
+Words have a natural distribution (Zipf's law): few are frequent, most are rare. A vector is the
+sum of one random direction per word, so that texts that share words are similar. No model is
+used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 _WORDS = 30_000
-# Of English words: a query with a word that the embedding model cannot read asks the database too.
+# English-like syllables, because a query with unknown words would also search the database.
 _SYLLABLES = (
     "ber", "con", "der", "for", "gan", "her", "ing", "ker", "lan", "man", "nor", "per", "ran",
     "ster", "ton", "ver", "well", "land", "ford", "son",
@@ -37,7 +37,7 @@ class Sized:
 
 
 def texts(count: int, *, words: int, seed: int) -> Iterator[str]:
-    """Gives texts of about so many words."""
+    """Yields texts of about `words` words."""
     draw = random.Random(seed)
     names, weights = _vocabulary()
     for number in range(count):
@@ -46,7 +46,7 @@ def texts(count: int, *, words: int, seed: int) -> Iterator[str]:
 
 
 def with_vectors(count: int, *, words: int, seed: int, dim: int) -> Iterator[Sized]:
-    """Gives texts with vectors."""
+    """Yields texts with their vectors."""
     for text in texts(count, words=words, seed=seed):
         yield Sized(text, vector_of(text, dim))
 
@@ -93,6 +93,6 @@ def _place(word: str) -> int:
 @cache
 def _directions(dim: int) -> npt.NDArray[np.float32]:
     drawn = np.random.default_rng(0).standard_normal((_WORDS, dim), dtype=np.float32)
-    # What stands in every text tells nothing.
+    # Words that are in every text get little weight.
     weights = np.log1p(np.arange(1, _WORDS + 1, dtype=np.float32))[:, None]
     return drawn * weights

@@ -1,4 +1,4 @@
-"""A million messages of a thousand agents, and one agent of a thousand beside them."""
+"""Measures recall with a million messages of a thousand agents, and with those of one agent."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ async def measure(
     searches: int,
     rounds: int = 1,
 ) -> None:
-    """Fills the log and works in it.
+    """Stores messages, then measures turns and searches.
 
     Args:
-        services: Where.
-        report: Is added to.
-        count: Messages of all.
-        agents: Agents that have them.
+        services: The services.
+        report: Gets the results.
+        count: Messages of all agents together.
+        agents: Number of agents.
         indexed: How many of the agents are in the vector index; the messages of the others are
-            marked as if they were.
+            only marked as indexed.
         searches: Searches of each kind, and turns.
-        rounds: How often they are searched, each time others of the agents; all are reported.
+        rounds: Rounds of searches, each with other agents; all are reported.
     """
     per_agent = count // agents
     first_agent = await _fill(services, per_agent, seed=0)
@@ -184,7 +184,7 @@ async def _fill(services: Services, count: int, seed: int) -> Agent:
 
 
 async def _turn(services: Services, agent: Agent, *, evicted: int = 0) -> tuple[float, float]:
-    """Makes a plain turn; returns the milliseconds of its two calls."""
+    """Makes a plain turn; returns the durations of its two calls in milliseconds."""
     run = new_id("run")
     now = int((datetime.now(UTC) - _START).total_seconds() // 60)
     asked = _message("How is the weather?", now - now % 2, run)
@@ -209,7 +209,7 @@ async def _turn(services: Services, agent: Agent, *, evicted: int = 0) -> tuple[
             step=1,
             step_id=new_id("step"),
             messages=[answered],
-            # As many leave the window as come in.
+            # As many messages leave the window as enter it.
             evict_count=evicted or 2,
         )
     )
@@ -219,9 +219,9 @@ async def _turn(services: Services, agent: Agent, *, evicted: int = 0) -> tuple[
 async def _turns_compared(
     services: Services, agents: Sequence[Agent], per_agent: int, count: int
 ) -> tuple[dict[str, Samples], dict[str, Samples]]:
-    """Makes turns in services with one agent's messages and in those with all, one after the other.
+    """Makes turns of an agent alone and of agents among all messages, alternately.
 
-    In turn, since the pace of a machine changes by half between two minutes.
+    They alternate, because the speed of a shared machine varies by half within minutes.
     """
     draw = random.Random(7)
     folder = services.folder / "few"
@@ -244,7 +244,7 @@ async def _turns_compared(
 
 
 async def _index(services: Services, agent: Agent) -> None:
-    """Writes an agent's messages into the index as the indexer does, with vectors given."""
+    """Writes an agent's messages to the index as the indexer does, with precomputed vectors."""
     sparse = SparseEncoder()
     ids: list[str] = []
     token = ""

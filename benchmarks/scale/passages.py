@@ -31,14 +31,14 @@ async def measure(services: Services, report: Report, count: int, searches: int)
     """Fills an archive and searches it.
 
     Args:
-        services: Where.
-        report: Is added to.
-        count: Passages.
+        services: The services.
+        report: Gets the results.
+        count: Number of passages.
         searches: Searches of each kind.
     """
     created = await services.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Big"))
     archive = created.archive.id
-    # Made beforehand: making them is not what is measured.
+    # Made before the measurement.
     requests = list(_upload(archive, count, services))
     started = time.perf_counter()
     await services.passages.InsertPassages(_all_of(requests))
@@ -64,7 +64,7 @@ async def measure(services: Services, report: Report, count: int, searches: int)
         ),
     )
     asked = questions(searches, seed=3)
-    # The vectors of the questions are in the cache: what is measured is the search.
+    # Puts the vectors of the queries into the cache, so that only the search is measured.
     await services.embedder.embed(asked, "query")
     await services.until_calm()
     for name, conditions in _filters(archive, count).items():
@@ -99,13 +99,13 @@ async def measure(services: Services, report: Report, count: int, searches: int)
 
 
 def check(hits: Sequence[Any]) -> None:
-    """Sees that a search asked the index.
+    """Checks that a search used the index.
 
     Args:
-        hits: What it found, explained.
+        hits: Its hits, with explanations.
 
     Raises:
-        RuntimeError: It found nothing, or by the words in PostgreSQL alone.
+        RuntimeError: The search found nothing, or only searched words in PostgreSQL.
     """
     if not hits or any("Only its words" in hit.relevance.explanation for hit in hits):
         raise RuntimeError("a search did not use the index")
@@ -164,5 +164,5 @@ async def _until_indexed(services: Services, archive: str) -> None:
 
 
 def total(by_kind: str) -> float:
-    """Returns the sum of what `Services.memory` or `Services.disk` tells."""
+    """Returns the sum of the numbers in a text of `Services.memory` or `Services.disk`."""
     return float(sum(int(part.rsplit(" ", 1)[1]) for part in by_kind.split(", ")))

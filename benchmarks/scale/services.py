@@ -1,4 +1,4 @@
-"""The archival and the recall service on embedded engines, durable as in use, in this process."""
+"""The archival and the recall service in this process, on embedded engines, fully durable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from strata.shared.vectors.factory import open_embedder, open_vectors
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 _MIB = 1 << 20
-# Processor time of a second, and how many such seconds in a row are a calm.
+# The services are calm after this many consecutive seconds with less processor time than this.
 _CALM_MS = 100
 _CALM_S = 5
 _PATIENCE_S = 60
@@ -47,13 +47,13 @@ _PATIENCE_S = 60
 
 @dataclass
 class Services:
-    """The services through their services, and what lies below them.
+    """The stubs of the services, and their engines.
 
     Attributes:
-        project: The tenant that everything belongs to.
-        pending: The recall service's queue; nothing indexes it unless the benchmark does.
-        folder: Where the engines keep their data.
-        context: As whom they are called; it is in force from when they are opened.
+        project: The tenant of all data.
+        pending: The recall service's queue, which only the benchmark indexes.
+        folder: Folder of the engines' data.
+        context: Context of the calls; it is current once the services are opened.
     """
 
     archives: archive_grpc.ArchiveServiceStub
@@ -79,10 +79,10 @@ class Services:
         return sum(usage(self.pid).cpu_ms.values())
 
     async def until_calm(self) -> None:
-        """Waits until nothing is cleaned up any more after much was stored.
+        """Waits until the engines' background work after many writes has ended.
 
-        PostgreSQL looks through a table that has grown, and both engines write to disk what they
-        hold; that is over after a minute, and no part of a search.
+        PostgreSQL vacuums and analyses grown tables, and both engines flush data to disk. This
+        takes up to a minute and is not part of a search.
         """
         calm, before = 0, self.cpu_ms()
         for _ in range(_PATIENCE_S):
@@ -106,8 +106,8 @@ async def open_services(folder: Path, pid: int) -> AsyncIterator[Services]:
     """Opens the services over an empty folder.
 
     Args:
-        folder: Other users must be able to pass through it.
-        pid: The process whose tree holds the engines.
+        folder: An empty folder that other users can pass through.
+        pid: The root of the process tree with the engines.
     """
     async with AsyncExitStack() as stack:
         postgres = EmbeddedPostgres(folder / "postgres")
@@ -129,7 +129,7 @@ async def open_services(folder: Path, pid: int) -> AsyncIterator[Services]:
                 "qdrant_url": engine.url,
                 "qdrant_api_key": engine.api_key,
                 "token_public_keys": public,
-                # The questions are made of random parts: the work is measured, not the hits.
+                # The queries are random, so the floor would drop most hits.
                 "search_floor": "0",
             }
 
@@ -145,8 +145,8 @@ async def open_services(folder: Path, pid: int) -> AsyncIterator[Services]:
         stack.push_async_callback(service.close)
         stack.push_async_callback(worker.close)
         vectors = await open_vectors(recall_settings, network.shared_resources, stack)
-        # Only so long that the collection is there: what the index is given later comes with its
-        # vectors, which no model could make of a million messages in a reasonable time.
+        # Runs only until the collection exists. The benchmark writes vectors to the index itself,
+        # because embedding a million messages would take too long.
         async with BackgroundTasks(recall), asyncio.timeout(60):
             while True:
                 if await vectors.serving(MESSAGES):

@@ -28,8 +28,8 @@ from strata.cli.compose.local import Local, LocalOptions, open_local
 from strata.cli.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
 from strata.cli.compose.split import ServiceProcess
 from strata.embedded.data_folder import DataFolder
+from strata.shared.event_loop import loop_factory
 from strata.shared.logs import configure_logging
-from strata.shared.loops import loop_factory
 
 ADDRESSES = ("127.0.0.11", "127.0.0.12")
 _SKEWED = Path(__file__).with_name("skewed")

@@ -31,7 +31,7 @@ from strata.archival.store import (
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
-from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.indexer import Indexer
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CHUNK_BATCH = 4

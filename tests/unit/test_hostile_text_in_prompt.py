@@ -39,12 +39,12 @@ from strata.core_memory.domain.rendering import Form, render_memory
 from strata.core_memory.domain.tool_rules import ToolRule
 from strata.core_memory.files.domain.directories import FolderView, render_directories
 from strata.core_memory.files.domain.file_windows import Window as FileWindow
-from strata.shared import escaping
+from strata.shared import tag_escapes
 from strata.shared.clock import ManualClock
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 LABELS = ("human", "persona", "notes")
-TAGS = (*escaping._TAGS, *LABELS)
+TAGS = (*tag_escapes._TAGS, *LABELS)
 # Each line of these says something; other elements hold free text.
 _LISTS = ("memory_metadata", "metadata", "file_limits")
 
@@ -154,7 +154,7 @@ def harmless(value: Any, number: list[int] | None = None, *, keep: tuple[str, ..
 
 def structure(text: str, labels: typing.Sequence[str] = ()) -> list[str]:
     """Returns the tags of a system message in order, and the lines of its lists."""
-    names = "|".join((*escaping._TAGS, *labels))
+    names = "|".join((*tag_escapes._TAGS, *labels))
     tags = re.compile(rf"<[ \t]*(/?)[ \t]*({names})(?=[\s/>]|\Z)", re.IGNORECASE)
     marks = [f"{slash}{name}" for slash, name in tags.findall(text)]
     for name in _LISTS:

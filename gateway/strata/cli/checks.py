@@ -19,8 +19,8 @@ from strata.cli.sandbox_check import local_sandbox, served_sandbox
 from strata.cli.settings import CliSettings
 from strata.client.errors import UnreachableError
 from strata.shared.auth import CLOCK_LEEWAY_S
+from strata.shared.clock_skew import NOTICEABLE_S
 from strata.shared.errors import StrataError
-from strata.shared.skew import NOTICEABLE_S
 
 if TYPE_CHECKING:
     from strata.cli.client import Client

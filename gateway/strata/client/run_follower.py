@@ -13,7 +13,6 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1.run_service_pb2_grpc import RunServiceStub
 from strata.client.errors import UnreachableError
 from strata.client.services import is_transport_failure
-from strata.shared.endings import let_end
 from strata.shared.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -23,6 +22,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.stream_completion import complete_in_background
 
 RUN_ID_HEADER = "x-run-id"
 
@@ -148,7 +148,7 @@ class RunFollower:
             )
             async for followed in stream:
                 if followed.event.HasField("run_finished"):
-                    let_end(stream)
+                    complete_in_background(stream)
                 if self._is_new(followed.event):
                     yield followed.event
             return
@@ -158,7 +158,7 @@ class RunFollower:
                 self._set_run_id(value)
         async for sent in call:
             if sent.event.HasField("run_finished"):
-                let_end(call)
+                complete_in_background(call)
             if self._is_new(sent.event):
                 yield sent.event
 

@@ -1,11 +1,11 @@
-"""The folder that holds everything a local Strata keeps.
+"""The data folder of a local Strata.
 
-lock           held by the one process that runs on this folder
-runtime.json   where that process is reached; means nothing once the lock is free
+lock           held by the process that runs on this folder
+runtime.json   address of that process; meaningless while the lock is free
 postgres/      the database: see `EmbeddedPostgres`
 vectors/       the vector engine: see `EmbeddedVectors`
-packages/      packages of tools; made anew when they are missing
-prompts/       system prompts of the user's own, <key>.txt; made by the user
+packages/      packages of tools; rebuilt when missing
+prompts/       system prompts <key>.txt that the user adds
 secrets/       passwords and keys, one per file, 0600
 """
 
@@ -35,10 +35,10 @@ _ROOTS_FOLDER = Path("/var/lib/strata")
 
 
 def default_path() -> Path:
-    """Returns where a local Strata keeps its data unless it is told otherwise.
+    """Returns the default data folder of a local Strata.
 
-    It is the user's data directory. Root's lies in a home that is closed to the user PostgreSQL
-    then runs as, so for root it is the system's place for the state of services.
+    This is the user's data directory. For root it is the system's directory for the state of
+    services, because the user as which PostgreSQL then runs cannot enter root's home.
     """
     if os.geteuid() == 0 and sys.platform == "linux":
         return _ROOTS_FOLDER
@@ -47,7 +47,7 @@ def default_path() -> Path:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a running Strata says of itself.
+    """The published state of a running Strata.
 
     Attributes:
         pid: The process that holds the folder.
@@ -64,7 +64,7 @@ class DataFolder:
     """One data folder, used by at most one running Strata.
 
     Args:
-        path: The folder; by default `default_path()`. Nothing is touched before `open`.
+        path: The folder; by default `default_path()`. It is not touched before `open`.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -93,15 +93,15 @@ class DataFolder:
         return self.path / "secrets"
 
     def open(self) -> None:
-        """Makes what is missing and takes the folder for this process.
+        """Creates the folder if necessary and locks it for this process.
 
         Raises:
-            FailedPreconditionError: Another process has it; the message names its pid and
-                address. Or we are root, and the user of the database cannot get there.
+            FailedPreconditionError: Another process uses it; the message names its pid and
+                address. Or this process is root, and the database's user cannot enter the folder.
         """
         self._check_is_folder()
         identity = unprivileged_identity()
-        # Others see nothing; the database's user may pass through to its own subfolder.
+        # Other users can list nothing; the database's user can pass through to its subfolder.
         mode = 0o711 if identity.uid >= 0 else 0o700
         try:
             self.path.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -131,12 +131,12 @@ class DataFolder:
                 )
 
     def close(self) -> None:
-        """Gives the folder back."""
+        """Unlocks the folder."""
         self._runtime_file.unlink(missing_ok=True)
         self._lock.release()
 
     def announce(self, address: str, processes: Mapping[str, int]) -> None:
-        """Tells other processes how to reach this one. The folder must be open.
+        """Publishes how other processes can reach this one. The folder must be open.
 
         Args:
             address: `host:port` of the gateway.
@@ -147,9 +147,9 @@ class DataFolder:
         self._lock.annotate(address)
 
     def running(self) -> Runtime | None:
-        """Returns what the process that has the folder announced.
+        """Returns the state that the process that uses the folder has published.
 
-        None if there is no such process, or it has not come that far.
+        Returns None if there is no such process, or if it has not published its state yet.
 
         Raises:
             FailedPreconditionError: The path is not a folder.
@@ -163,7 +163,7 @@ class DataFolder:
             return None
 
     def holder(self) -> int | None:
-        """Returns the pid of the process that has the folder, None if none has it.
+        """Returns the pid of the process that uses the folder; None if there is none.
 
         Raises:
             FailedPreconditionError: The path is not a folder.
@@ -172,11 +172,11 @@ class DataFolder:
         return self._lock.holder()
 
     def secret(self, name: str, make: Callable[[], str] | None = None) -> str:
-        """Returns a secret of this folder, made at the first call. The folder must be open.
+        """Returns a secret of this folder, created at the first call. The folder must be open.
 
         Args:
             name: Its file name.
-            make: Makes it; by default 32 random bytes as text.
+            make: Creates it; by default 32 random bytes as text.
         """
         path = self.secrets / name
         if not path.exists():
@@ -185,7 +185,7 @@ class DataFolder:
 
     def role_passwords(self, service: str) -> RolePasswords:
         """Returns the passwords of a service's database roles. The folder must be open."""
-        # The command line opens folders too, and must not wait for SQLAlchemy.
+        # Imported here, because the CLI opens folders too and must not load SQLAlchemy.
         from strata.shared.migrate import RolePasswords  # noqa: PLC0415
 
         return RolePasswords(

@@ -1,4 +1,4 @@
-"""Small files that a crash must leave whole, and that others must not read."""
+"""Atomic writing of small private files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a private file (0600): a reader, or a crash, meets the old or the new one."""
+    """Replaces a private file (0600) atomically: after a crash it has the old or the new text."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,14 +1,14 @@
 """Starts one engine so that it cannot outlive its supervisor. Run by path, never imported.
 
-Short programs of an engine (`initdb`) start by it too: whoever changes the user in
-`subprocess` itself makes a true fork of the calling process, in which gRPC starts its threads
-again and may crash before the program begins (grpc/grpc#43055).
+Short programs of an engine (`initdb`) are started by it too. If `subprocess` itself changed the
+user, it would fork the calling process, in which gRPC restarts its threads and may crash before
+the program begins (grpc/grpc#43055).
 
 Between the fork and the exec of an engine three things must happen: drop root, leave the
-terminal's process group, and ask the kernel to end the engine when the supervisor dies. Doing
-that in a `preexec_fn` would run Python in a forked copy of a threaded gRPC process, which may
-deadlock. A short program of its own does it safely, and the kernel's request must come after
-the change of user, which clears it.
+terminal's process group, and ask the kernel to end the engine when the supervisor dies. A
+`preexec_fn` would run Python in a forked copy of a threaded gRPC process, which may deadlock. A
+separate short program is safe. The request to the kernel comes after the change of user, which
+would clear it.
 
 Only the standard library is used: this file runs under `-I -S`, before any package is visible.
 
@@ -16,7 +16,7 @@ Only the standard library is used: this file runs under `-I -S`, before any pack
 
 MODE is `kernel` (Linux: parent-death signal, the launcher becomes the program), `watch`
 (elsewhere: the launcher stays, and ends the program when its standard input closes) or `plain`
-(the launcher becomes the program, which its caller waits for).
+(the launcher becomes the program, and the caller waits for it).
 UID and GID are -1 to keep the current user.
 """
 
@@ -32,7 +32,7 @@ GRACE_SECONDS = 20.0
 
 
 def drop_privileges(uid: int, gid: int) -> None:
-    """Becomes another user for good; does nothing for -1."""
+    """Switches to another user permanently; does nothing for -1."""
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -40,7 +40,7 @@ def drop_privileges(uid: int, gid: int) -> None:
 
 
 def become(program: list[str], supervisor: int, death_signal: int) -> None:
-    """Turns into the program, which the kernel signals when the supervisor dies."""
+    """Replaces this process by the program, which the kernel signals when the supervisor dies."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != supervisor:  # it died before the request reached the kernel
@@ -49,7 +49,7 @@ def become(program: list[str], supervisor: int, death_signal: int) -> None:
 
 
 def watch(program: list[str], death_signal: int) -> None:
-    """Starts the program and signals it when standard input ends: the supervisor is gone."""
+    """Starts the program, and signals it when standard input closes with the supervisor's end."""
     child = os.fork()
     if child == 0:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -74,11 +74,11 @@ def watch(program: list[str], death_signal: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Does what the module says."""
+    """Runs the launcher with its command line arguments."""
     mode, supervisor, death_signal, uid, gid = arguments[0], *map(int, arguments[1:5])
     program = arguments[arguments.index("--") + 1 :]
     if mode != "plain":
-        os.setsid()  # Ctrl-C in the terminal is the supervisor's to handle, in its own order
+        os.setsid()  # so that Ctrl-C reaches only the supervisor, which stops engines in order
     os.umask(0o077)
     drop_privileges(uid, gid)
     if mode == "plain":

@@ -1,4 +1,4 @@
-"""One process per folder."""
+"""An exclusive lock that allows one process per folder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOCK_PAUSE_SECONDS = 0.02
 
 
 class FolderLock:
-    """An exclusive lock on a folder, held by one process for as long as it lives.
+    """An exclusive lock on a folder, held by one process.
 
-    The lock is the kernel's (`flock`), so it cannot go stale; the file's text only says who
-    holds it.
+    It is a lock of the kernel (`flock`), so it cannot become stale; the text of the file only names
+    the holder.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -31,10 +31,10 @@ class FolderLock:
         """Takes the lock.
 
         Args:
-            note: What another process should be told about the holder, such as an address.
+            note: Information about the holder for other processes, such as an address.
 
         Raises:
-            FailedPreconditionError: Another process holds it; the message names its pid.
+            FailedPreconditionError: Another process holds the lock; the message names its pid.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         file = os.fdopen(descriptor, "r+")
@@ -52,7 +52,7 @@ class FolderLock:
         self.annotate(note)
 
     def holder(self) -> int | None:
-        """Returns the pid of the process that holds the lock, None if none does."""
+        """Returns the pid of the process that holds the lock; None if it is free."""
         try:
             with self._path.open("r") as file:
                 try:
@@ -68,12 +68,12 @@ class FolderLock:
         """Replaces the note beside the pid. The lock must be held."""
         assert self._file is not None
         text = f"{os.getpid()}\n{note}\n".encode()
-        # In this order, so that nobody who looks meanwhile finds a lock without a holder.
+        # Written before truncating, so that a concurrent reader always finds a holder.
         os.pwrite(self._file.fileno(), text, 0)
         os.ftruncate(self._file.fileno(), len(text))
 
     def release(self) -> None:
-        """Gives the lock back; does nothing if it is not held."""
+        """Releases the lock; does nothing if it is not held."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -84,7 +84,7 @@ def _lock_exclusively(file: IO[str]) -> bool:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        time.sleep(_LOCK_PAUSE_SECONDS)  # it may only be looked at, see `holder`
+        time.sleep(_LOCK_PAUSE_SECONDS)  # `holder` of another process locks it for a moment
     return False
 
 

@@ -1,4 +1,4 @@
-"""Ports on loopback for what we start."""
+"""TCP ports on loopback for the processes of a local Strata."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Self
 from strata.shared.errors import UnavailableError
 
 EXIT_PORT_TAKEN = 76
-"""How a child ends whose port somebody else has."""
+"""Exit code of a child whose port is used by another process."""
 
 _LOOPBACK = "127.0.0.1"
 
 
 def pick_port(preferred: int | None = None) -> int:
-    """Returns `preferred` if nothing listens on it on loopback, else a port that is free now."""
+    """Returns `preferred` if it is free on loopback, else another free port."""
     for port in (preferred, 0):
         if port is None:
             continue
@@ -31,20 +31,20 @@ def pick_port(preferred: int | None = None) -> int:
 
 
 class ReservedPort:
-    """A port that only those get who ask for it with ``SO_REUSEPORT``, as the same user.
+    """A reserved port, which only processes of the same user with ``SO_REUSEPORT`` can use.
 
-    A free port that is only looked up can be given to somebody else before it is used, or while
-    its user is being restarted: to the next one who looks, or to any outgoing connection. This
-    one is bound, without listening, until `release`.
+    A port that is merely free can be taken by another process or an outgoing connection before it
+    is used, or while its process is being restarted. This one is bound, without listening, until
+    `release`.
 
     Args:
-        excluding: Ports promised to others that are not bound yet.
+        excluding: Ports that are already assigned but not bound yet.
     """
 
     def __init__(self, excluding: Collection[int] = ()) -> None:
         self._socket = _bound()
         while self.number in excluding:
-            # Held while the next one is bound, so that it is another one.
+            # Kept bound while the next one is bound, so that the next one differs.
             with self._socket:
                 self._socket = _bound()
 
@@ -54,7 +54,7 @@ class ReservedPort:
         return int(self._socket.getsockname()[1])
 
     def release(self) -> None:
-        """Gives the port up; who listens on it by then keeps it."""
+        """Releases the port; a process that listens on it by then keeps it."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -73,7 +73,7 @@ def _bound() -> socket.socket:
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        # For port 0 the kernel takes none that another one has, whatever the options.
+        # For port 0 the kernel chooses a port that no other socket uses, despite the options.
         held.bind((_LOOPBACK, 0))
     except OSError as error:
         held.close()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own: a supervised child with its data in one folder."""
+"""The embedded PostgreSQL server: a supervised child process with its data in one folder."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from strata.shared.errors import FailedPreconditionError, Reason, UnavailableErr
 SUPERUSER = "postgres"
 _START_SECONDS = 60.0
 _RECOVERY_SECONDS = 600.0
-"""One that is ended while it recovers begins again from the same checkpoint."""
+"""Long, because a server that is ended during recovery starts again from the same checkpoint."""
 _STOP_SECONDS = 30.0
-# What a predecessor that has not quite gone yet makes PostgreSQL say.
+# Messages of PostgreSQL when a former server on the same data has not quite ended.
 _PREDECESSOR = (
     'lock file "postmaster.pid" already exists',
     "pre-existing shared memory block",
 )
-# Small when idle: shared_buffers is mapped at first use. Durability stays as PostgreSQL has it.
+# Small when idle, because shared_buffers is mapped at first use. Durability has the defaults.
 _SETTINGS: Mapping[str, str] = {
     "shared_buffers": "64MB",
     "max_connections": "120",
@@ -64,14 +64,14 @@ _SINCE_MAJOR = {"io_method": 18}
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server on 127.0.0.1 that lives and dies with this process.
+    """A PostgreSQL server on 127.0.0.1 that ends with this process.
 
-    Every connection is by TCP and password (SCRAM): other users of the machine reach the port
-    but not the data. Root cannot run PostgreSQL, so as root the server runs as another user,
-    to whom `folder/data` then belongs.
+    All connections use TCP and a password (SCRAM): other users of the machine can reach the port
+    but not the data. PostgreSQL refuses to run as root; the server then runs as another user,
+    who owns `folder/data`.
 
     Args:
-        folder: Where data, password and log are kept; made if missing.
+        folder: Folder for data, password and log; created if missing.
         settings: Further settings of the server, by name.
         watchdog: See `supervisor.spawn`.
     """
@@ -93,7 +93,7 @@ class EmbeddedPostgres:
         self._supervisor = Supervisor(
             "PostgreSQL",
             self._launch,
-            # SIGINT is PostgreSQL's fast shutdown: sessions are ended, nothing is lost.
+            # SIGINT is PostgreSQL's fast shutdown, which ends sessions and loses no data.
             stop_signal=signal.SIGINT,
             stop_timeout=_STOP_SECONDS,
             log_path=self._log_path,
@@ -110,12 +110,12 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int | None:
-        """The server's pid while it is there."""
+        """The server's pid while it runs."""
         return self._supervisor.pid
 
     @property
     def restarts(self) -> int:
-        """How often the server died and was started again."""
+        """How often the server crashed and was restarted."""
         return self._supervisor.restarts
 
     def url(
@@ -124,24 +124,24 @@ class EmbeddedPostgres:
         """Returns a connection URL.
 
         Args:
-            user: The role to log in as; by default the superuser, whose password is known here.
-            password: The role's password; needed for any role but the superuser.
-            database: The database to connect to.
+            user: The role; by default the superuser.
+            password: The role's password; required for all roles except the superuser.
+            database: The database.
         """
         if password is None:
             if user != SUPERUSER:
-                raise ValueError(f"the password of {user} is not kept here")
+                raise ValueError(f"the password of {user} is not known here; pass it")
             password = self._password_file.read_text().strip()
         login = f"{quote(user, safe='')}:{quote(password, safe='')}"
         return f"postgresql://{login}@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     async def start(self) -> None:
-        """Starts the server, making its data first if there is none; returns when it serves.
+        """Starts the server and waits until it serves; creates its data if there is none.
 
         Raises:
-            FailedPreconditionError: Another process uses the folder, there is no PostgreSQL,
+            FailedPreconditionError: Another process uses the folder, PostgreSQL is not installed,
                 or the data is of another major version.
-            UnavailableError: It did not come up; the message ends with its log.
+            UnavailableError: The server did not start; the message ends with its log.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock.acquire()
@@ -155,12 +155,12 @@ class EmbeddedPostgres:
         (self.folder / "port").write_text(f"{self._port}\n")
 
     async def stop(self) -> None:
-        """Ends all sessions and shuts the server down in order."""
+        """Ends all sessions and shuts the server down gracefully."""
         await self._supervisor.stop()
         self._lock.release()
 
     async def restart(self) -> None:
-        """Shuts the server down in order and starts it again, on the same port."""
+        """Shuts the server down gracefully and starts it again on the same port."""
         await self._supervisor.restart()
 
     async def wait_serving(self) -> None:
@@ -183,8 +183,8 @@ class EmbeddedPostgres:
 
     def _prepare(self) -> None:
         if self._identity.uid >= 0:
-            # Passed through by the server's user, who owns `data` and nothing else here: root
-            # writes and renames in this folder, and must not follow what another put there.
+            # The server's user may pass through and owns `data` only: root writes and renames
+            # files in this folder, so no other user may create files or links in it.
             self.folder.chmod(0o711)
         self._binaries = find_binaries(self.folder, self._identity)
         major = major_version(self._binaries, self._identity, self.folder)
@@ -202,7 +202,7 @@ class EmbeddedPostgres:
             )
 
     def _make_data(self) -> None:
-        """Makes a cluster. It is built aside, so that a crash leaves no half of one."""
+        """Creates the database cluster, in a temporary folder first because of crashes."""
         password = secrets.token_urlsafe(32)
         building = self.folder / "data.new"
         shutil.rmtree(building, ignore_errors=True)
@@ -221,12 +221,12 @@ class EmbeddedPostgres:
         for_initdb.unlink()
         if done.returncode != 0:
             raise UnavailableError(f"initdb failed: {done.stderr.decode('utf-8', 'replace')}")
-        # The password first: data without its password could never be opened again.
+        # The password is stored first, because data without its password could not be used.
         _write_secret(self._password_file, password)
         building.rename(self._data)
 
     def _locale(self) -> list[str]:
-        """The same order and case rules on every machine, whatever its locale."""
+        """Returns options for the same collation and case rules on every machine."""
         if major_version(self._binaries, self._identity, self.folder) < 17:
             return ["--locale=C"]  # the builtin provider came with 17
         return ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -237,7 +237,7 @@ class EmbeddedPostgres:
                 await self._supervisor.start()
                 break
             except UnavailableError:
-                # Somebody took the port after we looked; any other failure is not cured.
+                # Retry only if another process took the port after it was picked.
                 if pick_port(self._port) == self._port:
                     raise
                 self._port = pick_port()
@@ -275,22 +275,22 @@ class EmbeddedPostgres:
             await asyncio.sleep(0.1)
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Reads what the postmaster says of itself: its pid in line 1, its state in line 8."""
+        """Returns whether the postmaster's file has our pid (line 1) and a ready state (line 8)."""
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
         if len(lines) < 8 or lines[7].strip() != "ready":
             return False
-        # Under the watchdog the postmaster is our grandchild.
+        # With the watchdog, the postmaster is a grandchild of this process.
         return process.stdin is not None or int(lines[0]) == process.pid
 
     def _clear_predecessor(self) -> None:
-        """Deals with the pid file of another postmaster.
+        """Ends a former postmaster on the same data, or removes its pid file.
 
-        We hold the folder's lock, so it is a predecessor without a supervisor: alive, it is
-        asked to end. Of a dead one only the file is left, which PostgreSQL respects if any
-        process now has that pid; after a restart of a container there nearly always is one.
+        This process holds the folder's lock, so such a postmaster has no supervisor. If it runs, it
+        is shut down. If it is dead, its pid file is removed: PostgreSQL would refuse to start if
+        any process now has that pid, which is likely after a restart of a container.
         """
         path = self._data / "postmaster.pid"
         try:
@@ -314,7 +314,7 @@ def _write_secret(path: Path, secret: str) -> None:
 
 
 def _command_line(pid: int) -> str:
-    """Returns the command of a process, empty if there is none."""
+    """Returns the command line of a process; empty if there is no such process."""
     process = Path(f"/proc/{pid}")
     if Path("/proc/self").exists():
         try:

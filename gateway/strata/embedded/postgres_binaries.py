@@ -1,4 +1,4 @@
-"""Where the programs of PostgreSQL are, and as whom they can run."""
+"""Finds the programs of PostgreSQL, and the user that can run them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINIMUM_MAJOR = 15
 
 
 def unprivileged_identity() -> Identity:
-    """Returns whom PostgreSQL runs as: ourselves, or, as it refuses root, another user."""
+    """Returns the user that PostgreSQL runs as: the current one, or another one for root."""
     if os.geteuid() != 0:
         return Identity()
     for name in _USERS:
@@ -36,10 +36,10 @@ def unprivileged_identity() -> Identity:
 
 
 def run(program: list[str], identity: Identity, folder: Path) -> subprocess.CompletedProcess[bytes]:
-    """Runs a short program to its end as `identity`, with nothing of our environment.
+    """Runs a short program as `identity`, without our environment, and waits for its end.
 
-    The launcher changes the user, and not `subprocess`, which then forks in a way that gRPC's
-    threads do not survive (see there).
+    The launcher changes the user, because `subprocess` would fork in a way that gRPC's threads do
+    not survive (see `launcher`).
     """
     return subprocess.run(  # noqa: S603 - programs that we name ourselves
         [*launch("plain", identity, signal.SIGKILL), *program],
@@ -53,12 +53,11 @@ def run(program: list[str], identity: Identity, folder: Path) -> subprocess.Comp
 def find_binaries(folder: Path, identity: Identity) -> Path:
     """Returns the folder with `postgres` and `initdb` that `identity` can run.
 
-    The programs of the installed package are used where they are; if the user we drop to
-    cannot reach them, they are copied into `folder`. Without the package, a `postgres` on the
-    path serves.
+    The programs of the installed package are used in place; if `identity` cannot reach them, they
+    are copied into `folder`. Without the package, a `postgres` on the path is used.
 
     Raises:
-        FailedPreconditionError: There is none, or none that is recent enough.
+        FailedPreconditionError: PostgreSQL is not installed or not recent enough.
     """
     packaged = _packaged()
     if packaged is None:
@@ -75,14 +74,14 @@ def find_binaries(folder: Path, identity: Identity) -> Path:
 
 
 def major_version(binaries: Path, identity: Identity, folder: Path) -> int:
-    """Returns the major version of `postgres` in `binaries`; 0 where it does not run."""
+    """Returns the major version of `postgres` in `binaries`; 0 if it does not run."""
     answer = run([str(binaries / "postgres"), "--version"], identity, folder).stdout.decode()
     match = re.search(r"\) (\d+)", answer)
     return int(match.group(1)) if match else 0
 
 
 def _packaged() -> Path | None:
-    # Found, not imported: the package's own wrapper has effects on import.
+    # Located without an import, because importing the package has side effects.
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -106,7 +105,7 @@ def _copy(binaries: Path, folder: Path) -> Path:
             symlinks=True,
             ignore=shutil.ignore_patterns("include", "*.a"),
         )
-        # The programs look for their libraries beside the package, as it was installed.
+        # The programs load libraries from a folder beside the package.
         libraries = source / f"{_PACKAGE}.libs"
         if libraries.exists():
             shutil.copytree(libraries, building / libraries.name)

@@ -1,4 +1,4 @@
-"""Runs one engine as a child process: start, wait until it serves, restart it when it dies."""
+"""Supervises one engine as a child process: starts it and restarts it when it crashes."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Command:
     Attributes:
         program: Absolute path and arguments.
         folder: Working directory.
-        log_path: File that receives what the engine prints; rotated once at 8 MiB.
-        environment: The whole environment. Nothing is inherited, so that no API key of the
-            person who started us reaches an engine.
+        log_path: File for the engine's output; rotated once at 8 MiB.
+        environment: The whole environment. Nothing is inherited, so that engines get none of the
+            user's API keys.
         identity: The user to run as.
         death_signal: Sent to the engine when the supervisor dies.
     """
@@ -78,13 +78,13 @@ class Command:
 def spawn(command: Command, *, watchdog: bool | None = None) -> subprocess.Popen[bytes]:
     """Starts the command bound to this process: it ends when this process ends.
 
-    On Linux the kernel remembers the *thread* that spawned: call this from a thread that lives
-    as long as the engine should.
+    On Linux the kernel sends the signal when the spawning *thread* ends: call this from a thread
+    that lives as long as the engine should.
 
     Args:
-        command: What to start.
-        watchdog: Use the portable watchdog and not the kernel's parent-death signal; by
-            default only where the kernel has none.
+        command: The command.
+        watchdog: Use the portable watchdog instead of the kernel's parent-death signal; by
+            default only if the kernel has none.
     """
     if watchdog is None:
         watchdog = sys.platform != "linux"
@@ -101,7 +101,7 @@ def spawn(command: Command, *, watchdog: bool | None = None) -> subprocess.Popen
 
 
 def launch(mode: str, identity: Identity, death_signal: signal.Signals) -> list[str]:
-    """Returns what to run before a program and its arguments; the launcher says the modes."""
+    """Returns the launcher's command, to put before a program; for the modes see `launcher`."""
     return [
         *(sys.executable, "-I", "-S", str(_LAUNCHER), mode, str(os.getpid())),
         *(str(int(death_signal)), str(identity.uid), str(identity.gid), "--"),
@@ -109,7 +109,7 @@ def launch(mode: str, identity: Identity, death_signal: signal.Signals) -> list[
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Opens a log for appending; what is in it is put aside once it is 8 MiB."""
+    """Opens a log for appending; a log of 8 MiB or more is rotated first."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_LIMIT_BYTES:
             path.replace(path.with_suffix(".log.1"))
@@ -129,10 +129,10 @@ def tail(path: Path, size: int = 2000) -> str:
 
 
 async def wait_exit(process: subprocess.Popen[bytes]) -> int:
-    """Waits for a child without a thread: by pidfd where there is one, else by polling."""
+    """Waits for a child without a thread: by pidfd if available, else by polling."""
     opener = getattr(os, "pidfd_open", None)
     if opener is None:
-        while process.poll() is None:  # noqa: ASYNC110 - nobody but the kernel could set an event
+        while process.poll() is None:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.05)
         return int(process.returncode)
     if process.poll() is not None:
@@ -153,12 +153,12 @@ class Supervisor:
     """Keeps one child process serving until it is stopped.
 
     Args:
-        name: Shown in logs and errors.
+        name: Name in logs and errors.
         launch: Starts the child and returns it once it serves. It is called again after each
-            unexpected end, and raises when the child cannot be brought up.
-        stop_signal: Asks the child to end.
+            unexpected end, and raises an error if the child cannot be started.
+        stop_signal: Signal that asks the child to end.
         stop_timeout: Seconds before a child that ignores the signal is killed.
-        log_path: Quoted in errors.
+        log_path: Log of the child, named in errors.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The child's pid while it is there."""
+        """The child's pid while it runs."""
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
@@ -200,7 +200,7 @@ class Supervisor:
         """Waits until the child serves (again).
 
         Raises:
-            UnavailableError: The child keeps dying; it is tried again after a long pause.
+            UnavailableError: The child keeps crashing; it is restarted after a long pause.
         """
         await self._serving.wait()
         if self._failure is not None:
@@ -209,12 +209,12 @@ class Supervisor:
             ) from self._failure
 
     async def restart(self) -> None:
-        """Stops the child in order and starts it again."""
+        """Stops the child gracefully and starts it again."""
         await self.stop()
         await self.start()
 
     async def stop(self) -> None:
-        """Ends the child in order; kills it if it takes longer than `stop_timeout`."""
+        """Ends the child gracefully; kills it if that takes longer than `stop_timeout`."""
         if self._monitor is not None:
             self._monitor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -238,7 +238,7 @@ class Supervisor:
             await asyncio.sleep(self._pause())
             try:
                 self._process = await self._launch()
-            except Exception as error:  # noqa: BLE001 - of what it dies, it watches nobody any more
+            except Exception as error:  # noqa: BLE001 - supervision must not end
                 _log.warning("engine_not_started", engine=self.name, error=str(error))
                 self._failure = error
                 continue
@@ -249,11 +249,10 @@ class Supervisor:
             return
 
     def _pause(self) -> float:
-        """Returns the seconds to wait after a death or a failed start, which it counts.
+        """Counts a crash or failed start; returns the seconds to wait before the next start.
 
-        A child that dies again and again is never given up: what it lacks (a database that is
-        recovering, space on a disk) can come back, and nobody else would start it. But who
-        waits for it is told.
+        Restarts never stop, because the cause (a recovering database, a full disk) can go away and
+        no other process would start the child. Callers of `wait_serving` get an error meanwhile.
         """
         now = time.monotonic()
         self._deaths.append(now)
@@ -287,16 +286,16 @@ async def until_ready(
     stop: signal.Signals,
     within: float = _START_SECONDS,
 ) -> bool:
-    """Waits until `ready` says so. Returns False if the child ended before.
+    """Waits until `ready` returns True. Returns False if the child ended before.
 
     Args:
-        process: A child just started.
-        ready: Looks whether it serves; called often.
-        stop: How the child is ended if the wait is given up or cancelled.
-        within: How long it may take, in seconds.
+        process: A child that was just started.
+        ready: Returns whether the child serves; called often.
+        stop: Signal that ends the child on a timeout or cancellation.
+        within: Time limit in seconds.
 
     Raises:
-        UnavailableError: It is neither ready nor dead by then; it has been ended.
+        UnavailableError: The child is not ready in time; it has been ended.
     """
     try:
         async with asyncio.timeout(within):

@@ -71,7 +71,7 @@ from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
-from strata.shared.web.fetching import Fetcher, FetchLimits
+from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
 

@@ -60,7 +60,7 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
-from strata.shared.bidi_call import answering
+from strata.shared.bidi_call import call_and_answer
 from strata.shared.context import current_project
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import CODE_TOOLS, GROUP_TOOLS
@@ -491,7 +491,7 @@ class ToolClient:
 
         first = code_batch_to_proto(batch, code_access)
         method = functools.partial(self._stub.ExecuteToolsWithCalls, wait_for_ready=True)
-        responses = answering(method, first, answer, settles)
+        responses = call_and_answer(method, first, answer, settles)
         async with aclosing(responses):
             async for response in responses:
                 event = tool_event_from_proto(response.response)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.shared.images import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.fetching import Fetcher, FetchLimits
+from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard, Resolver, parse_url
 

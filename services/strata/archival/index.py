@@ -13,13 +13,13 @@ from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.store.embedding_assignment import EmbeddingAssignment
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.time_expressions import TimeRange, just_before
-from strata.shared.vectors import Collection, FieldKind, Hit, Moment, VectorIndex, Where
-from strata.shared.vectors.fusion import joined
+from strata.shared.vectors import Collection, FieldKind, Hit, StartGate, VectorIndex, Where
+from strata.shared.vectors.fusion import merge_rankings
 from strata.shared.vectors.reindex import Serving
-from strata.shared.vectors.reindex.routes import OwnModels, Routes, first_generation
+from strata.shared.vectors.reindex.routes import GenerationsByModel, Routes, first_generation
 from strata.shared.vectors.sparse import SparseEncoder
-from strata.shared.vectors.texts import CHUNK_TOKENS, Entry, TextIndex, models_of
-from strata.shared.vectors.time_preference import of_that_time
+from strata.shared.vectors.text_index import CHUNK_TOKENS, Entry, TextIndex, as_models
+from strata.shared.vectors.time_preference import time_preferences
 
 PASSAGES = Collection(
     name="passages",
@@ -85,10 +85,10 @@ class PassageIndex:
         sparse: SparseEncoder,
         *,
         routes: Routes | None = None,
-        own: OwnModels | None = None,
+        own: GenerationsByModel | None = None,
         assignments: AssignmentReader | None = None,
     ) -> None:
-        self.models = models_of(models)
+        self.models = as_models(models)
         self.texts = TextIndex(
             index, self.models, sparse, PASSAGES, chunk_tokens=CHUNK_TOKENS, routes=routes
         )
@@ -179,7 +179,7 @@ class PassageIndex:
         spoken: Sequence[TimeRange] = (),
         *,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """See `TextIndex.search`; prefers passages of the times that the query mentions.
 
@@ -187,7 +187,7 @@ class PassageIndex:
         Scores of all models have the same scale, from 0 (unrelated) to 1 (equal), so that the
         results can be merged.
         """
-        prefer = of_that_time(spoken)
+        prefer = time_preferences(spoken)
         groups = await self._by_model(project_id, within.archive_ids)
         several = len(groups) > 1
 
@@ -209,7 +209,11 @@ class PassageIndex:
             )
 
         by_model = await asyncio.gather(*(ask(model) for model in groups))
-        return joined(by_model, limit) if several else [hit for hits in by_model for hit in hits]
+        return (
+            merge_rankings(by_model, limit)
+            if several
+            else [hit for hits in by_model for hit in hits]
+        )
 
     async def has_unknown_words(
         self, project_id: str, query: str, archive_ids: Sequence[str]
@@ -314,7 +318,7 @@ class ChunkIndex:
         limit: int,
         *,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """See `TextIndex.search`."""
         where = Where(any_of={"folder_id": folder_ids})

@@ -10,7 +10,7 @@ from strata.archival.store import ChunkQueue, PendingPassages
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.indexing import LagGauges
+from strata.shared.vectors.indexer import LagGauges
 
 _log = get_logger(__name__)
 
@@ -46,7 +46,7 @@ class PassageBacklog:
             count = await self._pending.index_all_again()
             _log.info("the index of passages is missing and is rebuilt", passages=count)
         await self._index.ensure()
-        self._gauges.tell(await self._pending.lag())
+        self._gauges.set(await self._pending.lag())
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
@@ -89,7 +89,7 @@ class ChunkBacklog:
             count = await self._queue.index_all_again()
             _log.info("the index of files is missing and is rebuilt", files=count)
         await self._index.ensure()
-        self._gauges.tell(await self._queue.lag())
+        self._gauges.set(await self._queue.lag())
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""

@@ -24,13 +24,13 @@ from strata.shared.service import Wiring
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import VectorIndex
 from strata.shared.vectors.factory import open_models, open_vectors
-from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.indexer import Indexer
 from strata.shared.vectors.reindex import slot_of
-from strata.shared.vectors.reindex.driver import POLL_FACTOR, Rebuildable, Reindexer, archive_of
-from strata.shared.vectors.reindex.index_admin import IndexAdmin, Offered
+from strata.shared.vectors.reindex.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.vectors.reindex.ledger import Ledger
-from strata.shared.vectors.reindex.routes import OwnModels, StoredRoutes
-from strata.shared.vectors.reindex.whole import WholeCollection
+from strata.shared.vectors.reindex.reindexer import POLL_FACTOR, Rebuildable, Reindexer, archive_of
+from strata.shared.vectors.reindex.routes import GenerationsByModel, StoredRoutes
+from strata.shared.vectors.reindex.whole_collection import WholeCollection
 from strata.shared.vectors.sparse import SparseEncoder
 
 
@@ -95,7 +95,7 @@ async def wire(
         models,
         SparseEncoder(),
         routes=StoredRoutes(ledger, PASSAGES, models),
-        own=OwnModels(ledger, ARCHIVE_PASSAGES),
+        own=GenerationsByModel(ledger, ARCHIVE_PASSAGES),
         assignments=assignments,
     )
     chunk_routes = StoredRoutes(ledger, FILE_CHUNKS, models)
@@ -122,10 +122,10 @@ async def wire(
     driver = Reindexer(ledger, rebuilds, settings.reindex_config, indexer.quiet)
     reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
     offered = {
-        "passages": Offered(
+        "passages": ManagedIndex(
             passages.texts.routes, whole_passages, passage_texts.count, pending.lag
         ),
-        "files": Offered(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
+        "files": ManagedIndex(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
     }
     admin = IndexAdmin(
         ledger, models, offered, allowed=settings.reindex_by_key, wake=reindexer.wake

@@ -15,11 +15,11 @@ from strata.archival.store.embedding_assignment import (
     own_model,
 )
 from strata.shared.vectors import Where
-from strata.shared.vectors.reindex import Phase, Reindex, Serving, Share
-from strata.shared.vectors.reindex.check import Stored
-from strata.shared.vectors.reindex.driver import Batch
+from strata.shared.vectors.reindex import FoundCounts, Phase, Reindex, Serving
+from strata.shared.vectors.reindex.check import StoredText
 from strata.shared.vectors.reindex.index_admin import finished, rolled_back
-from strata.shared.vectors.texts import TextIndex
+from strata.shared.vectors.reindex.reindexer import Batch
+from strata.shared.vectors.text_index import TextIndex
 
 _NONE_YET = ("", "")
 
@@ -58,12 +58,12 @@ class PassageTexts:
         """See `Contents.changed`."""
         return await self._contents.changed(batch.project_id, batch.versions)
 
-    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
         stored = []
         for project, passage_id in keys:
             alive = await self._alive(project, [passage_id])
-            stored += [Stored(project, passage.id, passage.text) for passage in alive]
+            stored += [StoredText(project, passage.id, passage.text) for passage in alive]
         return stored
 
     async def _alive(self, project: str, ids: Sequence[str]) -> list[Passage]:
@@ -111,14 +111,14 @@ class ChunkTexts:
         there = await self._contents.serves((batch.cursor[0], batch.cursor[1]))
         return [] if there else [entry.id for entry in batch.entries]
 
-    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
         stored = []
         for project, name in keys:
             set_id, ordinal = split_key(name)
             text = await self._contents.text((project, set_id), ordinal)
             if text is not None:
-                stored.append(Stored(project, name, text))
+                stored.append(StoredText(project, name, text))
         return stored
 
 
@@ -170,17 +170,17 @@ class ArchiveRebuild:
         if gone := await self._contents.changed(batch.project_id, batch.versions):
             await self.place(job.target).remove(batch.project_id, gone, within=[job.target])
 
-    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
         ids = [passage_id for _, passage_id in keys]
         passages = await self._alive(job.project_id, ids)
-        return [Stored(job.project_id, passage.id, passage.text) for passage in passages]
+        return [StoredText(job.project_id, passage.id, passage.text) for passage in passages]
 
     def where(self, job: Reindex) -> Where:
         """See `Rebuildable.where`."""
         return Where(eq={"archive_id": job.archive_id})
 
-    async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
+    async def move(self, job: Reindex, phase: Phase, note: str, share: FoundCounts) -> Reindex:
         """See `Rebuildable.move`."""
         return await self._assignments.move(job, phase, note, share)
 

@@ -21,7 +21,7 @@ from strata.shared.context import current_project
 from strata.shared.reranking import Report
 from strata.shared.reranking.result_order import Ranked, Reranking, explain_rank
 from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
-from strata.shared.vectors.result_merge import Place, explained, find, merge
+from strata.shared.vectors.result_merge import ResultRank, explain_result, merge, search_both
 from strata.shared.vectors.time_preference import WHEN_WEIGHT
 
 # Requests more chunks, since the index may still have chunks of replaced files.
@@ -92,11 +92,11 @@ class PassageSearch:
         limit: int,
         *,
         weak: bool = False,
-    ) -> list[tuple[Passage, Place]]:
+    ) -> list[tuple[Passage, ResultRank]]:
         unknown = await self._index.has_unknown_words(
             current_project(), search.query, within.archive_ids
         )
-        matches = await find(
+        matches = await search_both(
             partial(self._store.open_snapshot, search.query, within, limit, all_words=unknown),
             lambda after: self._index.search(
                 current_project(), search.query, within, limit, spoken, weak=weak, after=after
@@ -134,7 +134,7 @@ class FileChunkSearch:
         if not folder_ids:
             return FoundChunks()
         unknown = await self._index.has_unknown_words(query)
-        matches = await find(
+        matches = await search_both(
             partial(self._store.open_snapshot, query, folder_ids, limit, all_words=unknown),
             lambda after: self._index.search(
                 current_project(),
@@ -167,5 +167,5 @@ def _why(
     named = _of_that_time(ranked.item, spoken)
     reasons = [f"it was stored at the time of {time_range.words!r}" for time_range in named]
     return " ".join(
-        filter(None, [explained(ranked.place, reasons), explain_rank(ranked, place, report)])
+        filter(None, [explain_result(ranked.place, reasons), explain_rank(ranked, place, report)])
     )

@@ -35,7 +35,7 @@ from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
-from strata.shared.db.requests import RequestLog
+from strata.shared.db.request_log import RequestLog
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 

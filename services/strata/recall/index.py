@@ -14,15 +14,15 @@ from strata.shared.vectors import (
     Collection,
     FieldKind,
     Hit,
-    Moment,
     Preference,
+    StartGate,
     VectorIndex,
     Where,
 )
 from strata.shared.vectors.reindex.routes import Routes
 from strata.shared.vectors.sparse import SparseEncoder
-from strata.shared.vectors.texts import CHUNK_TOKENS, Entry, TextIndex
-from strata.shared.vectors.time_preference import of_that_time
+from strata.shared.vectors.text_index import CHUNK_TOKENS, Entry, TextIndex
+from strata.shared.vectors.time_preference import time_preferences
 
 # Replies of models are long: ten of them have a hundred chunks. In measurements, a depth of 60
 # missed three percent of the evidence; 300 found one percent more, in twice the time.
@@ -98,7 +98,7 @@ class MessageIndex:
         limit: int,
         *,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """Returns the best messages, best first.
 
@@ -148,7 +148,7 @@ def preferences(query: SearchQuery, spoken: Sequence[TimeRange]) -> list[Prefere
     """Returns the preferences of a query: the role and the times that it asks about."""
     role = query_role(query.text)
     whose = [] if role is None else [Preference(WHOSE_WEIGHT, "role", role.value)]
-    return whose + of_that_time(spoken)
+    return whose + time_preferences(spoken)
 
 
 def _where(query: SearchQuery) -> Where:

@@ -6,7 +6,7 @@ from strata.recall.index import MessageIndex
 from strata.recall.store import PendingMessages
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.indexing import LagGauges
+from strata.shared.vectors.indexer import LagGauges
 
 _log = get_logger(__name__)
 
@@ -44,7 +44,7 @@ class MessageBacklog:
             count = await self._pending.index_all_again()
             _log.info("the index of messages is missing and is rebuilt", messages=count)
         await self._index.ensure()
-        self._gauges.tell(await self._pending.lag())
+        self._gauges.set(await self._pending.lag())
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""

@@ -19,13 +19,13 @@ from strata.shared.service import BackgroundTask, Wiring
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import VectorIndex
 from strata.shared.vectors.factory import open_models, open_vectors
-from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.indexer import Indexer
 from strata.shared.vectors.reindex import slot_of
-from strata.shared.vectors.reindex.driver import POLL_FACTOR, Reindexer
-from strata.shared.vectors.reindex.index_admin import IndexAdmin, Offered
+from strata.shared.vectors.reindex.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.vectors.reindex.ledger import Ledger
+from strata.shared.vectors.reindex.reindexer import POLL_FACTOR, Reindexer
 from strata.shared.vectors.reindex.routes import StoredRoutes
-from strata.shared.vectors.reindex.whole import WholeCollection
+from strata.shared.vectors.reindex.whole_collection import WholeCollection
 from strata.shared.vectors.sparse import SparseEncoder
 
 SCHEMA = "recall"
@@ -94,7 +94,7 @@ def wire(
     admin = IndexAdmin(
         ledger,
         models,
-        {"messages": Offered(routes, whole, texts.count, pending.lag)},
+        {"messages": ManagedIndex(routes, whole, texts.count, pending.lag)},
         allowed=settings.reindex_by_key,
         wake=reindexer.wake,
     )

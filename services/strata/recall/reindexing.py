@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from strata.recall.index import entries_of
 from strata.recall.store import PendingMessages
 from strata.recall.store.contents import MessageContents
-from strata.shared.vectors.reindex.check import Stored
-from strata.shared.vectors.reindex.driver import Batch
+from strata.shared.vectors.reindex.check import StoredText
+from strata.shared.vectors.reindex.reindexer import Batch
 
 _NONE_YET = ("", "")
 # Factor for the number of rows to read: few messages of agents with many tools are indexed.
@@ -47,10 +47,10 @@ class MessageTexts:
         """See `Contents.changed`; messages never change, but they can be deleted."""
         return await self._contents.deleted(batch.project_id, [entry.id for entry in batch.entries])
 
-    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
         stored = []
         for project, message_id in keys:
             alive = await self._pending.load(project, [message_id])
-            stored += [Stored(project, entry.id, entry.text) for entry in entries_of(alive)]
+            stored += [StoredText(project, entry.id, entry.text) for entry in entries_of(alive)]
         return stored

@@ -24,7 +24,13 @@ from strata.shared.context import current_project
 from strata.shared.reranking import Report
 from strata.shared.reranking.result_order import Ranked, Reranking, explain_rank
 from strata.shared.time_expressions import TimeRange, time_ranges, zone_of
-from strata.shared.vectors.result_merge import Matches, Place, explained, find, merge
+from strata.shared.vectors.result_merge import (
+    Matches,
+    ResultRank,
+    explain_result,
+    merge,
+    search_both,
+)
 
 # Factor for queries with phrases, since PostgreSQL drops candidates without the phrase.
 _PHRASE_MARGIN = 5
@@ -94,7 +100,7 @@ class MessageSearch:
 
     async def _find(
         self, query: SearchQuery, spoken: Sequence[TimeRange], *, weak: bool = False
-    ) -> list[tuple[Message, Place]]:
+    ) -> list[tuple[Message, ResultRank]]:
         by_words = partial(self._store.by_words, query, spoken)
         index = self._index
         unknown = False
@@ -104,7 +110,7 @@ class MessageSearch:
             limit = query.limit * (_PHRASE_MARGIN if '"' in query.text else 1)
             if query.mode is Mode.HYBRID:
                 unknown = await index.has_unknown_words(query.text)
-            matches = await find(
+            matches = await search_both(
                 partial(self._store.open_snapshot, query, spoken, all_words=unknown),
                 lambda after: index.search(
                     current_project(), query, spoken, limit, weak=weak, after=after
@@ -137,5 +143,5 @@ def _why(
         if time_range.holds(message.create_time)
     ]
     return " ".join(
-        filter(None, [explained(ranked.place, reasons), explain_rank(ranked, place, report)])
+        filter(None, [explain_result(ranked.place, reasons), explain_rank(ranked, place, report)])
     )

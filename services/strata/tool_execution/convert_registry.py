@@ -11,7 +11,7 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
-from strata.shared.json_schemas import GivenSchemaError, read_schema
+from strata.shared.json_schemas import UnusableSchemaError, read_schema
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.convert import EFFECTS
 from strata.tool_execution.domain import hosts
@@ -231,7 +231,7 @@ def _client(request: pb.UpsertToolRequest, violations: Violations) -> DerivedToo
 def _schema_of(text: str, violations: Violations) -> dict[str, Any] | None:
     try:
         return read_schema(text)
-    except GivenSchemaError as error:
+    except UnusableSchemaError as error:
         violations.add("parameters_json", str(error))
         return None
 

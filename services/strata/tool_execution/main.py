@@ -19,7 +19,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.db import Database
-from strata.shared.db.requests import RequestLog
+from strata.shared.db.request_log import RequestLog
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.query_priority import QueriesFirst
 from strata.shared.server import run_service

@@ -1,1 +1,1 @@
-"""What every service stands on: errors, context, transport, storage and search plumbing."""
+"""Code that all services use: errors, call context, transport, storage, embeddings and search."""

@@ -19,10 +19,10 @@ class AgentType(StrEnum):
 
 
 MEMORY_AGENT_TYPES = frozenset({AgentType.SLEEPTIME, AgentType.VOICE_SLEEPTIME})
-"""Types that tend the memory of others; none tends theirs."""
+"""Types that edit the memory of other agents; their own memory has no such agent."""
 
 LINE_NUMBERED_TYPES = frozenset({AgentType.SLEEPTIME, AgentType.MEMGPT_V2, AgentType.LETTA_V1})
-"""Types whose memory is shown with line numbers, to models that do better with them."""
+"""Types whose memory blocks are shown with line numbers, which improve their edits."""
 
 TYPES_WITHOUT_BLOCKS = frozenset({AgentType.REACT, AgentType.WORKFLOW})
 """Types whose prompt shows no memory blocks."""

@@ -1,9 +1,9 @@
-"""The signed token that carries an identity from service to service.
+"""Signs and verifies the internal token that carries a caller's identity between services.
 
 The gateway authenticates a key or user once and mints a short-lived EdDSA token
 {organisation, project, principal, scopes, run}; every service verifies it on every
-call. Verification costs about 260 us, so verified tokens are remembered until
-they expire, and the signer hands out the same token again while it is fresh.
+call. Verification takes about 260 us, so verified tokens are cached until they
+expire, and the signer returns the same token again while it is fresh.
 
 Keys are named by a fingerprint of the public key (``kid``), so that they rotate
 without configuration: give every service the new public key beside the old one,
@@ -47,7 +47,7 @@ _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.D
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says.
+    """The claims of a token.
 
     Attributes:
         organization_id: Claim ``org``.
@@ -153,7 +153,7 @@ class TokenVerifier:
     Args:
         public_keys_pem: Ed25519 public keys; each text may hold several PEM blocks.
         clock: Source of the time.
-        cache_size: How many verified tokens are remembered.
+        cache_size: How many verified tokens are cached.
 
     Raises:
         ValueError: No key, or one that is not an Ed25519 public key.
@@ -173,7 +173,7 @@ class TokenVerifier:
         self.replace_keys(public_keys_pem)
 
     def replace_keys(self, public_keys_pem: str | Iterable[str]) -> None:
-        """Trusts these keys and no others from now on; forgets what was verified before.
+        """Replaces the trusted keys and clears the cache of verified tokens.
 
         Raises:
             ValueError: No key, or one that is not an Ed25519 public key.
@@ -182,12 +182,12 @@ class TokenVerifier:
         blocks = [match.group(0) for text in texts for match in _PEM_BLOCK.finditer(text)]
         keys = [_load_public(block) for block in blocks]
         if not keys:
-            raise ValueError("no public key given to verify internal tokens with")
+            raise ValueError("at least one public key is needed to verify internal tokens")
         self._keys = {_key_id(key): key for key in keys}
         self._cache.clear()
 
     def knows(self, token: str) -> bool:
-        """Says whether a token names a key that is trusted here; it may be forged all the same."""
+        """Returns whether a token names a trusted key; the signature is not checked."""
         try:
             return len(token) <= _MAX_TOKEN_LENGTH and (
                 jwt.get_unverified_header(token).get("kid") in self._keys
@@ -196,10 +196,10 @@ class TokenVerifier:
             return False
 
     def verify(self, token: str) -> Caller:
-        """Returns the caller that the token speaks for.
+        """Returns the caller that the token identifies.
 
-        A token is accepted from `CLOCK_LEEWAY_S` before it was issued until as long after it
-        expired: the hosts of signer and verifier each have a clock of their own.
+        Issue and expiry times are checked with a tolerance of `CLOCK_LEEWAY_S`, because the
+        clocks of signer and verifier can differ.
 
         Raises:
             UnauthenticatedError: Forged, expired, for another audience, signed by an
@@ -263,7 +263,7 @@ def _key_named_by(token: str) -> str:
 
 
 def _is_placed(caller: Caller) -> bool:
-    """Whether the caller has a project, or scopes that need none and no others."""
+    """Returns whether the caller has a project, or only scopes that need none."""
     if caller.project_id:
         return True
     return bool(caller.scopes) and caller.scopes.issubset(OrganizationScope)

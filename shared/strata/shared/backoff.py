@@ -1,4 +1,4 @@
-"""Pauses between the attempts at one call."""
+"""Pauses between the attempts of one call (exponential back-off with jitter)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEAST_S = 0.1
 
 
 class Backoff:
-    """Pauses that double from 0.1 s to 2 s, spread by a quarter, until a deadline.
+    """Pauses that double from 0.1 s to 2 s, with a jitter of 25%, until a deadline.
 
     Args:
         until: Time of the event loop after which no attempt is made.

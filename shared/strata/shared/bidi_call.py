@@ -1,4 +1,4 @@
-"""Calls with streams both ways in which the server asks, and the client answers."""
+"""Bidirectional streaming calls in which the server asks questions and the client answers them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from strata.shared.endings import let_end
-from strata.shared.requests import RequestStream
+from strata.shared.request_stream import RequestStream
+from strata.shared.stream_completion import complete_in_background
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
-async def answering(
+async def call_and_answer(
     method: Callable[..., Any],
     first: RequestT,
     answer: Callable[[ResponseT], Coroutine[Any, Any, RequestT] | None],
@@ -23,22 +23,23 @@ async def answering(
     *,
     ends: Callable[[ResponseT], bool] = lambda _: False,
 ) -> AsyncGenerator[ResponseT, None]:
-    """Makes such a call; yields what the server tells and answers what it asks meanwhile.
+    """Makes a call, sends the answers to the server's questions and yields its other responses.
 
-    An answer that nobody waits for any more is not worked out to its end: it is cancelled by the
-    next question, by what settles it, and by the end of the stream. Closing the generator
-    cancels the call.
+    One answer is computed at a time, in a task. The task is cancelled when its answer is no longer
+    needed: at the next question, at a response that settles the question, and at the end of the
+    stream. Closing the generator cancels the call.
 
     Args:
-        method: Of a stub.
+        method: The method of a stub, with streams in both directions.
         first: The first message of the client.
-        answer: Works out the answer to a response; None for one that asks nothing.
-        settles: Whether the question under way is over with a response.
-        ends: Whether a response that asks nothing is the last one of the call, so that the
-            server may end it by itself.
+        answer: Returns the coroutine that computes the answer to a question; None for a response
+            that is not a question.
+        settles: Returns whether a response makes the answer in progress unnecessary.
+        ends: Returns whether a response is the last of the call. The server may then end the call
+            by itself.
 
     Raises:
-        StrataError: The call failed, or working out an answer did.
+        StrataError: The call failed, or the computation of an answer failed.
     """
     messages = RequestStream(first)
     call = method(messages)
@@ -71,7 +72,7 @@ async def answering(
                 yield response
     finally:
         if ended and reading is None:
-            let_end(call)
+            complete_in_background(call)
         else:
             call.cancel()
         messages.close()

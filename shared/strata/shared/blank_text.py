@@ -1,4 +1,4 @@
-"""Text that shows nothing."""
+"""Recognises text without a visible character."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 # Format characters (zero-width ones among them), control characters and separators.
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
-# Shown as nothing although Unicode counts them as marks, letters or symbols: the combining
+# Invisible although Unicode counts them as marks, letters or symbols: the combining
 # grapheme joiner, the Hangul fillers, the Khmer inherent vowels, the Mongolian and the common
 # variation selectors, the empty Braille pattern, and the musical null notehead.
 _INVISIBLE = frozenset(
@@ -14,11 +14,11 @@ _INVISIBLE = frozenset(
 ).union(map(chr, range(0xFE00, 0xFE10)), map(chr, range(0xE0100, 0xE01F0)))
 
 BLANK = "must not be blank"
-"""What is said of a request field that must not be `is_blank`."""
+"""Description of the violation for a request field that must not be blank."""
 
 
 def is_blank(text: str) -> bool:
-    """Returns whether a text shows nothing: it is empty, or all white space and zero-width."""
+    """Returns whether a text is empty or has white space and zero-width characters only."""
     first = text[:1]
     if first.isascii() and first.isalnum():
         return False

@@ -15,11 +15,11 @@ from google.protobuf.descriptor_pb2 import MethodOptions
 
 from strata.api.common.v1 import call_options_pb2
 from strata.shared.backoff import FIRST_PAUSE_S
+from strata.shared.clock_skew import SkewMeter
 from strata.shared.interceptors.attempts import RepeatPolicy
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
-from strata.shared.renewing import RenewingChannel, names_a_host
+from strata.shared.renewing_channel import RenewingChannel, names_a_host
 from strata.shared.settings import KIB, MIB
-from strata.shared.skew import SkewMeter
 from strata.shared.tls import ClientTls
 
 Arguments = list[tuple[str, str | int]]

@@ -1,4 +1,4 @@
-"""The clock as a dependency, so that time can be set in tests."""
+"""The clock as an injected dependency, so that tests can set the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of wall-clock and monotonic time."""
 
     def now(self) -> datetime:
         """Returns the wall-clock time, aware, in UTC."""

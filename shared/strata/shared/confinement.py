@@ -1,8 +1,8 @@
-"""What a child process does to itself before it reads what strangers made.
+"""Limits that a child process sets on itself before it parses untrusted files.
 
-Converters are large, written for files that mean well, and partly native code. Limits hold
-whatever they do; the audit hook keeps Python code from files, sockets and processes. It is a
-second wall and no prison.
+Converters are large, partly native code that was not written for hostile files. Resource limits
+bind all of it. The audit hook also keeps Python code from writing files, opening sockets and
+starting processes; it is a second line of defence, not a sandbox.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FORBIDDEN = (
 
 
 def take_output() -> BinaryIO:
-    """Keeps standard output for the answer; what a library prints goes where errors go."""
+    """Returns standard output for the answer, and redirects prints of libraries to stderr."""
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return pipe
 
 
 def die_with(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends (Linux only)."""
+    """Asks the kernel to kill this process when its parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -42,12 +42,12 @@ def die_with(parent: int) -> None:
 
 
 def limit(cpu_seconds: int, memory_bytes: int, *, reserve_bytes: int = 0) -> None:
-    """Takes away memory dumps, the writing of files, and time and memory beyond these.
+    """Forbids core dumps and file writes, and limits processor time and memory.
 
     Args:
-        cpu_seconds: Processor time.
-        memory_bytes: Address space.
-        reserve_bytes: What `open_reserve` adds to it.
+        cpu_seconds: Limit of processor time.
+        memory_bytes: Limit of the address space.
+        reserve_bytes: Bytes that `open_reserve` adds to that limit later.
     """
     if sys.platform == "win32":
         return
@@ -60,14 +60,14 @@ def limit(cpu_seconds: int, memory_bytes: int, *, reserve_bytes: int = 0) -> Non
 
 
 def open_reserve() -> None:
-    """Adds the reserve: without, it could not even be said that there is too little memory."""
+    """Raises the memory limit by the reserve, so that a memory error can be reported."""
     if sys.platform == "linux":
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def forbid_effects() -> None:
-    """Lets Python code of this process write no file, open no socket and start no process."""
+    """Forbids Python code of this process to write files, open sockets and start processes."""
     sys.addaudithook(_forbid)
 
 

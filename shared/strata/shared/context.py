@@ -1,8 +1,8 @@
-"""Who is calling, on whose behalf, and until when.
+"""The context of the call being served: caller, ids and deadline.
 
-Set by the server interceptors for the life of one call and read anywhere below.
-It does not cross a process or an in-process channel by itself: the client side
-sends it as metadata (token, request id, traceparent) and the other end rebuilds it.
+The server interceptors set it for the duration of one call; any code below can read it. It is not
+passed to another service by itself: the client side sends it as metadata (token, request id,
+traceparent), and the server side rebuilds it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Caller:
         organization_id: The organisation that owns the project.
         project_id: The tenant; every row that is read or written belongs to it. Empty for an
             organisation key, which reaches no rows of tenants.
-        principal: The API key id or user that acts.
-        scopes: What it may do.
+        principal: Id of the API key or user.
+        scopes: What the caller may do.
         run_id: The run on whose behalf the call is made, if any.
         token: The signed internal token, forwarded on outgoing calls; never logged.
     """
@@ -40,14 +40,14 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What is known about the call that is being served.
+    """The context of the call that is being served.
 
     Attributes:
         caller: The verified identity; None before authentication and in background work.
-        request_id: Names the call in logs; the same on every hop.
+        request_id: Identifies the call in logs; the same on every hop.
         trace_id: 32 hex digits of the W3C trace.
         deadline: Time of the running event loop (`loop.time()`) at which the caller stops
-            waiting; None if it waits for ever.
+            waiting; None for no deadline.
     """
 
     caller: Caller | None = None

@@ -11,9 +11,8 @@ Services raise these; one server interceptor turns them into a gRPC status with
     ├── AbortedError             ├── DeadlineExceededError
     └── OutOfRangeError          └── CancelledError
 
-Each class stands for one gRPC status (``status``, its name) and has a default
-reason where one reason is the obvious one. `NotFoundError` and
-`FailedPreconditionError` have none: the caller must name it.
+Each class stands for one gRPC status (``status`` is its name). Most have a default reason.
+`NotFoundError` and `FailedPreconditionError` have none: the code that raises one must name it.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class FieldViolation:
 
 
 class StrataError(Exception):
-    """A failure that may be told to the caller.
+    """A failure whose reason and message may be shown to the caller.
 
     Attributes:
         reason: Machine-readable cause.
@@ -134,11 +133,11 @@ class StrataError(Exception):
         metadata: The dynamic parts of the message, by name.
         violations: Wrong fields of the request.
         retry_after: Seconds after which a retry may succeed, if known.
-        lost: The call broke without an answer of its service: whether it had an effect is not
-            known.
-        unsent: The call had no effect: no connection could be made for it, or the peer refused
-            it before a method began.
-        detail: What the transport said, with addresses; for the log, never for a caller.
+        lost: The call ended without an answer of the service: it is unknown whether it had an
+            effect.
+        unsent: The call had no effect: there was no connection, or the peer refused the call
+            before a method began.
+        detail: The message of the transport, with addresses; for the log, never for a caller.
     """
 
     status: ClassVar[str] = "INTERNAL"
@@ -171,21 +170,21 @@ class StrataError(Exception):
 
 
 class InvalidArgumentError(StrataError):
-    """The request itself is wrong, whatever the state of the system."""
+    """The request is wrong, independent of the state of the system."""
 
     status = "INVALID_ARGUMENT"
     default_reason = Reason.INVALID_FIELD
 
 
 class WrongSettingError(InvalidArgumentError):
-    """Environment variables hold values that settings cannot have.
+    """Environment variables have values that are not valid for their settings.
 
     The message and the violations name the variables, never their values, which may be secret.
     """
 
 
 class _ReasonNamedError(StrataError):
-    """A status whose reasons differ too much for a default: the caller must name one."""
+    """A status without a default reason: the code that raises it must name one."""
 
     default_reason = Reason.UNSPECIFIED
 
@@ -221,13 +220,13 @@ class AlreadyExistsError(StrataError):
 
 
 class FailedPreconditionError(_ReasonNamedError):
-    """The request is right, but not in the present state; a retry alone will not help."""
+    """The request is valid but the present state does not allow it; a retry alone will not help."""
 
     status = "FAILED_PRECONDITION"
 
 
 class AbortedError(StrataError):
-    """A concurrent change won; read again and retry at a higher level."""
+    """A concurrent change took effect first; read again and retry at a higher level."""
 
     status = "ABORTED"
     default_reason = Reason.REVISION_MISMATCH
@@ -248,7 +247,7 @@ class PermissionDeniedError(StrataError):
 
 
 class UnauthenticatedError(StrataError):
-    """The caller is not known."""
+    """The caller could not be authenticated."""
 
     status = "UNAUTHENTICATED"
     default_reason = Reason.CREDENTIALS_INVALID
@@ -262,7 +261,7 @@ class ResourceExhaustedError(StrataError):
 
 
 class UnavailableError(StrataError):
-    """Something needed cannot be reached now; an idempotent call may be repeated."""
+    """A dependency cannot be reached now; an idempotent call may be repeated."""
 
     status = "UNAVAILABLE"
     default_reason = Reason.DEPENDENCY_UNAVAILABLE
@@ -283,7 +282,7 @@ class CancelledError(StrataError):
 
 
 class UnimplementedError(StrataError):
-    """Declared in the contract, not built in this release."""
+    """The contract declares the method, but this release does not implement it."""
 
     status = "UNIMPLEMENTED"
     default_reason = Reason.NOT_BUILT
@@ -297,7 +296,7 @@ class DataLossError(StrataError):
 
 
 class InternalError(StrataError):
-    """A defect of ours; the message says nothing of the internals."""
+    """A defect of Strata; the message shows no internals."""
 
     status = "INTERNAL"
     default_reason = Reason.INTERNAL
@@ -324,7 +323,7 @@ ERRORS: tuple[type[StrataError], ...] = (
 
 
 def passes(error: StrataError) -> bool:
-    """Returns whether the same call may succeed later: its service is away or overloaded."""
+    """Returns whether the same call may succeed later: the service is down or overloaded."""
     if isinstance(error, ResourceExhaustedError):
         return error.reason is Reason.OVERLOADED
     return isinstance(error, UnavailableError | DeadlineExceededError | CancelledError)

@@ -1,4 +1,4 @@
-"""Slots that are shared fairly between projects, whatever one of them asks for."""
+"""Concurrency slots that are shared fairly between projects."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from strata.shared.context import current
 from strata.shared.errors import Reason, ResourceExhaustedError
 
 SHARE = 0.75
-"""Part of the slots that one project may hold unless something else is said."""
+"""Default share of the slots that one project may hold."""
 QUEUE = 256
-"""Waiters that one project may have unless something else is said."""
+"""Default number of waiters that one project may have."""
 _RETRY_S = 1.0
 _RECENT_S = 10.0
-# With one, a busy project beside others leaves processors idle; with more, the others wait longer.
+# One slot would leave processors idle; more would make the other projects wait longer.
 _SHORT_BESIDE_OTHERS = 2
 _SHORT_S = 0.1
 ANY_NUMBER = 2**31
-"""Waiters of a project that is limited elsewhere: where its runs or calls are accepted."""
-# Of two projects, one at least is another one.
+"""Queue length for work that is already limited where runs or calls are accepted."""
+# Two entries are enough: at least one of them is another project.
 _RECENT_PROJECTS = 2
 
 
@@ -32,24 +32,23 @@ def share_of(slots: int, share: float = SHARE) -> int:
     """Returns how many of the slots one project may hold; at least one, all of a few.
 
     Args:
-        slots: All of them.
-        share: The part for one project, rounded up.
+        slots: Slots in all.
+        share: Share of one project; the result is rounded up.
     """
     return max(1, min(slots, math.ceil(slots * share)))
 
 
 def slots_of_short_work(slots: int, name: str) -> FairSlots:
-    """Returns slots of work that takes milliseconds of this machine, for example a call.
+    """Returns slots for work that takes milliseconds of processor time, such as a call.
 
-    Without an order the one call of a quiet project waits behind all that a busy project has
-    begun. A project alone has its share of the slots. While another one is active it has two, so
-    that few calls are under way before one of the other. A slot counts as free after a tenth of a
-    second: what takes longer waits for something, such as a model or another service, and does
-    not keep the processor from others.
+    Without fair slots, the only call of a quiet project would wait behind all calls that a busy
+    project has started. A project that is alone has its normal share of the slots. While another
+    project is active it has two. A slot counts as free after 0.1 s: work that takes longer waits
+    for a model or another service and does not occupy the processor.
 
     Args:
         slots: Slots in all.
-        name: As for `FairSlots`.
+        name: See `FairSlots`.
     """
     return FairSlots(
         slots,
@@ -61,28 +60,28 @@ def slots_of_short_work(slots: int, name: str) -> FairSlots:
 
 
 def calling_project() -> str:
-    """Returns the project of the call being served; empty outside of any."""
+    """Returns the project of the call being served; empty outside of a call."""
     caller = current().caller
     return caller.project_id if caller is not None else ""
 
 
 class FairSlots:
-    """A number of slots, held by projects for as long as their work takes.
+    """A fixed number of slots that projects hold while their work runs.
 
-    A project holds its share at most, so that some are left for others even where work is long. A
-    free slot goes to the project that holds fewest of them, among equals to the one that was
-    served longest ago; within a project, first come, first served.
+    A project holds at most its share, so that slots are left for others even when work is long. A
+    free slot goes to the project that holds the fewest; among equals, to the one that was served
+    longest ago. Within a project, waiters are served in order of arrival.
 
     Args:
         slots: Slots in all.
-        name: What a slot is for, in errors: "calls in the sandbox".
-        share: Part of the slots that one project may hold.
-        queue: Waiters of one project, after which it is refused.
-        most_beside_others: Slots that one project may hold while others ask for some too, or did
-            so in the last ten seconds; its share if None.
-        hold_s: Seconds after which a slot counts as free though its block has not ended: work
-            that waits for something else must not hold up the work of others. None for never.
-        now: Seconds of a clock that only rises.
+        name: What a slot is for, as shown in errors: "calls in the sandbox".
+        share: Share of the slots that one project may hold.
+        queue: Most waiters of one project; further requests are refused.
+        most_beside_others: Slots that one project may hold while other projects want slots, or
+            wanted some in the last ten seconds; None for its share.
+        hold_s: Seconds after which a slot counts as free although its block still runs, so that
+            work that waits for something else does not block other projects. None for never.
+        now: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class FairSlots:
         self._queue = queue
         self._hold_s = hold_s
         self._now = now
-        # The last two projects that asked for a slot, and when; the last one comes last.
+        # The last two projects that asked for a slot, with the time; the newest comes last.
         self._recent: dict[str, float] = {}
         self._used = 0
         self._held: dict[str, int] = {}
@@ -129,20 +128,20 @@ class FairSlots:
         """Holds a slot while the block lasts; waits for one first.
 
         Args:
-            project_id: Whose; that of the call being served unless something else is said.
+            project_id: The project; None for that of the call being served.
 
         Raises:
-            ResourceExhaustedError: Too many of the project wait already (``OVERLOADED``).
+            ResourceExhaustedError: The queue of the project is full (``OVERLOADED``).
         """
         return _Slot(self, calling_project() if project_id is None else project_id)
 
     @property
     def hold_s(self) -> float | None:
-        """Seconds after which a slot counts as free though its block has not ended."""
+        """Seconds after which a slot counts as free although its block still runs."""
         return self._hold_s
 
     def acquire_now(self, project: str) -> bool:
-        """Takes a slot if one is free and nobody of the project waits; says whether it did."""
+        """Takes a slot if one is free and no call of the project waits; returns whether it did."""
         self._note(project)
         if self._waiting.get(project) or not self._may_have(project):
             return False
@@ -166,7 +165,7 @@ class FairSlots:
             await waiter
         except BaseException:
             if waiter.done() and not waiter.cancelled():
-                # The slot came at the same moment.
+                # The slot was assigned at the moment of the cancellation.
                 self.release(project)
             elif waiter in waiters:
                 waiters.remove(waiter)
@@ -210,7 +209,7 @@ class FairSlots:
                 return
             project = min(able, key=self._claim)
             waiter = self._waiting[project].popleft()
-            # One that was cancelled has not run since.
+            # A cancelled waiter is still in the queue until its task runs again.
             if not waiter.done():
                 self._take(project)
                 waiter.set_result(None)

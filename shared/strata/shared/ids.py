@@ -62,7 +62,7 @@ def new_id(prefix: str) -> str:
 
 
 def is_id(value: str, prefix: str) -> bool:
-    """Says whether `value` is written like an id of the kind `prefix`."""
+    """Returns whether `value` has the form of an id of the kind `prefix`."""
     return (
         len(value) == len(prefix) + 1 + _UUID_LENGTH
         and value.startswith(f"{prefix}-")
@@ -71,9 +71,9 @@ def is_id(value: str, prefix: str) -> bool:
 
 
 def check_id(value: str, prefix: str, *, field: str) -> str:
-    """Returns `value` if it is written like an id of the kind `prefix`.
+    """Returns `value` if it has the form of an id of the kind `prefix`.
 
-    Any version of UUID passes: whether such an object exists is for the store to say.
+    Any version of UUID is accepted; the store checks whether the object exists.
 
     Args:
         value: The id as the caller sent it.
@@ -111,5 +111,5 @@ def id_time(value: str) -> datetime:
 
 
 def default_conversation_id(agent_id: str) -> str:
-    """Returns the id of an agent's default conversation; no lookup is needed to know it."""
+    """Returns the id of an agent's default conversation, which is derived from the agent's id."""
     return "conversation-" + agent_id.removeprefix("agent-")

@@ -1,6 +1,6 @@
-"""Images in messages: which are accepted, and what their headers say.
+"""Checks of images in messages: type, size and dimensions, read from the file's header.
 
-Only headers are read. Nothing is decoded, so a small file that unpacks to gigabytes costs nothing.
+Pixels are never decoded, so a small file that would unpack to gigabytes costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_IMAGES_BYTES = 12 * 1024 * 1024
 MAX_ALT_TEXT = 1_000
 
 IMAGE_SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
-"""Accepted media types, and how the names of such files end."""
+"""Accepted media types and their file name suffixes."""
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _ALIASES = {"image/jpg": "image/jpeg"}
@@ -33,12 +33,12 @@ _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """What the header of an image says.
+    """The fields of an image's header.
 
     Attributes:
         media_type: One of `IMAGE_SUFFIXES`.
-        width: Pixels from left to right.
-        height: Pixels from top to bottom.
+        width: Width in pixels.
+        height: Height in pixels.
     """
 
     media_type: str
@@ -47,7 +47,7 @@ class ImageHeader:
 
 
 class ImageError(ValueError):
-    """Bytes are not an image that is accepted; the message completes "The image …"."""
+    """The bytes are not an acceptable image; the message completes "The image …"."""
 
 
 def image_id(data: bytes) -> str:
@@ -70,11 +70,11 @@ def inspect_image(data: bytes, media_type: str = "") -> ImageHeader:
 
     Args:
         data: The bytes of the image.
-        media_type: The type that they should have; empty to accept any supported one.
+        media_type: The expected type; empty to accept any supported one.
 
     Raises:
-        ImageError: They are too many or not a supported image, the image has no or too many
-            pixels, or another type.
+        ImageError: The file is too large, not a supported image or of another type, or its width
+            or height is out of range.
     """
     if len(data) > MAX_IMAGE_BYTES:
         raise ImageError(f"has {len(data):,} bytes; at most {MAX_IMAGE_BYTES:,} are accepted")
@@ -121,7 +121,7 @@ def _webp(data: bytes) -> ImageHeader | None:
 
 
 def _jpeg(data: bytes) -> ImageHeader | None:
-    """Walks over the segments in front of the frame; each is at least two bytes long."""
+    """Skips the segments before the frame; each is at least two bytes long."""
     at = 2 if data[:2] == b"\xff\xd8" else len(data)
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]

@@ -1,8 +1,8 @@
-"""Services that call each other inside one process, without sockets.
+"""Calls between services inside one process, without sockets.
 
-A service cannot tell the difference: stubs, interceptors, metadata, deadlines,
-cancellation, limits and errors are those of the network, and messages cross as
-bytes. What is missing is what a network adds: retries, balancing, reconnection.
+Services use the same stubs, interceptors, metadata, deadlines, cancellation, limits and errors as
+over a network, and messages are passed as bytes. Only retries, load balancing and reconnection
+are missing, because there is no network.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class InProcessServer:
     """Serves a table of methods to channels of the same process.
 
     Args:
-        name: Stands in the peer that servicers see.
-        table: What is served.
+        name: Part of the peer name that servicers see.
+        table: The methods.
         max_metadata_bytes: Calls with larger metadata are refused.
     """
 
@@ -60,7 +60,7 @@ class InProcessServer:
         self._closed = False
 
     def call(self, path: str, metadata: RawMetadata, timeout: float | None) -> Rpc:
-        """Starts a call; it has ended already when it is refused."""
+        """Starts a call; a refused call is returned as ended."""
         loop = asyncio.get_running_loop()
         rpc = Rpc(loop, self._peer, metadata, timeout)
         if self._closed:
@@ -94,10 +94,10 @@ class InProcessServer:
 
 
 class InProcessNetwork:
-    """The services of this process, and the channels between them; a `Wiring`.
+    """The services of this process and the channels between them; implements `Wiring`.
 
-    Channels may be taken before their service is registered: a call made before that
-    fails with UNAVAILABLE.
+    A channel can be requested before its service is registered; calls made before then fail
+    with UNAVAILABLE.
 
     Args:
         verifier: Verifies internal tokens, for all services.
@@ -123,11 +123,11 @@ class InProcessNetwork:
         self._changed = asyncio.Event()
 
     def register(self, service: Service, settings: ServiceSettings | None = None) -> None:
-        """Serves a service to the others.
+        """Makes a service available to the others.
 
         Args:
             service: The built service.
-            settings: For its limits and log; the defaults where there are none.
+            settings: Limits and logging of the service; None for the defaults.
 
         Raises:
             ValueError: A service of this name is registered.
@@ -149,7 +149,7 @@ class InProcessNetwork:
         self.notify()
 
     def channel(self, service: str) -> ClientChannel:
-        """Returns a channel to a service, with the client side of the calls."""
+        """Returns a channel to a service, with the standard client interceptors."""
         return ClientChannel(self.raw_channel(service), self._policy)
 
     def raw_channel(self, service: str) -> InProcessChannel:
@@ -157,7 +157,7 @@ class InProcessNetwork:
         return InProcessChannel(self, service)
 
     def notify(self) -> None:
-        """Wakes those who wait for `changed`."""
+        """Wakes the tasks that wait in `changed`."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -251,7 +251,7 @@ class InProcessChannel(grpc.aio.Channel):
         return _StreamStream(self, method, request_serializer, response_deserializer)
 
     async def close(self, grace: float | None = None) -> None:
-        """Takes no more calls; running ones go on."""
+        """Refuses new calls; running calls continue."""
         self._closed = True
         self._network.notify()
 

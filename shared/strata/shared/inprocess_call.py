@@ -1,4 +1,4 @@
-"""The client's half of a call inside the process: what generated stubs work with."""
+"""The client's side of an in-process call: the call objects that generated stubs return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Call:
-    """What the four shapes have in common; mirrors `grpc.aio.Call`."""
+    """The common part of the four call shapes; mirrors `grpc.aio.Call`."""
 
     def __init__(self, rpc: Rpc, serializer: Serializer, deserializer: Deserializer) -> None:
         self._rpc = rpc
@@ -90,7 +90,7 @@ class _Call:
 
 
 def rpc_error(outcome: Outcome, initial: RawMetadata) -> grpc.aio.AioRpcError:
-    """Returns the exception that gRPC raises for such an end."""
+    """Returns the exception that gRPC raises for this outcome."""
     return grpc.aio.AioRpcError(
         outcome.code,
         grpc.aio.Metadata(*initial),
@@ -124,7 +124,7 @@ class _UnaryResponse(_Call):
         if raw is None:
             missing = Outcome(grpc.StatusCode.INTERNAL, "The response is missing.")
             raise rpc_error(missing, self._rpc.initial or ())
-        # Awaited again, a call gives the same response.
+        # Awaiting the call again returns the same response.
         self._value = self._decode(raw)
         return self._value
 
@@ -148,7 +148,7 @@ class _StreamRequest(_Call):
     _half_closed = False
 
     def consume(self, requests: Any) -> None:
-        """Sends what the iterator gives; without one, `write` is used."""
+        """Sends the requests of an iterator; without one, the caller uses `write`."""
         if requests is not None:
             poller = self._rpc.loop.create_task(_consume(self._rpc, self._encode, requests))
             self._poller = poller

@@ -1,8 +1,8 @@
-"""One call inside the process: the state that its two halves share.
+"""The state of one in-process call, shared by its client side and its server side.
 
-Messages cross as bytes, through queues that hold the faster side back, and the
-handler runs in a task of its own with an empty context: what a servicer can know
-about its caller is what the metadata says, as over a socket.
+Messages are passed as bytes through bounded queues, which slow the faster side down. The handler
+runs in a task of its own with an empty context, so that a servicer knows about its caller only
+what the metadata contains, as over a socket.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Pipe:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be put in."""
+        """Whether the pipe accepts no more messages."""
         return self._closed
 
     async def put(self, item: bytes) -> bool:
-        """Waits for service and adds the message; False when the pipe is closed."""
+        """Waits for space and adds the message; returns False if the pipe is closed."""
         while not self._closed and self._full():
             turn = self._loop.create_future()
             self._writers.append(turn)
@@ -68,7 +68,7 @@ class Pipe:
         return self.put_nowait(item)
 
     def put_nowait(self, item: bytes) -> bool:
-        """Adds the message without waiting; False when the pipe is closed."""
+        """Adds the message without waiting; returns False if the pipe is closed."""
         if self._closed:
             return False
         self._items.append(item)
@@ -77,7 +77,7 @@ class Pipe:
         return True
 
     async def get(self) -> bytes | None:
-        """Waits for the next message; None at the end."""
+        """Returns the next message, waiting for it; None at the end."""
         while not self._items:
             if self._closed:
                 return None
@@ -91,7 +91,7 @@ class Pipe:
         return item
 
     def close(self, *, discard: bool = False) -> None:
-        """Ends the pipe; what waits in it can still be read unless discarded."""
+        """Closes the pipe; messages in it can still be read unless `discard` is set."""
         self._closed = True
         if discard:
             self._items.clear()
@@ -103,7 +103,7 @@ class Pipe:
         return len(self._items) >= _QUEUE_MESSAGES or self._bytes >= _QUEUE_BYTES
 
     def _wake_writers(self) -> None:
-        # All of them: they look again, and one that was cancelled meanwhile takes no turn.
+        # All of them, because one may have been cancelled; each checks again for space.
         writers, self._writers = self._writers, []
         _wake(writers)
 
@@ -158,7 +158,7 @@ class Rpc:
         return self._task
 
     def finish(self, outcome: Outcome) -> bool:
-        """Ends the call unless it has ended; says whether it did."""
+        """Ends the call; returns False if it had ended before."""
         if self.outcome is not None:
             return False
         self.outcome = outcome
@@ -186,7 +186,7 @@ class Rpc:
         return max(self.deadline - self.loop.time(), 0.0)
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Calls back at the end, at once if it has come."""
+        """Calls back when the call ends, or at once if it has ended."""
         if self.outcome is not None:
             callback()
         else:
@@ -206,7 +206,7 @@ class Rpc:
         return self.initial or ()
 
     def send_initial(self, metadata: RawMetadata) -> None:
-        """Makes the initial metadata known to the client; later ones are ignored."""
+        """Sends the initial metadata to the client; further calls are ignored."""
         if self.initial is None:
             self.initial = metadata
             _wake(self._started)
@@ -241,10 +241,10 @@ class Rpc:
         except grpc.aio.AbortError:
             self.finish(context.outcome())
         except asyncio.CancelledError:
-            # Ended by the client (then this changes nothing) or by the closing network.
+            # Cancelled by the client (then `finish` does nothing) or by the closing network.
             self.finish(unavailable("The service is shutting down.", Reason.SHUTTING_DOWN))
         except Exception as error:
-            # The interceptors let nothing through; a server without them may.
+            # The interceptors map all errors; a server without them does not.
             self.finish(Outcome(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}"))
             raise
 
@@ -268,7 +268,7 @@ class _RequestIterator:
 
 
 class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
-    """What a handler sees of the call."""
+    """The servicer context that a handler gets."""
 
     __slots__ = ("_code", "_details", "_rpc", "_trailing")
 
@@ -279,7 +279,7 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
         self._trailing: RawMetadata = ()
 
     def outcome(self) -> Outcome:
-        """Returns how the call ends if it ends now."""
+        """Returns the outcome of the call if it ended now."""
         return Outcome(self._code, self._details, self._trailing)
 
     async def read(self) -> Any:
@@ -291,7 +291,7 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
         """Sends a response; waits while the client is behind."""
         self._rpc.send_initial(())
         if not await self._rpc.responses.put(message):
-            # The client is gone, and the task of the handler is about to be cancelled.
+            # The client has ended the call, and the handler's task is about to be cancelled.
             raise asyncio.CancelledError
 
     async def abort(
@@ -314,19 +314,19 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
         self._rpc.send_initial(tuple(initial_metadata))
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """Sets what is sent at the end."""
+        """Sets the trailing metadata, which is sent at the end."""
         self._trailing = tuple(trailing_metadata)
 
     def invocation_metadata(self) -> Any:
-        """Returns what the client sent."""
+        """Returns the metadata that the client sent."""
         return self._rpc.metadata
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """Sets the status of the end."""
+        """Sets the final status code."""
         self._code = code
 
     def set_details(self, details: str) -> None:
-        """Sets the text of the status."""
+        """Sets the text of the final status."""
         self._details = details
 
     def set_compression(self, compression: grpc.Compression) -> None:
@@ -356,15 +356,15 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
         return self._rpc.time_remaining()
 
     def trailing_metadata(self) -> Any:
-        """Returns what is sent at the end."""
+        """Returns the trailing metadata."""
         return self._trailing
 
     def code(self) -> grpc.StatusCode:
-        """Returns the status of the end."""
+        """Returns the final status code."""
         return self._code
 
     def details(self) -> str:
-        """Returns the text of the status."""
+        """Returns the text of the final status."""
         return self._details
 
     def add_done_callback(self, callback: Any) -> None:
@@ -382,7 +382,7 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
 
 
 def unavailable(text: str, reason: Reason) -> Outcome:
-    """Returns the end of a call that the network refuses or breaks off."""
+    """Returns the outcome of a call that the network refuses or aborts."""
     status = to_status(UnavailableError(text, reason=reason))
     return Outcome(status.code, status.details, status.trailing_metadata)
 

@@ -1,4 +1,4 @@
-"""JSON schemas that come from outside: checked, closed, and without references."""
+"""Reads JSON schemas from clients and models: checks and closes them, and inlines references."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from strata.shared.tool_arguments import ArgumentsValidator, describe_violation
 
 MAX_CHARS = 64_000
 MAX_WRITTEN_OUT_CHARS = 4 * MAX_CHARS
-"""A long text or list that many members refer to would grow a thousandfold in each request."""
+"""Limit once references are inlined: a long definition with many references grows a lot."""
 _TOO_DEEP = f"is nested deeper than {MAX_JSON_DEPTH} levels"
 MAX_SCHEMAS = 2_000
 _DEEPEST = 24
 _MAPS = ("properties", "dependentSchemas")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
-# References to elsewhere would be fetched, and a pattern can keep the checker busy for years.
+# Remote references would be fetched, and a pattern can take exponential time.
 _REFUSED = frozenset(
     {
         *("$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"),
@@ -33,50 +33,50 @@ _REFUSED = frozenset(
 )
 
 
-class GivenSchemaError(Exception):
-    """A schema that cannot be used; says why."""
+class UnusableSchemaError(Exception):
+    """A schema cannot be used; the message says why."""
 
 
 def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]:
     """Returns the schema of an object, such as the arguments of a tool, from its JSON.
 
-    References to its own ``$defs`` are written out. An object that does not say so takes no other
-    members.
+    References to its own ``$defs`` are inlined. An object without ``additionalProperties`` accepts
+    no further members.
 
     Args:
         text: The JSON.
-        most_schemas: Schemas that it may have in all, once references are written out.
+        most_schemas: Most schemas and subschemas, once references are inlined.
 
     Raises:
-        GivenSchemaError: It is no such schema.
+        UnusableSchemaError: The text is not such a schema.
     """
     if len(text) > MAX_CHARS:
-        raise GivenSchemaError(f"exceeds {MAX_CHARS} characters")
+        raise UnusableSchemaError(f"exceeds {MAX_CHARS} characters")
     try:
         schema = parse_json(text)
     except JsonTextError as error:
-        # The parser's words about the place read like those of a compiler.
+        # The position in the parser's message would not help the client.
         problem = str(error).partition(": line ")[0]
-        raise GivenSchemaError(f"is no JSON: {problem}") from None
+        raise UnusableSchemaError(f"is no JSON: {problem}") from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
-        raise GivenSchemaError("must be a JSON schema: an object with properties")
+        raise UnusableSchemaError("must be a JSON schema: an object with properties")
     if schema.get("type", "object") != "object":
-        raise GivenSchemaError('must describe an object: its type must be "object"')
+        raise UnusableSchemaError('must describe an object: its type must be "object"')
     problem = unstorable(schema)
     if problem:
-        raise GivenSchemaError(problem)
+        raise UnusableSchemaError(problem)
     definitions = {**_map(schema, "definitions"), **_map(schema, "$defs")}
     schema.pop("$schema", None)
     whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
     if _is_longer(whole, MAX_WRITTEN_OUT_CHARS):
-        raise GivenSchemaError(
-            f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are written out"
+        raise UnusableSchemaError(
+            f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are inlined"
         )
     try:
         Draft202012Validator.check_schema(whole)
     except (SchemaError, RecursionError) as error:
         problem = error.message if isinstance(error, SchemaError) else "nested too deeply"
-        raise GivenSchemaError(f"is no JSON schema: {problem[:200]}") from None
+        raise UnusableSchemaError(f"is no JSON schema: {problem[:200]}") from None
     properties = whole.get("properties", {})
     return {
         "additionalProperties": False,
@@ -100,10 +100,10 @@ class _Inliner:
             return schema
         self._nodes += 1
         if self._nodes > self._most or depth > _DEEPEST:
-            raise GivenSchemaError("is too large for a model to read")
+            raise UnusableSchemaError("is too large for a model to read")
         refused = sorted(_REFUSED.intersection(schema))
         if refused:
-            raise GivenSchemaError(f"uses {refused[0]!r}, which is not supported")
+            raise UnusableSchemaError(f"uses {refused[0]!r}, which is not supported")
         if "$ref" in schema:
             return self._resolved(schema, within, depth)
         done = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
@@ -125,20 +125,20 @@ class _Inliner:
         reference = schema["$ref"]
         name = str(reference).rpartition("/")[2]
         if reference not in (f"#/$defs/{name}", f"#/definitions/{name}"):
-            raise GivenSchemaError(
+            raise UnusableSchemaError(
                 f"refers to {str(reference)[:100]!r}, which is not among its $defs"
             )
         if name not in self._definitions or not isinstance(self._definitions[name], dict):
-            raise GivenSchemaError(f"refers to {name[:100]!r}, which is not among its $defs")
+            raise UnusableSchemaError(f"refers to {name[:100]!r}, which is not among its $defs")
         if name in within:
-            raise GivenSchemaError(f"has a definition that holds itself: {name[:100]!r}")
+            raise UnusableSchemaError(f"has a definition that holds itself: {name[:100]!r}")
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         meant = {**self._definitions[name], **beside}
         return self.inline(meant, (*within, name), depth + 1)
 
 
 def _is_longer(value: Any, most_chars: int) -> bool:
-    """Says whether the JSON of a value has more characters, without writing more of it."""
+    """Returns whether the JSON of a value has more characters; stops encoding at the limit."""
     chars = 0
     for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
         chars += len(piece)
@@ -153,7 +153,7 @@ def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def unstorable(value: Any) -> str:
-    """Says why a JSON value cannot be stored or sent; empty if it can."""
+    """Returns why a JSON value cannot be stored or sent; empty if it can."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
@@ -179,7 +179,7 @@ def unstorable(value: Any) -> str:
 
 
 _MOST_STEPS = 100_000
-"""What a check may cost: a third of a second. A step is a keyword, or four of its values."""
+"""Limit of a check, about a third of a second. A step is a keyword, or four of its values."""
 
 _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 
@@ -189,9 +189,9 @@ class _TooCostlyError(Exception):
 
 
 def first_violation(schema: Mapping[str, Any], value: Any) -> str:
-    """Says what is wrong with a JSON value first; empty if it satisfies a schema.
+    """Returns the first violation of a schema by a JSON value; empty if there is none.
 
-    The cost is bounded: schemas and values come from outside, and choices inside of lists multiply.
+    The cost is bounded: schemas and values are untrusted, and nested alternatives multiply.
 
     Args:
         schema: What `read_schema` returned.
@@ -201,7 +201,7 @@ def first_violation(schema: Mapping[str, Any], value: Any) -> str:
     try:
         error = next(_BoundedValidator(schema).iter_errors(value), None)
     except _TooCostlyError:
-        return "it takes too long to check it against the schema"
+        return "the check against the schema takes too long"
     finally:
         _steps_left.reset(token)
     return "" if error is None else describe_violation(error)

@@ -1,4 +1,4 @@
-"""Reads JSON that arrives in pieces, such as the arguments of a call that a model is writing."""
+"""Decodes JSON that arrives in pieces, such as the streamed arguments of a tool call."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _REPLACEMENT = "?"  # as in `encodable_text`
 class StringDecoder:
     """Decodes the inside of a JSON string that arrives in pieces, up to its closing quote.
 
-    Half an escape is held back until the rest has come. A surrogate without its other half
-    becomes a question mark, as in what is stored.
+    An incomplete escape is held back until its rest arrives. An unpaired surrogate becomes a
+    question mark, as in stored texts.
     """
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class StringDecoder:
 class MemberDecoder:
     """Decodes one text member of a JSON object that arrives in pieces.
 
-    Nothing comes of what is no object, of members of inner objects, or of a value that is no text.
-    Where a name occurs twice, the first text counts.
+    Text that is not an object, members of inner objects and values that are not strings decode to
+    nothing. If the name occurs twice, the first string counts.
 
     Args:
         name: Name of the member.
@@ -94,7 +94,7 @@ class MemberDecoder:
         self._decoder: StringDecoder | None = None
 
     def feed(self, piece: str) -> str:
-        """Adds a piece and returns the part of the text that is now certain."""
+        """Adds a piece and returns the part of the text that is now complete."""
         if self._decoder is not None:
             return self._decoder.feed(piece)
         for index, char in enumerate(piece, 1):
@@ -110,10 +110,10 @@ class MemberDecoder:
             self._read = self._rest
 
     def _rest(self, char: str) -> None:
-        """Reads what follows the object, or what is none."""
+        """Ignores text after the object, or text that is not an object."""
 
     def _between(self, char: str) -> None:
-        """Reads what is before a member, or the end of the object."""
+        """Reads the text before a member, or the end of the object."""
         if char == '"':
             self._key, self._read = char, self._in_key
         elif char != "," and not char.isspace():
@@ -155,7 +155,7 @@ class MemberDecoder:
 
 
 def key_name(quoted: str) -> str:
-    """Returns the name that a quoted key stands for; what cannot be read, as it is."""
+    """Returns the name in a quoted key; a key that cannot be decoded is returned unchanged."""
     if "\\" not in quoted:
         return quoted[1:-1]
     try:

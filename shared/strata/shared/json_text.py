@@ -1,8 +1,8 @@
-"""Parsing JSON text that comes from outside: models, MCP servers, clients, stored rows.
+"""Parses untrusted JSON text: from models, MCP servers, clients and stored rows.
 
-`json.loads` alone accepts what later code cannot handle: nesting that exhausts the stack
-(`RecursionError` is no `ValueError`), `NaN` and numbers that overflow to infinity, which no other
-JSON parser accepts, and escapes of half a surrogate pair, which UTF-8 cannot encode.
+`json.loads` accepts input that later code cannot handle: nesting that exhausts the stack
+(`RecursionError` is not a `ValueError`), `NaN` and numbers that overflow to infinity, which other
+JSON parsers refuse, and unpaired surrogates, which UTF-8 cannot encode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKED_JSON_DEPTH = MAX_JSON_DEPTH + 4
 
 
 class JsonTextError(ValueError):
-    """The text is no JSON that can be used; the message says why."""
+    """The text is not JSON, or cannot be used; the message says why."""
 
 
 class JsonTooDeepError(JsonTextError):
@@ -37,8 +37,8 @@ def parse_json(text: str | bytes, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
         max_depth: Levels of nesting that are accepted.
 
     Raises:
-        JsonTooDeepError: It is nested deeper.
-        JsonTextError: It is not JSON, or holds a number that JSON or Python cannot express.
+        JsonTooDeepError: The text is nested deeper.
+        JsonTextError: The text is not JSON, or has a number that JSON or Python cannot express.
     """
     try:
         if isinstance(text, bytes):
@@ -48,7 +48,7 @@ def parse_json(text: str | bytes, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
         raise JsonTooDeepError(max_depth) from None
     except ValueError as error:
         raise JsonTextError(_problem(error)) from None
-    # Fewer brackets than levels cannot be nested too deeply; counting is much faster than walking.
+    # Counting brackets is much faster than walking the value, and excludes most texts.
     if text.count("[") + text.count("{") > max_depth and is_deeper(value, max_depth):
         raise JsonTooDeepError(max_depth)
     return value
@@ -92,8 +92,8 @@ def encodable_text(text: str) -> str:
 
 
 def _problem(error: ValueError) -> str:
-    # A ValueError of any other kind is about whole numbers with too many digits;
-    # Python's text about them names a function of its own.
+    # Any other ValueError is about integers with too many digits. Its text names a Python
+    # function, so it is replaced.
     if isinstance(error, json.JSONDecodeError | UnicodeError | _NumberError):
         return str(error)
     return f"it holds a number of more than {sys.get_int_max_str_digits():,} digits"

@@ -1,9 +1,9 @@
 """Structured logs: one event per line, as JSON or for a terminal.
 
 Every line carries the request, trace and run id and the project of the call that
-is being served. Secrets do not get out: values under a secret-looking key are
-replaced, and so is anything inside a text that looks like a credential, tracebacks
-included. Log names and sizes, not contents: messages and memory are the user's.
+is being served. Secrets are removed: values under a key that looks secret are
+replaced, and so are parts of a text that look like a credential, also in tracebacks.
+Log names and sizes, not contents: messages and memory are private to the user.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _redact_item(key: object, value: Any, depth: int = 0) -> Any:
 
 
 def redact_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor that takes the secrets out of an event."""
+    """Removes the secrets from an event (a structlog processor)."""
     # Keys that start with an underscore are structlog's own and never rendered.
     return {
         key: value if key.startswith("_") else _redact_item(key, value)
@@ -80,7 +80,7 @@ def redact_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 def add_context(_logger: Any, _method: str, event: EventDict) -> MutableMapping[str, Any]:
-    """A structlog processor that adds the ids of the call being served."""
+    """Adds the ids of the call being served to an event (a structlog processor)."""
     context = current()
     if context.request_id:
         event.setdefault("request_id", context.request_id)
@@ -101,7 +101,7 @@ def configure_logging(
     service: str | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Sends the logs of this process, ours and those of libraries, to one stream.
+    """Sends the logs of this process, those of libraries included, to one stream.
 
     Args:
         level: Name of the lowest level that is written.
@@ -151,10 +151,10 @@ _PROCESSORS: list[Processor] = [
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Returns a logger; events are short fixed texts, everything variable is a keyword.
+    """Returns a logger. Events are short fixed texts; variable parts are keywords.
 
-    It writes to the standard library's logger of the name, so that nothing has to be
-    configured for it to work, and tests and libraries see its records.
+    It writes to the standard library's logger of that name, so that it works without
+    configuration, and tests and libraries see its records.
     """
     logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),

@@ -1,9 +1,9 @@
-"""How the members of a group are named in prompts and tool schemas.
+"""Labels of the members of a group in prompts and tool schemas.
 
-The name and the description of an agent are free text. Every text that a model reads shows them
-through this module: one line, bounded, without characters that could end a quotation or begin a
-tag. A tool refers to a member by its label; the same members always have the same labels, so that
-every service finds the member that the model meant.
+The name and the description of an agent are free text. This module makes them safe for every text
+that a model reads: one line, bounded, without characters that could end a quotation or begin a
+tag. A tool refers to a member by its label. Labels are deterministic, so that every service maps
+a label to the same member.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 MAX_LABEL_CHARS = 64
 MAX_DESCRIPTION_CHARS = 300
 _DESCRIPTIONS_CHARS = 4_000
-# Longer texts are not looked at: they can only be blanks up to here.
+# Only this many characters are read; longer texts could start with blanks only.
 _READ_CHARS = 2_000
 _NAMELESS = "agent"
 _CUT = "..."
-# In a label, which stands between quotation marks and is written back by the model.
+# Not allowed in a label, which is quoted and which the model repeats.
 _NOT_IN_LABELS = str.maketrans(dict.fromkeys("<>\"'`\\", " "))
 _ESCAPED = str.maketrans({"<": "&lt;", ">": "&gt;"})
 
@@ -25,7 +25,7 @@ _ESCAPED = str.maketrans({"<": "&lt;", ">": "&gt;"})
 def labels_of(names: Sequence[str]) -> tuple[str, ...]:
     """Returns a label for each of the members: one line of at most 64 characters, all different.
 
-    Labels differ even if case is ignored.
+    Labels also differ when case is ignored.
 
     Args:
         names: Names of the members, in order.
@@ -52,7 +52,7 @@ def member_lines(names: Sequence[str], descriptions: Sequence[str]) -> tuple[str
 
     Args:
         names: Names of the members, in order.
-        descriptions: What each is for; may be empty.
+        descriptions: Their descriptions, in the same order; may be empty.
     """
     most = min(MAX_DESCRIPTION_CHARS, _DESCRIPTIONS_CHARS // max(len(names), 1))
     return tuple(
@@ -66,10 +66,10 @@ def _line(label: str, description: str) -> str:
 
 
 def position_of(wanted: str, agent_ids: Sequence[str], names: Sequence[str]) -> int | None:
-    """Returns the position of the member that a model names by label or id; None for no member.
+    """Returns the position of the member that a label or id names; None if it names none.
 
     Args:
-        wanted: What the model wrote; blanks at the ends and case do not count.
+        wanted: The label or id that the model wrote; case and outer blanks are ignored.
         agent_ids: Ids of the members, in order.
         names: Their names.
     """

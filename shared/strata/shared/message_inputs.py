@@ -17,14 +17,14 @@ _USER = frozenset({message_pb2.ROLE_UNSPECIFIED, message_pb2.ROLE_USER})
 def content_violations(
     field: str, messages: Sequence[message_pb2.MessageInput]
 ) -> Iterator[FieldViolation]:
-    """Yields what is wrong with the parts of a client's messages.
+    """Yields the violations in the parts of a client's messages.
 
     A message needs text that is not blank, or an image: providers refuse blank text, and without
-    the message the request would end with the model's own words. Of an image that comes with its
-    bytes the header is read; a URL is only checked for its form.
+    the message the request would end with a message of the model. The header of an image that is
+    sent as bytes is checked; a URL is only checked for its form.
 
     Args:
-        field: Where the messages are in the request, such as ``messages``.
+        field: Path of the messages in the request, such as ``messages``.
         messages: The messages.
     """
     images = 0

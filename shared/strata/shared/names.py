@@ -1,8 +1,8 @@
-"""The rule for names that people give: of agents, conversations, folders, files, archives and keys.
+"""The rule for names of agents, conversations, folders, files, archives, keys and projects.
 
-It also holds for names of projects and organisations. Names stand in tables, prompts, paths
-(``FOLDER/FILE``) and command lines. Blocks, tools and MCP servers have narrower rules of their own,
-since they are identifiers.
+It also applies to organisations. Such names appear in tables, prompts, paths (``FOLDER/FILE``) and
+command lines. Blocks, tools and MCP servers have stricter rules of their own, because their names
+are identifiers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_NAME_CHARS = 200
 
 
 def name_problems(name: str, *, most: int = MAX_NAME_CHARS) -> list[str]:
-    """Returns what is wrong with a name, for field violations; nothing for an empty one.
+    """Returns the problems of a name, for field violations; none for an empty name.
 
     Args:
         name: The name.

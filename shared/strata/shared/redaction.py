@@ -1,7 +1,7 @@
-"""Takes the values of secrets out of texts that others are shown or that are stored.
+"""Removes the values of secrets from texts that are shown to others or stored.
 
-What a provider, an MCP server or a tool answers can repeat the key that it was sent. Every such
-text passes a `Redactor` before it is cut to a length: half of a key is harder to find.
+The answer of a provider, an MCP server or a tool can repeat the key that it was sent. Every such
+text passes through a `Redactor` before it is truncated, because half of a key is harder to detect.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 REDACTED = "[secret {name}]"
 MIN_KEY_CHARS = 6
-"""Shorter keys are placeholders for servers that check none, and ordinary words."""
+"""Shorter keys are not redacted: they are placeholders, or ordinary words."""
 
-# Of long values parts are found, too: whoever repeats a key may have cut it.
+# Parts of long values are found, too, because the text may hold a truncated key.
 _MIN_CUT_FORM = 20
 _MIN_CUT_CHARS = 12
 _UNSAFE_IN_HTML = re.compile("[&<>'+]")
 
 
 class Redactor:
-    """Finds secrets as they are, in the forms that requests write them in, and cut off.
+    """Replaces secrets in texts: as they are, in encoded forms, and truncated.
 
-    A form is cut off if at least half of it, and no less than 12 characters, stands in the text,
-    from its beginning or up to its end.
+    A truncated form is recognised if at least half of it, and at least 12 characters, appears in
+    the text: its beginning or its end.
 
-    A tool that wants to give a secret away can disguise it; this is against mistakes, such as an
-    address with a key in an error message. What must not leave has no place in a tool's hands.
+    This protects against mistakes, such as an error message with a key in a URL. It does not stop
+    a malicious tool, which can disguise a secret: do not give such a tool a secret.
 
     Args:
         secrets: Values by name; none of them empty.
@@ -62,7 +62,7 @@ class Redactor:
         )
         pieces, at = [], 0
         for start, end, form in spans:
-            # Of spans that overlap, such as two forms of one key, one replacement is left.
+            # Overlapping spans, such as two forms of one key, get one replacement.
             if start >= at:
                 pieces += [text[at:start], REDACTED.format(name=self._names[form])]
             at = max(at, end)
@@ -87,11 +87,11 @@ class Redactor:
 
 
 def key_redactor(key: str, url: str = "") -> Redactor:
-    """Returns what takes an endpoint's credentials out of what the endpoint answers.
+    """Returns a redactor for an endpoint's credentials, to apply to the endpoint's answers.
 
     Args:
         key: The key that is sent; empty for none.
-        url: The endpoint's address, which can hold a password.
+        url: The endpoint's address, which can contain a password.
     """
     password = urlsplit(url).password or ""
     credentials = {"API key": key, "password of the address": unquote(password)}
@@ -101,7 +101,7 @@ def key_redactor(key: str, url: str = "") -> Redactor:
 
 
 def _cut_spans(text: str, form: str) -> Iterable[tuple[int, int]]:
-    """Finds where a text holds the beginning or the end of a form."""
+    """Yields the spans in which a text has the beginning or the end of a form."""
     least = max(_MIN_CUT_CHARS, (len(form) + 1) // 2)
     start = text.find(form[:least])
     while start != -1:
@@ -142,13 +142,13 @@ def _forms(value: str) -> Iterable[str]:
 
 
 def _in_json(value: str) -> Iterable[str]:
-    """The value as encoders of JSON write it, alone and in a JSON text that is a string itself."""
+    """Yields the value as JSON encoders write it, also for a JSON text within a JSON string."""
     for ascii_only in (False, True):
         plain = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
         for form in (
             plain,
             plain.replace("/", "\\/"),
-            # For a place in HTML: the characters with a meaning there, in either spelling.
+            # JSON that is embedded in HTML escapes these characters, in upper or lower case.
             _UNSAFE_IN_HTML.sub(lambda match: f"\\u{ord(match.group()):04x}", plain),
             _UNSAFE_IN_HTML.sub(lambda match: f"\\u{ord(match.group()):04X}", plain),
         ):
@@ -157,11 +157,11 @@ def _in_json(value: str) -> Iterable[str]:
 
 
 def _within_base64(raw: bytes) -> Iterable[str]:
-    """What stands of a value for certain in the base64 of a longer text, such as ``user:key``."""
+    """Yields the parts of the value that appear in the base64 of a longer text, as ``user:key``."""
     if len(raw) < _MIN_CUT_CHARS:
         return
     for before in (0, 1, 2):
-        # Four characters hold three bytes; those shared with the neighbours are left out.
+        # Four characters encode three bytes; characters shared with neighbours are left out.
         first = -(-before * 4 // 3)
         last = (before + len(raw)) * 4 // 3
         padded = bytes(before) + raw + bytes(2)

@@ -22,7 +22,7 @@ def add_reflection(names: Iterable[str], server: Any) -> None:
 
     Args:
         names: Full names of the services that are served beside it.
-        server: A server, or what takes handlers in the place of one.
+        server: A server, or another object that takes handlers.
     """
     _describe_v1()
     servicer = _Servicer((*names, *SERVICES))
@@ -41,13 +41,13 @@ def add_reflection(names: Iterable[str], server: Any) -> None:
 
 
 class _Servicer(reflection.aio.ReflectionServicer):
-    """Finds methods and fields too, where the base class finds top-level symbols only."""
+    """Also finds methods and fields; the base class finds top-level symbols only."""
 
     def _file_containing_symbol(self, request: Any, fully_qualified_name: str) -> Any:
         parent, _, name = fully_qualified_name.rpartition(".")
         if parent and _has_member(parent, name):
             fully_qualified_name = parent
-        # The stubs of the package leave out what may be overridden.
+        # The type stubs of the package lack this method.
         return super()._file_containing_symbol(request, fully_qualified_name)  # type: ignore[misc]
 
 
@@ -64,7 +64,7 @@ def _has_member(parent: str, name: str) -> bool:
 
 
 def _describe_v1() -> None:
-    """Makes the descriptors of v1, so that it can be described as any other service."""
+    """Registers the descriptors of v1, so that reflection can describe itself."""
     pool = descriptor_pool.Default()
     file = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(file)
@@ -72,7 +72,7 @@ def _describe_v1() -> None:
     file.ClearField("options")
     for message in file.message_type:
         for field in message.field:
-            # Setting it, be it to nothing, makes the field one of a message type.
+            # Setting it, even to "", turns the field into one of a message type.
             if field.type_name:
                 field.type_name = field.type_name.replace(_V1ALPHA, _V1)
     for service in file.service:

@@ -1,4 +1,4 @@
-"""What an agent says to others in its messages."""
+"""Extracts the text that an agent addresses to others: ``send_message`` calls or plain text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.tool_catalogue import SEND_MESSAGE
 
 MESSAGE = "message"
-"""The argument of ``send_message`` that is the text."""
+"""Name of the argument of ``send_message`` that holds the text."""
 
 BETWEEN_TEXTS = "\n\n"
-"""What separates the texts of several calls of ``send_message`` in one message."""
+"""Separator between the texts of several calls of ``send_message`` in one message."""
 
 
 def words_of(message: message_pb2.Message) -> Sequence[str]:
-    """Returns what an assistant message says; empty for other messages and blank text.
+    """Returns the texts that an assistant message addresses to others.
 
-    That is what its calls of ``send_message`` send, or else its text. The text beside calls of the
-    V2 loop, which have ``request_heartbeat`` set, is a thought of the agent.
+    These are the texts of its calls of ``send_message``, or else its own text. The text beside
+    calls of the V2 loop, which have ``request_heartbeat`` set, is reasoning and does not count.
+    The result is empty for other messages and for blank text.
     """
     if message.role != message_pb2.ROLE_ASSISTANT:
         return []
@@ -45,26 +46,25 @@ def sent_text(name: str, arguments: str) -> str | None:
     except JsonTextError:
         return None
     text = values.get(MESSAGE) if isinstance(values, dict) else None
-    # An escape can stand for half a surrogate pair, which no string of a message can hold.
+    # An escape can stand for an unpaired surrogate, which a proto string cannot hold.
     return encodable_text(text) if isinstance(text, str) else None
 
 
 def is_sent(tool_return: message_pb2.ToolReturnPart) -> bool:
-    """Says whether a return says no more than that ``send_message`` sent its text."""
+    """Returns whether a tool return only confirms that ``send_message`` sent its text."""
     sent = tool_return.status == message_pb2.TOOL_STATUS_OK
     return sent and tool_return.name == SEND_MESSAGE
 
 
 def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
-    """Returns a message with what ``send_message`` sends as the agent's text.
+    """Returns a message in which the text of ``send_message`` calls is the agent's plain text.
 
-    The call becomes a text, the text beside it becomes reasoning, as does text beside other calls
-    of the V2 loop, and the return of a call that succeeded is left out. A call whose arguments
-    hold no text stays, and so does a call in a request for approval: nothing is sent before the
-    answer.
+    The call becomes a text part. Text beside it, or beside other calls of the V2 loop, becomes
+    reasoning. The return of a successful call is left out. A call without a text argument stays,
+    and so does a call that waits for approval, because nothing has been sent yet.
 
     Returns:
-        The same object if nothing is different; None if nothing is left of a message.
+        The same object if nothing changes; None if nothing is left of the message.
     """
     if message.role == message_pb2.ROLE_TOOL:
         return _without_sent(message)

@@ -1,4 +1,4 @@
-"""What a request may ask the reply of an agent to be: the checks that services share."""
+"""Checks of the ``response_format`` of a request, shared by the services that accept one."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from google.protobuf.message import Message
 
 from strata.api.common.v1.response_format_pb2 import JsonSchemaFormat, ResponseFormat
 from strata.shared.errors import FieldViolation
-from strata.shared.json_schemas import GivenSchemaError, read_schema
+from strata.shared.json_schemas import UnusableSchemaError, read_schema
 
 MAX_DESCRIPTION = 1_000
 _MAX_SCHEMAS = 500
-"""Fewer than tools may have: each message can bring some, and reading one takes up to 0.3 ms."""
+"""Fewer than for tools: every message can have a schema, and reading one takes up to 0.3 ms."""
 _FIELD = "response_format"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @lru_cache(maxsize=128)
 def read_reply_schema(text: str) -> dict[str, Any]:
-    """Returns the schema of a reply, see `read_schema`; not to be changed.
+    """Returns the schema of a reply, see `read_schema`. The result is cached: do not change it.
 
     Raises:
-        GivenSchemaError: It cannot be used.
+        UnusableSchemaError: The schema cannot be used.
     """
     return read_schema(text, most_schemas=_MAX_SCHEMAS)
 
 
 def response_format_violations(request: Message) -> list[FieldViolation]:
-    """Says what is wrong with the ``response_format`` of a request; nothing if it has none.
+    """Returns the violations in the ``response_format`` of a request; empty if it has none.
 
     Args:
         request: A message with that field.
@@ -58,6 +58,6 @@ def _schema_violations(wire: JsonSchemaFormat) -> list[FieldViolation]:
         violations.append(FieldViolation(f"{place}.description", problem))
     try:
         read_reply_schema(wire.schema_json)
-    except GivenSchemaError as error:
+    except UnusableSchemaError as error:
         violations.append(FieldViolation(f"{place}.schema_json", str(error)))
     return violations

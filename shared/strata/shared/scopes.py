@@ -1,8 +1,8 @@
-"""What an API key may do: the scopes of the two kinds of keys.
+"""Scopes of API keys: what project keys and organisation keys may do.
 
-A project key reaches the data of one project, an organisation key the projects and keys of one
-organisation. The names of the scopes of the two kinds differ, so a method that asks for a scope
-of one kind is closed to keys of the other.
+A project key reaches the data of one project; an organisation key reaches the projects and keys of
+one organisation. Their scopes have different names, so a method that requires a scope of one kind
+refuses keys of the other kind.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OrganizationScope(StrEnum):
     Attributes:
         READ: List projects, keys and usage of the organisation.
         ADMIN: Create projects, and create and revoke keys, of the organisation.
-        INSTALLATION: Create organisations and their keys, and rebuild the indexes, which are
-            those of all projects.
+        INSTALLATION: Create organisations and their keys, and rebuild the indexes, which all
+            projects share.
     """
 
     READ = "organization.read"
@@ -38,10 +38,10 @@ class OrganizationScope(StrEnum):
 
 
 DEFAULT_SCOPES = frozenset({Scope.READ, Scope.WRITE, Scope.RUN})
-"""Those of a project key for which none are named."""
+"""Scopes of a project key that is created without naming any."""
 
 DEFAULT_ORGANIZATION_SCOPES = frozenset({OrganizationScope.READ})
-"""Those of an organisation key for which none are named."""
+"""Scopes of an organisation key that is created without naming any."""
 
 _INCLUDED = {
     Scope.ADMIN: frozenset({Scope.SECRETS}),
@@ -50,6 +50,6 @@ _INCLUDED = {
 
 
 def with_included(scopes: Iterable[str]) -> frozenset[str]:
-    """Returns the scopes and those that they include."""
+    """Returns the scopes together with the scopes that they imply."""
     stored = frozenset(scopes)
     return stored.union(*(more for scope, more in _INCLUDED.items() if scope in stored))

@@ -1,13 +1,13 @@
 """Secrets at rest: envelope encryption with AES-256-GCM.
 
-Each secret has a data key of its own, made for it and used once; the master key encrypts only
-data keys. What is stored names its master key, so that a new one can take over while the old
-one still opens what it sealed. The context is authenticated but not stored: what was sealed for
-one project, kind and name opens nowhere else.
+Each secret is encrypted with a data key of its own; the master key encrypts only data keys. A
+stored secret names its master key, so that keys can be rotated: the new key seals, the old key
+still opens the secrets that it sealed. The context (project, kind, name) is authenticated but not
+stored: a sealed secret cannot be opened for another project, kind or name.
 
     1 byte version | 1 byte length of the id | id | 12 nonce | 48 data key | 12 nonce | secret
 
-Both ciphertexts end in their tag of 16 bytes and authenticate everything up to the id.
+Both ciphertexts end with their 16-byte tag and authenticate everything up to the id.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _FRAME_BYTES = 2 * _NONCE_BYTES + KEY_BYTES + 2 * _TAG_BYTES
 
 
 def generate_master_key() -> str:
-    """Returns a new master key as text, to be kept as a setting."""
+    """Returns a new master key as text, for use in the settings."""
     return base64.b64encode(os.urandom(KEY_BYTES)).decode("ascii")
 
 
 def read_master_keys(texts: Iterable[str]) -> dict[str, bytes]:
-    """Returns master keys by id, in the order given; empty lines do not count.
+    """Returns master keys by id, in the order of the texts; empty lines are skipped.
 
-    The id is a digest of the key: two keys never share one, and nobody has to think one up.
+    The id is a digest of the key, so that keys have different ids without being named.
 
     Args:
-        texts: Each 32 bytes in Base64, as `generate_master_key` makes them.
+        texts: Keys of 32 bytes in Base64, as `generate_master_key` makes them.
 
     Raises:
-        ValueError: One is no key; the message does not show it.
+        ValueError: A text is not a key; the message does not show it.
     """
     keys: dict[str, bytes] = {}
     for number, text in enumerate(filter(None, map(str.strip, texts)), start=1):
@@ -61,9 +61,9 @@ def read_master_keys(texts: Iterable[str]) -> dict[str, bytes]:
 
 
 def context_of(*parts: str) -> bytes:
-    """Returns what a secret is bound to, such as project, kind and name.
+    """Returns the context that a secret is bound to, such as project, kind and name.
 
-    Parts are counted, so that ("a", "bc") and ("ab", "c") differ.
+    The lengths of the parts are encoded, so that ("a", "bc") and ("ab", "c") differ.
     """
     encoded = [part.encode("utf-8") for part in parts]
     return b"".join(len(part).to_bytes(4, "big") + part for part in encoded)
@@ -73,10 +73,10 @@ class Envelope:
     """Seals secrets and opens them again.
 
     Args:
-        master_keys: By id; the first one seals, all of them open.
+        master_keys: Keys by id; the first one seals, all of them open.
 
     Raises:
-        ValueError: There is none, one is not 32 bytes long, or an id is empty or too long.
+        ValueError: There is no key, a key is not 32 bytes long, or an id is empty or too long.
     """
 
     def __init__(self, master_keys: Mapping[str, bytes]) -> None:
@@ -93,7 +93,7 @@ class Envelope:
 
         Args:
             plaintext: The secret.
-            context: What it is bound to; the same is needed to open it.
+            context: See `context_of`; the same context is needed to open the secret.
         """
         header = bytes((_VERSION, len(self._newest))) + self._newest
         data_key = AESGCM.generate_key(8 * KEY_BYTES)
@@ -106,8 +106,8 @@ class Envelope:
         """Returns the secret.
 
         Raises:
-            DataLossError: It was sealed with a master key that is not there, for another
-                context, or was changed; the message says nothing of what is in it.
+            DataLossError: The master key is missing, the context is another one, or the bytes
+                were changed; the message does not show the contents.
         """
         length = sealed[1] if len(sealed) > 1 else 0
         body = sealed[2 + length :]
@@ -116,7 +116,7 @@ class Envelope:
         header = sealed[: 2 + length]
         master = self._keys.get(header[2:])
         if master is None:
-            raise DataLossError("A stored secret was sealed with a master key that is not here.")
+            raise DataLossError("A stored secret was sealed with a master key that is missing.")
         split = _NONCE_BYTES + KEY_BYTES + _TAG_BYTES
         try:
             data_key = master.decrypt(
@@ -127,22 +127,22 @@ class Envelope:
                 rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], header + context
             )
         except InvalidTag:
-            # Without a cause: nothing of the keys may be in a traceback.
+            # Without a cause, so that no key material gets into a traceback.
             raise DataLossError(
-                "A stored secret cannot be opened: it was changed, or is another's."
+                "A stored secret cannot be opened: it was changed, or belongs to another context."
             ) from None
 
 
 def open_envelope(keys: Iterable[str], file: Path | None) -> Envelope | None:
-    """Returns what seals a service's secrets; None if there is no master key.
+    """Returns the envelope that seals a service's secrets; None if there is no master key.
 
     Args:
         keys: Master keys as text.
-        file: Where they are read from instead, one per line.
+        file: File to read them from instead, one per line.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A master key is none.
+        ValueError: A master key is not valid.
     """
     texts = keys if file is None else file.read_text(encoding="ascii").splitlines()
     master_keys = read_master_keys(texts)

@@ -16,23 +16,23 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, ServiceChannels
 from strata.shared.clock import Clock, SystemClock
+from strata.shared.clock_skew import SkewMeter
+from strata.shared.event_loop import loop_factory
 from strata.shared.gc_freeze import start_freezing
 from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
-from strata.shared.loops import loop_factory
 from strata.shared.reflection import add_reflection
 from strata.shared.service import BackgroundTasks, Build, Service, SettingsT_contra
 from strata.shared.settings import MIB, ServiceSettings
 from strata.shared.shared_resources import SharedResources
-from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import Telemetry
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
-# What calls that are ended get to clean up and to send their status.
+# Time that ended calls get to clean up and to send their status.
 _ENDING_S = 5.0
 _NEVER_S = 1e6
 
@@ -43,10 +43,10 @@ class GrpcServer:
     """The gRPC server of one service.
 
     Args:
-        service: What to serve.
-        settings: Address, limits, ages.
-        authenticator: Tells the callers.
-        telemetry: Where the metrics go.
+        service: The service.
+        settings: Address, limits and connection ages.
+        authenticator: Identifies the callers.
+        telemetry: Registry of the metrics.
         clock: The clock of the process.
     """
 
@@ -68,15 +68,15 @@ class GrpcServer:
             self.telemetry,
             access_log=settings.access_log,
             clock=clock or SystemClock(),
-            # A service with an authenticator of its own is called from outside, where the
-            # names of our hosts are nobody's business.
+            # A service with an authenticator of its own is called from outside. Host names are
+            # not shown there.
             host=socket.gethostname() if service.authenticator is None else "",
         )
         self._server = grpc.aio.server(options=_server_arguments(settings))
         self._server.add_generic_rpc_handlers((self._table,))
         self._port = 0
         self._stopping: asyncio.Task[None] | None = None
-        # The generated functions want a server; the table has what they call.
+        # The generated functions expect a server; the table has the methods that they call.
         table: Any = self._table
         for grpc_service in service.services:
             grpc_service.add(grpc_service.servicer, table)
@@ -92,7 +92,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """Where clients connect: ``127.0.0.1:7103`` or ``unix:/path``."""
+        """The address that clients connect to: ``127.0.0.1:7103`` or ``unix:/path``."""
         return _address(self._settings.host, self._port)
 
     async def start(self) -> int:
@@ -125,17 +125,17 @@ class GrpcServer:
             raise OSError(f"cannot listen on {address}: {error}") from error
 
     async def drain(self) -> None:
-        """Reports NOT_SERVING for good; calls are still taken."""
+        """Reports NOT_SERVING from now on; calls are still accepted."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace: float | None) -> None:
-        """Refuses new calls, gives running ones `grace` seconds, then ends them UNAVAILABLE.
+        """Refuses new calls, and after `grace` seconds ends running ones with UNAVAILABLE.
 
-        May be called again, to shorten the grace.
+        May be called again to shorten the grace period.
         """
         if self._stopping is None:
-            # Its own grace never ends: gRPC ends calls as CANCELLED, of which nobody learns
-            # that they may be repeated.
+            # gRPC's own grace never ends: gRPC would end the calls as CANCELLED, and callers
+            # would not know that they may repeat them.
             self._stopping = asyncio.create_task(self._server.stop(_NEVER_S))
         await asyncio.wait((self._stopping,), timeout=grace or 0)
         if not self._stopping.done():
@@ -148,15 +148,15 @@ class GrpcServer:
 
 def _server_arguments(settings: ServiceSettings) -> list[tuple[str, str | int]]:
     limits = settings.limits
-    # The exact limit is enforced on our side, with a reason the caller can read; gRPC's
-    # own, which gives none, only guards the memory.
+    # Our interceptors enforce the exact limit, with a readable reason. gRPC's own limit, which
+    # gives none, only protects the memory.
     guard = 2 * limits.max_message_bytes
     return [
         ("grpc.so_reuseport", int(settings.reuse_port)),
         ("grpc.max_receive_message_length", guard),
         ("grpc.max_send_message_length", guard),
-        # The default, 3,000 (at random from 1,000 on), ends the calls of a burst as CANCELLED,
-        # without a word, before we have seen them; we refuse them with a hint.
+        # With the default, 3,000 (at random from 1,000 on), gRPC ends calls of a burst as CANCELLED
+        # before the interceptors see them. The interceptors refuse them with a retry hint.
         ("grpc.server.max_pending_requests", limits.max_pending_calls),
         ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
         ("grpc.max_metadata_size", limits.max_metadata_bytes),
@@ -166,7 +166,7 @@ def _server_arguments(settings: ServiceSettings) -> list[tuple[str, str | int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.ping_timeout_ms", 20_000),
-        # The default, five minutes, hangs up on clients that ping while a model thinks.
+        # The default, five minutes, would disconnect clients that ping while they wait for a model.
         (
             "grpc.http2.min_ping_interval_without_data_ms",
             round(limits.min_ping_interval_s * 1000),
@@ -181,7 +181,7 @@ def _address(host: str, port: int) -> str:
 
 
 class NetworkWiring:
-    """The wiring of a service that is alone in its process."""
+    """The wiring of a service that runs alone in its process."""
 
     def __init__(
         self,
@@ -216,8 +216,8 @@ async def serving(
 ) -> AsyncIterator[GrpcServer]:
     """Serves a service while the block lasts.
 
-    On the way out: NOT_SERVING, the drain pause, refusal of new calls and grace for
-    running ones, the background tasks, then what the service put on its stack, last first.
+    Shutdown order: NOT_SERVING, the drain pause, refusal of new calls and grace for running
+    ones, the background tasks, then the service's exit stack.
 
     Args:
         build: The service's `build`.
@@ -236,7 +236,7 @@ async def serving(
         telemetry = telemetry or Telemetry()
         verifier = TokenVerifier(settings.public_keys(), clock=clock)
         factory = ChannelFactory(
-            # The limit of a server at the edge is lower than what services send each other.
+            # The limit of a server at the edge is lower than the messages between services.
             ChannelOptions(max_message_bytes=max(settings.limits.max_message_bytes, 16 * MIB)),
             CallPolicy(settings.call_timeout_s, settings.stream_timeout_s),
             SkewMeter(telemetry, clock),
@@ -268,9 +268,9 @@ async def _shut_down(server: GrpcServer, settings: ServiceSettings, hurry: async
 
 
 class _Termination:
-    """SIGTERM and SIGINT: the first asks to stop, the second to hurry.
+    """Handles SIGTERM and SIGINT: the first signal stops the service, the second skips the grace.
 
-    A signal while the service is still starting cancels the start.
+    A signal while the service is starting cancels the start.
     """
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ async def serve_service(
         name: The service, for the log.
         build: The service's `build`.
         settings: The service's settings.
-        ready: Called once calls are taken.
+        ready: Called once calls are accepted.
     """
     with _Termination() as termination:
         try:
@@ -337,10 +337,10 @@ async def serve_service(
 
 
 def run_service(name: str, build: Build[SettingsT_contra], settings: SettingsT_contra) -> None:
-    """Runs a process that serves one service until it is told to stop.
+    """Runs a process that serves one service until a signal stops it.
 
-    Prints one line ``READY <service> <address>`` to standard output once calls are taken,
-    for supervisors; logs go to standard error.
+    Prints one line ``READY <service> <address>`` to standard output once calls are accepted,
+    for supervisors. Logs go to standard error.
 
     Args:
         name: The service, ``core_memory``.

@@ -1,12 +1,12 @@
-"""The name by which an agent has all tools of an MCP server: ``files__*``."""
+"""Names that stand for all tools of an MCP server, such as ``files__*``."""
 
 from __future__ import annotations
 
 ALL_TOOLS = "__*"
-"""What follows the name of the server."""
+"""Suffix after the name of the server."""
 
 MAX_SERVER_TOOLS = 128
-"""Most tools that all such names of one agent stand for together."""
+"""Most tools that all such names of one agent may stand for together."""
 
 
 def server_of(name: str) -> str | None:

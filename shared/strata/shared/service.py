@@ -1,8 +1,8 @@
-"""What a service is, to whoever serves it.
+"""The interface between a service and the process that serves it.
 
-Each service's ``main`` has ``async def build(settings, wiring, stack) -> Service``: it
-opens stores and clients (their closing goes on the stack), and returns what is to
-be served. Nothing in it knows whether the other services are in this process.
+Each service's ``main`` has ``async def build(settings, wiring, stack) -> Service``. It opens stores
+and clients, registers their closing on the stack, and returns the service. It does not depend on
+whether the other services run in the same process.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ BackgroundTask = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class GrpcService:
-    """One gRPC service that a service serves.
+    """One gRPC service of a Strata service.
 
     Attributes:
         full_name: ``strata.api.recall.v1.MessageService``; take it from the descriptor.
         add: The generated ``add_<Name>Servicer_to_server``.
-        servicer: What implements it.
-        listed: Whether reflection names it; not so for an internal service on a public port.
+        servicer: The implementation.
+        listed: Whether reflection lists it; False for an internal service on a public port.
     """
 
     full_name: str
@@ -57,9 +57,9 @@ class Service:
 
     Attributes:
         name: The folder name, ``core_memory``.
-        services: What it serves.
-        background: Makers of endless tasks; one that fails is started again.
-        authenticator: How callers are told; None verifies the internal token.
+        services: Its gRPC services.
+        background: Functions that start endless tasks; a task that fails is restarted.
+        authenticator: How callers are identified; None verifies the internal token.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Service:
 
 
 class Wiring(Protocol):
-    """What a service gets from the process it is built in."""
+    """The facilities that a service gets from its process."""
 
     @property
     def verifier(self) -> TokenVerifier:
@@ -83,16 +83,16 @@ class Wiring(Protocol):
 
     @property
     def telemetry(self) -> Telemetry:
-        """Where the metrics of the process go."""
+        """The metrics of the process."""
         ...
 
     @property
     def shared_resources(self) -> SharedResources:
-        """What the services of the process share."""
+        """The resources that the services of the process share."""
         ...
 
     def channel(self, service: str) -> grpc.aio.Channel:
-        """Returns the channel to another service; works before that service is up."""
+        """Returns the channel to another service, which need not have started yet."""
         ...
 
 
@@ -105,16 +105,16 @@ class Build(Protocol[SettingsT_contra]):
     def __call__(
         self, settings: SettingsT_contra, wiring: Wiring, stack: AsyncExitStack, /
     ) -> Awaitable[Service]:
-        """Builds the service; what it opens is closed by the stack."""
+        """Builds the service; the stack closes the resources that it opens."""
         ...
 
 
 class BackgroundTasks:
     """Runs the background tasks of a service while the block lasts.
 
-    A task that fails is logged and started again after a growing pause (0.5 s to
-    30 s): a reconciler that cannot reach its engine must not take the service down.
-    A task that returns is done.
+    A task that fails is logged and restarted after a growing pause (0.5 s to
+    30 s): a reconciler that cannot reach its engine must not stop the service.
+    A task that returns is not restarted.
     """
 
     def __init__(self, service: Service) -> None:
@@ -145,8 +145,8 @@ class BackgroundTasks:
             started = loop.time()
             try:
                 await make()
-            except Exception:  # noqa: BLE001 - whatever it is, the task starts again
-                # A group of tasks that fails while it is cancelled raises the failure instead.
+            except Exception:  # noqa: BLE001 - after any failure the task is restarted
+                # A task group that fails while it is cancelled raises the failure instead.
                 this = asyncio.current_task()
                 if this is not None and this.cancelling():
                     _log.exception("background task failed at its end", task=name)

@@ -1,7 +1,7 @@
-"""What every service can be told from outside.
+"""Settings that all services share, read from environment variables.
 
-A service subclasses `ServiceSettings` with its own prefix; `main` builds the object once
-and passes it down::
+A service subclasses `ServiceSettings` with its own prefix; its `main` builds the object once
+and passes it on::
 
     class RecallSettings(ServiceSettings):
         model_config = settings_config("recall")
@@ -36,16 +36,16 @@ def settings_config(service: str) -> SettingsConfigDict:
         env_ignore_empty=True,
         frozen=True,
         extra="ignore",
-        # Keys and passwords are among the values, and errors end in logs.
+        # The values include keys and passwords, and errors are logged.
         hide_input_in_errors=True,
     )
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings from environment variables; a variable that is set to nothing counts as unset.
+    """Settings from environment variables; an empty variable counts as unset.
 
     Raises:
-        WrongSettingError: A value is not what the setting can be.
+        WrongSettingError: A value is not valid for its setting.
     """
 
     model_config = SettingsConfigDict(env_ignore_empty=True)
@@ -59,7 +59,7 @@ class EnvironmentSettings(BaseSettings):
             violations = [_unreadable(type(self), error)]
         else:
             return
-        # Raised outside of the handlers: the original errors print the values.
+        # Raised outside of the handlers, because the original errors print the values.
         wrong = "; ".join(
             violation.description
             if violation.field in violation.description
@@ -75,7 +75,7 @@ def _violations(
     for problem in error.errors(include_input=False, include_url=False):
         place = [str(part) for part in problem["loc"]]
         description = problem["msg"].removeprefix("Value error, ")
-        # Settings that contradict each other are named by the message alone.
+        # An error about several settings names them in its message only.
         words = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", description)
         fields = [word for word in words if word in settings.model_fields]
         for name in fields:
@@ -93,9 +93,9 @@ def _unreadable(
 
 
 def _variable(settings: type[EnvironmentSettings], place: list[str]) -> str:
-    """Returns the environment variable of a place in settings; their prefix if it is all of them.
+    """Returns the environment variable of a setting; the prefix for an error about all settings.
 
-    A field with an alias has the alias for its place, which is the name of a variable.
+    For a field with an alias, the location is the alias, which is the variable's name.
     """
     prefix = str(settings.model_config.get("env_prefix", ""))
     if not place:
@@ -105,7 +105,7 @@ def _variable(settings: type[EnvironmentSettings], place: list[str]) -> str:
 
 
 class ServerLimits(BaseModel):
-    """What a server takes before it refuses; times in seconds, sizes in bytes."""
+    """Limits of a server beyond which it refuses calls; times in seconds, sizes in bytes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -124,20 +124,20 @@ class ServerLimits(BaseModel):
     max_pending_calls: int = Field(
         default=50_000,
         gt=0,
-        description="Calls of a burst that wait until they are taken or shed; gRPC itself cancels "
-        "what is beyond. Each takes some 10 KiB of memory.",
+        description="Calls of a burst that may wait until they are accepted or shed; gRPC cancels "
+        "further ones. Each takes about 10 KiB of memory.",
     )
     project_share: float = Field(
         default=0.75,
         gt=0,
         le=1,
-        description="Part of these calls, and of these streams, that one project may have at once;"
+        description="Share of these calls, and of these streams, that one project may have at once;"
         " the rest is kept for other projects.",
     )
     upload_idle_s: float = Field(
         default=60.0,
         gt=0,
-        description="Time that an upload may send nothing, seconds; then it is ended.",
+        description="Seconds without a message after which an upload is ended.",
     )
     default_unary_deadline_s: float = Field(
         default=30.0, gt=0, description="Imposed on a unary call that came without a deadline."
@@ -149,13 +149,13 @@ class ServerLimits(BaseModel):
         default=0.005, ge=0, description="A call with less time left than this is refused."
     )
     retry_after_s: float = Field(
-        default=0.5, gt=0, description="Hint given to callers whose call was shed."
+        default=0.5, gt=0, description="Retry hint for callers whose call was shed."
     )
     min_ping_interval_s: float = Field(
         default=3.0,
         gt=0,
-        description="A client that pings a silent connection more often is cut off. Services ping "
-        "each other every 5 s while they wait for an answer.",
+        description="Least pause between pings of a client on a silent connection; a client that "
+        "pings more often is disconnected. Services ping each other every 5 s during a call.",
     )
 
 
@@ -205,16 +205,21 @@ class ServiceSettings(EnvironmentSettings):
         default=900.0, gt=0, description="Own cap on an outgoing stream, seconds."
     )
     drain_s: float = Field(
-        default=5.0, ge=0, description="Pause between NOT_SERVING and refusing calls, seconds."
+        default=5.0, ge=0, description="Pause from NOT_SERVING to the refusal of calls, seconds."
     )
     grace_s: float = Field(
-        default=30.0, ge=0, description="Time that running calls get to end at shutdown, seconds."
+        default=30.0, ge=0, description="Time for running calls to end at shutdown, seconds."
     )
     max_connection_age_s: float = Field(
-        default=300.0, gt=0, description="Clients reconnect after this, so new replicas get work."
+        default=300.0,
+        gt=0,
+        description="Seconds after which clients reconnect, so that new replicas get work.",
     )
     max_connection_age_grace_s: float = Field(
-        default=960.0, gt=0, description="Must exceed the longest turn, seconds."
+        default=960.0,
+        gt=0,
+        description="Time for calls to end on an aged connection, seconds; must exceed the longest "
+        "turn.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level that is logged."
@@ -226,7 +231,7 @@ class ServiceSettings(EnvironmentSettings):
 
     @property
     def tls(self) -> ServerTls | None:
-        """The TLS of the server; None serves without."""
+        """The TLS files of the server; None for no TLS."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""What the services of one process have in common: opened once, closed by the last."""
+"""Resources that the services of one process share: opened once, closed by the last user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _SharedResource:
 
 
 class SharedResources:
-    """Holds what is too large to have once per service: an embedding model, a client."""
+    """Holds resources that are too large to have once per service, such as embedding models."""
 
     def __init__(self) -> None:
         self._held: dict[Hashable, _SharedResource] = {}
@@ -31,12 +31,12 @@ class SharedResources:
         make: Callable[[AsyncExitStack], Awaitable[_T]],
         stack: AsyncExitStack,
     ) -> _T:
-        """Returns the thing of this key; makes it for the first that asks.
+        """Returns the resource of a key; makes it at the first call.
 
         Args:
-            key: Says all that decides what is made.
-            make: Makes it; what it puts on the stack it is given closes the thing.
-            stack: Gives the thing back. It is closed when nobody has it any more.
+            key: Everything that decides which resource is made.
+            make: Makes the resource, and puts its closing on the stack that it gets.
+            stack: Releases the resource; it is closed when its last user has released it.
         """
         common = self._held.setdefault(key, _SharedResource())
         async with common.lock:

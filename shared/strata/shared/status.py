@@ -1,9 +1,8 @@
-"""Error tree ↔ gRPC status with ``google.rpc`` details, both ways.
+"""Conversion between the error tree and gRPC statuses with ``google.rpc`` details.
 
 A status carries `ErrorInfo` (reason, domain ``strata``, metadata), `BadRequest`
-(field violations) and `RetryInfo` (AIP-193). All of it travels in the trailing
-metadata, whose size peers limit to 8 KiB by default: what does not fit is cut here,
-rather than have the peer replace the whole error by RESOURCE_EXHAUSTED.
+(field violations) and `RetryInfo` (AIP-193) in the trailing metadata. Peers limit its size to
+8 KiB by default and replace a larger error by RESOURCE_EXHAUSTED, so long parts are truncated here.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _MAX_VALUE_BYTES = 400
 _MAX_DETAILS_BYTES = 3000
 _RETRY_INFO_LIMIT_S = 24 * 3600.0
 
-# What gRPC itself says tells where services are; a caller gets these sentences instead.
+# gRPC's own messages contain addresses of services; callers get these sentences instead.
 _PLAIN = {
     grpc.StatusCode.UNAVAILABLE: "A service that the call needs cannot be reached now.",
     grpc.StatusCode.DEADLINE_EXCEEDED: "A service that the call needs did not answer in time.",
-    grpc.StatusCode.CANCELLED: "A service that the call needs broke the call off.",
+    grpc.StatusCode.CANCELLED: "A service that the call needs ended the call early.",
 }
 _LOST = frozenset({*_PLAIN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 _ADDRESS = re.compile(r"\b(?:ipv4|ipv6|dns|unix|uds|tcp)\b\S*:|\S:\d{2,5}\b", re.IGNORECASE)
@@ -47,9 +46,9 @@ _BROKEN = re.compile(
     r"RST_STREAM|stream removed|GOAWAY|socket closed|connection (?:reset|closed|refused)|keepalive",
     re.IGNORECASE,
 )
-# How gRPC begins the text of a call for which it had no connection, or that its peer refused with
-# REFUSED_STREAM, by which HTTP/2 promises that nothing of it was processed. Any other text counts
-# as that of a call that was sent, so that a new wording of gRPC can only cost a repetition.
+# Texts of gRPC for a call that had no connection, or that the peer refused with REFUSED_STREAM, by
+# which HTTP/2 guarantees that it was not processed. A call with any other text counts as sent, so
+# that a new wording in gRPC can only prevent a retry.
 _UNSENT = re.compile(
     r"connections to all backends failing|failed to connect to all addresses|errors resolving "
     r"|DNS resolution failed|empty address list"
@@ -61,7 +60,7 @@ _CLASS_OF = {grpc.StatusCode[error.status]: error for error in ERRORS}
 
 
 class WireStatus(grpc.Status):
-    """What `context.abort_with_status` takes."""
+    """The status object that `context.abort_with_status` takes."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ def to_status(
     """Returns the status that carries the error to the caller.
 
     Args:
-        error: What to tell.
+        error: The error.
         trailing: Further trailing metadata.
     """
     code = code_of(error)
@@ -96,11 +95,11 @@ def to_status(
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> StrataError:
-    """Returns the error that a failed call stands for.
+    """Returns the error of the tree for a failed call.
 
-    A status without our details (sent by gRPC itself, a proxy, another server) gives
-    the class of the status with its default reason, and a message without addresses:
-    where services are is nothing for a caller. It stays in `StrataError.detail`.
+    A status without our details (sent by gRPC itself, a proxy, another server) gives the class of
+    the status with its default reason. Its message has no addresses of services, because callers
+    see it; the original text is in `StrataError.detail`.
     """
     code = error.code()
     message = error.details() or code.name
@@ -136,7 +135,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> StrataError:
 
 
 def _of_transport(code: grpc.StatusCode, text: str, *, answered: bool) -> StrataError:
-    """Returns the error for a status that no service of ours has sent.
+    """Returns the error for a status that was not sent by a Strata service.
 
     Args:
         code: The status code.
@@ -150,8 +149,8 @@ def _of_transport(code: grpc.StatusCode, text: str, *, answered: bool) -> Strata
         code = grpc.StatusCode.UNAVAILABLE
     message = text
     if code is grpc.StatusCode.CANCELLED:
-        # grpc.aio raises `asyncio.CancelledError` for a call that this side cancels. The peer
-        # stops, and gRPC has ended the call there: before a method had it, or while it ran.
+        # For a call that this side cancels grpc.aio raises `asyncio.CancelledError`. So the peer
+        # is stopping, and gRPC ended the call there, before or while a method handled it.
         code, message = grpc.StatusCode.UNAVAILABLE, _PLAIN[code]
     elif code is grpc.StatusCode.UNAVAILABLE:
         message = _PLAIN[code]
@@ -182,7 +181,7 @@ def _build(
 
 
 def _guess(kind: type[StrataError], code: grpc.StatusCode, message: str) -> Reason:
-    # gRPC itself refuses oversized messages, with nothing but this text.
+    # gRPC refuses oversized messages with this text only.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
         return Reason.MESSAGE_TOO_LARGE
     return kind.default_reason
@@ -247,7 +246,7 @@ def _pack(message: Any) -> any_pb2.Any:
 
 
 def _clip(text: str, limit: int) -> str:
-    """Cuts to `limit` UTF-8 bytes and takes out what cannot be encoded (lone surrogates)."""
+    """Truncates to `limit` UTF-8 bytes and removes unpaired surrogates, which have no encoding."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw.decode()

@@ -1,7 +1,7 @@
 """Trace context and in-memory metrics.
 
 Metrics are plain objects in a registry that can be read at any time; an exporter
-can be put on top of `Telemetry.samples`. Nothing here starts a thread or a server.
+can read `Telemetry.samples`. This module starts no thread and no server.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def new_trace_id() -> str:
 
 
 class Counter:
-    """A number that only grows."""
+    """A metric that only grows."""
 
     __slots__ = ("value",)
 
@@ -67,7 +67,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that goes up and down."""
+    """A metric that can rise and fall."""
 
     __slots__ = ("value",)
 
@@ -84,7 +84,7 @@ class Gauge:
 
 
 class Histogram:
-    """Counts observations by upper bound; `counts` has one more slot for what lies above."""
+    """Counts observations by upper bound; the last slot of `counts` is for larger values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -120,9 +120,8 @@ class Sample:
 class Telemetry:
     """A registry of metrics, keyed by name and labels.
 
-    Hold on to the returned objects where the labels are known beforehand; looking one
-    up costs a tuple and a dictionary access. Labels must have few values: method names
-    and status codes, never ids.
+    Keep the returned objects where the labels are known in advance; a look-up costs a tuple and a
+    dictionary access. Labels must have few values: method names and status codes, never ids.
     """
 
     def __init__(self) -> None:
@@ -141,7 +140,7 @@ class Telemetry:
         return self._get(Histogram, name, labels)
 
     def samples(self) -> Iterator[Sample]:
-        """Yields every metric there is."""
+        """Yields all metrics."""
         for (name, labels), metric in list(self._metrics.items()):
             yield Sample(name, dict(labels), metric)
 

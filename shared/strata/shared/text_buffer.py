@@ -1,13 +1,13 @@
-"""Text that is assembled from pieces."""
+"""A buffer for text that arrives in pieces."""
 
 from __future__ import annotations
 
 
 class TextBuffer:
-    """Collects the pieces of a text, and joins them when the text is read.
+    """Collects the pieces of a text and joins them when the text is read.
 
-    ``text += piece`` on an attribute copies the text so far for every piece; that is the square
-    of its length. Here a piece is only kept. Reading joins what came since the last reading.
+    ``text += piece`` on an attribute copies the whole text for every piece, which takes quadratic
+    time. The buffer keeps the pieces in a list and joins the new ones when the text is read.
     """
 
     __slots__ = ("_pieces",)
@@ -20,7 +20,7 @@ class TextBuffer:
         return bool(self._pieces)
 
     def add(self, piece: str) -> None:
-        """Puts a piece behind the text."""
+        """Appends a piece."""
         if piece:
             self._pieces.append(piece)
 

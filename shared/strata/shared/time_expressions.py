@@ -1,8 +1,8 @@
-"""Times as people say them in a question: "yesterday", "last March", "two weeks ago".
+"""Recognises English expressions of time in questions: "yesterday", "last March", "two weeks ago".
 
-English. What is found is a stretch of the calendar of the person, given as moments; it is
-meant for placing higher what was said then. A question may also speak of the time of what
-it asks about ("when is the trip in May?"), so nothing should be left out because of it.
+An expression becomes a time range in the timezone of the user. Searches use it to rank texts from
+that time higher. They must not use it as a filter: a question can also name the time of an event
+("when is the trip in May?") that was talked about at another time.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _Days = tuple[date, date]
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A stretch of time and the words for it; times are UTC, None is open, `end` exclusive."""
+    """A time range and the words for it; times are UTC, None is open, `end` is exclusive."""
 
     words: str
     start: datetime | None
     end: datetime | None
 
     def holds(self, moment: datetime) -> bool:
-        """Says whether a moment lies in it."""
+        """Returns whether a moment lies in the range."""
         return (self.start is None or moment >= self.start) and (
             self.end is None or moment < self.end
         )
 
 
 def time_ranges(text: str, now: datetime, timezone: ZoneInfo) -> tuple[TimeRange, ...]:
-    """Returns the stretches of time that a text speaks of, in the order of the words.
+    """Returns the time ranges that a text names, in the order of the words.
 
     Args:
         text: A question or some words.
-        now: What the words count from; time zone aware.
-        timezone: Of the person who speaks.
+        now: The time that expressions such as "yesterday" refer to; time zone aware.
+        timezone: Timezone of the author.
     """
     try:
         today = now.astimezone(timezone).date()
@@ -54,14 +54,14 @@ def time_ranges(text: str, now: datetime, timezone: ZoneInfo) -> tuple[TimeRange
 
 
 def just_before(moment: datetime | None) -> datetime | None:
-    """Returns the last moment before another, for those who count the end in."""
+    """Returns the last moment before another, for interfaces with an inclusive end."""
     if moment is None or moment == datetime.min.replace(tzinfo=UTC):
         return moment  # nothing is earlier
     return moment - timedelta(microseconds=1)
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Returns a timezone by its IANA name; UTC if it is empty or unknown."""
+    """Returns the timezone of an IANA name; UTC if the name is empty or unknown."""
     try:
         return ZoneInfo(name or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -87,7 +87,7 @@ def _or_none(
 
 
 def _apart(matches: list[_Found]) -> list[_Found]:
-    """Of words that overlap the longer ones."""
+    """Returns the matches without overlaps; where matches overlap, the longest wins."""
     kept: list[_Found] = []
     for match in sorted(matches, key=lambda one: (one.begin - one.end, one.begin)):
         if all(match.end <= other.begin or match.begin >= other.end for other in kept):
@@ -102,7 +102,7 @@ _OPEN_BEFORE = re.compile(r"\b(since|after|before|until|till)\W+$", re.IGNORECAS
 
 
 def _joined(matches: list[_Found], text: str) -> Iterator[_Found]:
-    """Makes one of "between A and B", and opens "since A" and "before A"."""
+    """Merges "between A and B" into one match, and opens the range of "since A" and "before A"."""
     place = 0
     while place < len(matches):
         one = matches[place]
@@ -247,7 +247,7 @@ def _period(match: re.Match[str], today: date) -> _Days:
 
 
 def _ago(match: re.Match[str], today: date) -> _Days:
-    """The unit that was so long ago: the day, the seven days around it, the month, the year."""
+    """Reads "3 weeks ago" as the day, the seven days around it, the month or the year."""
     unit = match["unit"].lower()
     day = _back(today, _number(match["number"]), unit)
     if unit == "day":
@@ -268,7 +268,7 @@ def _number(text: str) -> int:
 
 
 def _newest(make: Callable[[int], date], today: date) -> date:
-    """The newest such day that is not in the future; leap days are looked for longer."""
+    """Returns the newest such day that is not in the future; leap days need more years."""
     for year in range(today.year, today.year - 9, -1):
         try:
             day = make(year)
@@ -302,7 +302,7 @@ def _after(first: date, unit: str) -> date:
 
 
 def _later(first: date, months: int) -> date:
-    """A first of the month so many months later."""
+    """Returns the first day of the month that is so many months later."""
     place = first.year * 12 + first.month - 1 + months
     return date(place // 12, place % 12 + 1, 1)
 
@@ -322,7 +322,7 @@ def _rule(pattern: str) -> re.Pattern[str]:
 
 
 _WHICH = r"(?P<which>last|this|past|previous)\s+"
-# "May" and "march" are verbs as well: a month needs a word before it or a year after it.
+# "May" and "march" are also verbs, so a month needs a preposition before it or a year after it.
 _BEFORE_MONTH = (
     r"(?P<which>in|last|this|past|since|before|after|until|till|of|during|by|around"
     r"|early|late|mid|beginning\s+of|end\s+of)[\s-]+"

@@ -21,8 +21,8 @@ class ServerTls:
     Attributes:
         certificate: Its certificate, with the chain up to the authority.
         key: The private key of the certificate.
-        client_ca: Certificates of authorities; with it only clients that show a certificate of one
-            of these are served (mTLS).
+        client_ca: Certificates of authorities. If set, clients must present a certificate of one
+            of these (mTLS).
     """
 
     certificate: Path
@@ -30,10 +30,10 @@ class ServerTls:
     client_ca: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Returns credentials that read the files again when they have changed.
+        """Returns credentials that reload the files when they change.
 
-        New connections get the new certificate; a file that cannot be used is logged, and the
-        former one stays.
+        New connections get the new certificate. If a new file cannot be used, this is logged and
+        the former certificate stays in use.
 
         Raises:
             FailedPreconditionError: A file cannot be read, or certificate and key do not belong
@@ -48,7 +48,7 @@ class ServerTls:
 
 
 class _Reader:
-    """Reads the files of a server, and again when they have changed."""
+    """Reads the files of a server, and reads them again when they change."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
@@ -56,14 +56,14 @@ class _Reader:
         self.configuration = self._read()
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns what the files hold now; None if they have not changed. Called by gRPC."""
+        """Returns the new contents of the files; None if they have not changed. Called by gRPC."""
         try:
             state = self._stamps()
             if state == self._state:
                 return None
             configuration = self._read()
         except (OSError, FailedPreconditionError) as error:
-            # A pair of files is replaced one after the other: the next connection finds both.
+            # Certificate and key are replaced one after the other; the next connection retries.
             _log.warning("the new TLS certificate cannot be used", error=str(error))
             return None
         self._state = state
@@ -122,7 +122,7 @@ def check_pair(certificate: Path, key: Path) -> None:
     _existing(certificate)
     _existing(key)
     try:
-        # An empty password, else a key that has one would be asked for on the terminal.
+        # An empty password, or OpenSSL would ask for that of an encrypted key on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError) as error:
         raise _unusable(

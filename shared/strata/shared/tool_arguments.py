@@ -1,4 +1,4 @@
-"""From the JSON text that a model wrote to arguments that fit the tool's schema."""
+"""Parses the JSON arguments that a model wrote, and fits them to the tool's schema."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 
 MAX_ARGUMENT_CHARS = 1_000_000
 INVALID = "Invalid arguments for"
-"""How the refusal of arguments begins."""
+"""Beginning of the message that refuses arguments."""
 _MAX_PROBLEMS = 8
-"""Problems that one refusal names."""
+"""Most problems that one message names."""
 _MAX_NAME_CHARS = 80
 _MAX_NAMES = 20
 _MAX_MESSAGE_CHARS = 200
 
 
 class ArgumentsError(ValueError):
-    """Arguments do not fit; the text is written for the model and says what to change."""
+    """Arguments do not fit the schema; the message is for the model and says what to change."""
 
 
 def fit_arguments(
@@ -37,19 +37,19 @@ def fit_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of a call.
 
-    Strict schemas make models write every argument. So an optional one counts as left out if it
-    is null, or empty (``""``, blanks, ``[]``, 0) where its schema allows no empty value. Numbers,
-    truth values and lists written as text are taken for what they say.
+    Strict schemas make models write every argument. So an optional argument counts as left out if
+    it is null, or empty (``""``, blanks, ``[]``, 0) where its schema allows no empty value.
+    Numbers, booleans and lists that are written as strings are converted.
 
     Args:
         name: Name of the tool.
         parameters: JSON schema of the arguments, an object schema.
-        text: What the model wrote.
-        integers: Whole numbers that can be sent; None for all.
-        explain: Says in words what is wrong where the schema cannot.
+        text: The arguments as the model wrote them.
+        integers: Range of integers that can be sent; None for all.
+        explain: Returns a description of a problem that the schema cannot express, or None.
 
     Raises:
-        ArgumentsError: The text is no JSON object or does not fit.
+        ArgumentsError: The text is not a JSON object or does not fit the schema.
     """
     arguments = _members(_parse_object(name, text), parameters)
     problems = _first(_unsendable(arguments, "", integers))
@@ -65,9 +65,9 @@ def fit_arguments(
 
 
 def _first(problems: Iterator[str]) -> list[str]:
-    """Returns the first problems, sorted: a list of a hundred thousand items can have one in each.
+    """Returns the first problems, sorted, and a note if there are more.
 
-    If there are more, the last text says so.
+    Every item of a list with 100,000 items can have a problem.
     """
     first = sorted(set(islice(problems, _MAX_PROBLEMS)))
     more = ["and more"] if next(problems, None) is not None else []
@@ -103,7 +103,7 @@ def _members(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, A
 
 
 def _is_absent(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a model filled in an optional argument only because a strict schema demanded it."""
+    """Returns whether an optional argument is empty because a strict schema required some value."""
     if value is None:
         return True
     empty = not value.strip() if isinstance(value, str) else value == [] or value == 0
@@ -142,7 +142,7 @@ def _unquoted(text: str, wanted: Collection[str]) -> Any:
 
 
 def _unsendable(value: Any, place: str, integers: range | None) -> Iterator[str]:
-    """Yields what no request could carry or no tier store: NUL, half characters, huge numbers."""
+    """Yields values that cannot be sent or stored: NUL, unpaired surrogates, too large integers."""
     match value:
         case str() if problem := _bad_text(value):
             yield f"{_quoted(place)} {problem}"
@@ -163,19 +163,19 @@ def _unsendable(value: Any, place: str, integers: range | None) -> Iterator[str]
 
 
 def _inside(place: str, name: str) -> str:
-    # No longer than what is shown: it is made for every item of a list.
+    # Truncated to the length that is shown, because it is made for every item of a list.
     return f"{place}{name}"[: _MAX_NAME_CHARS + 1]
 
 
 def _bad_text(text: str) -> str:
     if "\0" in text:
         return "holds the character NUL"
-    # JSON can write half of a character; UTF-8 cannot.
+    # JSON can express an unpaired surrogate; UTF-8 cannot.
     return "holds an incomplete character" if text != encodable_text(text) else ""
 
 
 def describe_violation(error: ValidationError) -> str:
-    """Says what is wrong with a value, in words for the model that wrote it."""
+    """Returns what is wrong with a value, for the model that wrote it."""
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
     path = _quoted(path.lstrip(".")) if path else ""
     within = f" in {path}" if path else ""
@@ -184,17 +184,17 @@ def describe_violation(error: ValidationError) -> str:
     if error.validator == "required":
         return f"missing {_listed(n for n in schema['required'] if n not in arguments)}{within}"
     if error.validator == "additionalProperties":
-        # An inner object can forbid members without having any.
+        # An inner object can forbid all members.
         known = schema.get("properties", {})
         takes = _listed(known) if known else ""
         unknown = _listed(sorted(set(arguments) - set(known)))
         return f"unknown {unknown}{within} ({f'it takes {takes}' if takes else 'it takes none'})"
     if error.validator == "enum":
-        # A long value must not push the valid ones out of the message.
+        # A long value is left out, so that the valid ones fit into the message.
         return f"{path or 'the object'} must be one of {_listed(map(str, schema['enum']))}"
     message = error.message
     if len(message) > _MAX_MESSAGE_CHARS:
-        # It begins with the value and ends with what is wrong with it.
+        # The message begins with the value and ends with the problem; both ends are kept.
         message = f"{message[: _MAX_MESSAGE_CHARS // 2]}...{message[-_MAX_MESSAGE_CHARS // 2 :]}"
     return f"{path or 'the object'} is wrong: {message}"
 
@@ -217,7 +217,7 @@ def _kind(value: Any) -> str:
 def _unique_items(
     validator: Any, unique: Any, items: Any, schema: Mapping[str, Any]
 ) -> Iterator[ValidationError]:
-    """`uniqueItems` in linear time; that of jsonschema compares all pairs of objects."""
+    """Checks `uniqueItems` in linear time; jsonschema compares all pairs of objects."""
     if unique is True and isinstance(items, list) and len(set(map(_hashable, items))) < len(items):
         yield ValidationError("it has an item twice")
 
@@ -225,7 +225,7 @@ def _unique_items(
 def _multiple_of(
     validator: Any, factor: Any, number: Any, schema: Mapping[str, Any]
 ) -> Iterator[ValidationError]:
-    """`multipleOf` by decimal digits; that of jsonschema overflows for whole numbers over 1e308."""
+    """Checks `multipleOf` by decimal digits; jsonschema overflows for integers over 1e308."""
     if not validator.is_type(number, "number"):
         return
     if Fraction(str(number)) % Fraction(str(factor)):
@@ -233,7 +233,7 @@ def _multiple_of(
 
 
 def _hashable(value: Any) -> Hashable:
-    """Returns what is equal for equal JSON values: 1 and 1.0 are, 1 and true are not."""
+    """Returns a key that is equal for equal JSON values: 1 equals 1.0, but not true."""
     match value:
         case bool():
             return (bool, value)
@@ -248,4 +248,4 @@ def _hashable(value: Any) -> Hashable:
 ArgumentsValidator = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator, {"uniqueItems": _unique_items, "multipleOf": _multiple_of}
 )
-"""Checks arguments that a model wrote, of up to a million characters, in linear time."""
+"""A validator that checks arguments of up to a million characters in linear time."""

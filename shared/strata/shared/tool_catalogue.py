@@ -1,7 +1,7 @@
-"""The built-in tools: what every service must know of them, in one place.
+"""The catalogue of built-in tools: the properties that several services need.
 
-The tool service defines the description and the JSON schema of each tool and runs it; a test
-ties its definitions and its executors to this catalogue.
+The tool service defines the description and the JSON schema of each tool, and runs it. A test
+checks its definitions and executors against this catalogue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.tool_rules import ToolRuleType
 
 SEND_MESSAGE = "send_message"
-"""The tool that talks to the user, in types of agents whose text is not their reply."""
+"""Sends a message to the user, in agent types whose plain text is not shown to the user."""
 
 SENT_MESSAGE = "Sent message successfully."
 """The return of every call of ``send_message``, which the contract fixes."""
@@ -25,18 +25,18 @@ RETHINK_USER_MEMORY = "rethink_user_memory"
 FINISH_RETHINKING_MEMORY = "finish_rethinking_memory"
 
 MEMORIES_STORED = "Memories stored."
-"""The return of every call of ``store_memories`` after which its range is stored. A rule of voice
-memory agents recognises it."""
+"""The return of every successful call of ``store_memories``. A rule of voice memory agents
+recognises it."""
 
 ASK_MEMBERS = "send_message_to_all_agents_in_group"
-"""Asks all members of a group; the manager agent of a ``supervisor`` group has it."""
+"""Sends a message to all members of a group; offered to the manager of a ``supervisor`` group."""
 
 HAND_OVER = "hand_over"
-"""Gives the conversation to another member; the members of a ``swarm`` group have it."""
+"""Hands the conversation over to another member; offered to members of a ``swarm`` group."""
 
 
 class ToolEffect(StrEnum):
-    """What a tool does to the world; see ``ToolEffect`` in the protos."""
+    """The side effects of a tool; see ``ToolEffect`` in the protos."""
 
     UNDECLARED = "undeclared"
     READ_ONLY = "read_only"
@@ -45,7 +45,7 @@ class ToolEffect(StrEnum):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a call with an unknown outcome may be made again without a second effect."""
+        """Whether a call with an unknown outcome can be repeated without a second effect."""
         return self in (ToolEffect.READ_ONLY, ToolEffect.IDEMPOTENT)
 
 
@@ -55,10 +55,10 @@ class BuiltinTool:
 
     Attributes:
         name: The name that the model calls it by. No custom tool can have it.
-        effect: What it does to the world.
+        effect: Its side effects.
         schema_module: Module of ``strata.tool_execution.builtin`` that defines its description
-            and JSON schema; empty if it is not built.
-        keyed: A tier does its writes once per idempotency key.
+            and JSON schema; empty if this release does not have the tool.
+        keyed: The service that it calls applies its writes once per idempotency key.
         parallel: Calls of one reply may run at the same time.
         default_rule: Rule that ``include_base_tool_rules`` adds: EXIT_LOOP, CONTINUE_LOOP or None.
         exits_without_rule: A call ends the turn of every agent that has no EXIT_LOOP or
@@ -67,10 +67,10 @@ class BuiltinTool:
         agent_types_with_sleeptime: Types that get it by default with a memory agent.
         with_folders: Every agent that has a folder is offered it, beside its own tools.
         calls_other_tools: Its code calls the agent's other tools (decision 0086).
-        shows_history: It returns messages of recall, which recall therefore leaves out of its
-            index: a search that finds searches feeds on itself.
-        only_in_groups: An agent is offered it in a run of its group and never else; no agent has
-            it among its own tools.
+        shows_history: It returns messages of recall. Recall does not index its calls and returns,
+            or searches would find the results of earlier searches.
+        only_in_groups: It is offered only in a run of the agent's group; it cannot be one of the
+            agent's own tools.
     """
 
     name: str
@@ -97,7 +97,7 @@ _CONTINUE, _EXIT = ToolRuleType.CONTINUE_LOOP, ToolRuleType.EXIT_LOOP
 _READS, _ONCE = ToolEffect.READ_ONLY, ToolEffect.IDEMPOTENT
 _V1, _V2, _OLD = AgentType.LETTA_V1, AgentType.MEMGPT_V2, AgentType.MEMGPT
 _VOICE = AgentType.VOICE_CONVO
-# A memory agent is tended by no other: its tools are the same in both cases.
+# Memory agents have no memory agent themselves, so their tools are the same in both cases.
 _SLEEP = frozenset({AgentType.SLEEPTIME})
 _VOICE_SLEEP = frozenset({AgentType.VOICE_SLEEPTIME})
 _CHAT = frozenset({_V1, _V2, _OLD})
@@ -110,7 +110,7 @@ _ENTRIES = (
         keyed=True,
         default_rule=_EXIT,
         agent_types=frozenset({_V2, _OLD, _VOICE}),
-        # Not letta_v1_agent, which replies in plain text.
+        # Not letta_v1_agent, because it replies in plain text.
         agent_types_with_sleeptime=frozenset({_V2, _OLD, _VOICE}),
     ),
     BuiltinTool(
@@ -124,7 +124,7 @@ _ENTRIES = (
         agent_types_with_sleeptime=_CHAT,
         shows_history=True,
     ),
-    # Not built; the name is reserved.
+    # Not implemented; the name is reserved.
     BuiltinTool("conversation_search_date", _READS, "", shows_history=True),
     BuiltinTool(
         "memory_insert",
@@ -195,7 +195,7 @@ _ENTRIES = (
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
     ),
-    # With these three an agent can reach all of its tiers, and what a summary stands for.
+    # With these three an agent can reach all of its memory tiers, and the messages of a summary.
     BuiltinTool(
         "archival_memory_insert",
         _ONCE,
@@ -277,16 +277,16 @@ _ENTRIES = (
     ),
     BuiltinTool("web_search", _READS, "web_definitions", parallel=True),
     BuiltinTool("fetch_webpage", _READS, "web_definitions", parallel=True),
-    # Nothing of it outlives the call, so that it can be made again.
+    # A call leaves no state behind, so it can be repeated.
     BuiltinTool("run_code", _READS, "code_definitions", parallel=True),
-    # Whatever the tools that it calls do.
+    # The tools that it calls can have any effect.
     BuiltinTool(
         "run_code_with_tools",
         ToolEffect.SIDE_EFFECT,
         "code_definitions",
         calls_other_tools=True,
     ),
-    # The key of a call names the run that it starts.
+    # The idempotency key of the call becomes the id of the run that it starts.
     BuiltinTool(
         "send_message_to_agent_and_wait_for_reply", _ONCE, "agent_definitions", parallel=True
     ),
@@ -298,9 +298,9 @@ _ENTRIES = (
         parallel=True,
         default_rule=_EXIT,
     ),
-    # One at a time: each call starts as many runs as the group has members.
+    # Not parallel: each call starts one run per member of the group.
     BuiltinTool(ASK_MEMBERS, _ONCE, "agent_definitions", only_in_groups=True),
-    # It only says who speaks next, which the gateway reads from the stored call.
+    # It has no effect of its own: the gateway reads the next speaker from the stored call.
     BuiltinTool(
         HAND_OVER, _READS, "agent_definitions", exits_without_rule=True, only_in_groups=True
     ),
@@ -315,7 +315,7 @@ def default_tools(agent_type: AgentType, *, sleeptime: bool = False) -> tuple[st
 
     Args:
         agent_type: The type.
-        sleeptime: A memory agent tends its memory (``enable_sleeptime``).
+        sleeptime: Whether a memory agent edits its memory (``enable_sleeptime``).
     """
     return tuple(
         entry.name

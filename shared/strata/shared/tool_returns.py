@@ -1,4 +1,4 @@
-"""How a tool's return is packed for the model (docs/wire-format.md#tool-returns)."""
+"""Packs the return of a tool for the model (docs/wire-format.md#tool-returns)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from strata.shared.settings import MIB
 
 FUNCTION_RETURN_CHAR_LIMIT = 50_000
-"""Characters of a return that the model is shown, unless its tool says otherwise."""
+"""Default limit of the characters of a return that are shown to the model."""
 MAX_RETURN_BYTES = MIB
-"""UTF-8 bytes of a packed return, whatever its limit of characters."""
+"""UTF-8 bytes of a packed return, independent of its limit of characters."""
 TIME_FORMAT = "%Y-%m-%d %I:%M:%S %p %Z%z"
 _NOTE = (
     " [NOTE: function output was truncated since it exceeded the character limit"
@@ -23,29 +23,29 @@ def pack(status: str, value: Any, now: datetime, limit: int) -> tuple[str, bool]
     """Returns the packed return and whether it was cut.
 
     Args:
-        status: By the name that the model knows: ``OK``, ``Failed``, ``Unknown``.
-        value: What the tool gave. Objects and arrays stay JSON; None becomes ``"None"``.
+        status: The status as shown to the model: ``OK``, ``Failed`` or ``Unknown``.
+        value: The return value of the tool. Objects and arrays stay JSON; None becomes ``"None"``.
         now: The time to show, in the agent's timezone.
-        limit: Characters of the message at most. A longer one is cut as text, so that
-            the whole stays valid JSON.
+        limit: Most characters of the message. A longer one is truncated as text, so that
+            the packed return stays valid JSON.
     """
     message, truncated = clip(_to_message(value), limit)
     return packed(status, message, now), truncated
 
 
 def packed(status: str, message: Any, now: datetime) -> str:
-    """Returns the JSON text that stands for a return.
+    """Returns the packed return: a JSON text with status, message and time.
 
     Args:
-        status: Its status by the name that the model knows.
-        message: Text, or an object or array.
+        status: The status as shown to the model.
+        message: Text, or a JSON object or array.
         now: The time to show, in the agent's timezone.
     """
     body = {"status": status, "message": message, "time": now.strftime(TIME_FORMAT)}
     text = json.dumps(body, ensure_ascii=False, indent=2)
     if _size(text) <= MAX_RETURN_BYTES:
         return text
-    # Indentation and escapes can make a return many times as long as its text.
+    # Indentation and escapes can make the JSON many times as long as the text.
     plain = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
     kept = len(plain)
     while _size(text) > MAX_RETURN_BYTES:
@@ -66,7 +66,7 @@ def _to_message(value: Any) -> Any:
 
 
 def clip(message: Any, limit: int) -> tuple[Any, bool]:
-    """Returns a message of at most so many characters before the note, and whether it was cut."""
+    """Truncates a message to `limit` characters and adds a note; returns whether it was cut."""
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
     if len(text) <= limit:
         return message, False

@@ -1,6 +1,6 @@
-"""The kinds of tool rules and their sentences for the model (docs/wire-format.md#tool-usage-rules).
+"""Types of tool rules and their sentences for the model (docs/wire-format.md#tool-usage-rules).
 
-Core memory shows the sentences in the prompt, the agent loop in the refusal of a call.
+Core memory shows the descriptions in the prompt; the agent loop shows them when it refuses a call.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ToolRuleType(StrEnum):
-    """Which rule, by its name as text."""
+    """The type of a rule, by its name as text."""
 
     RUN_FIRST = "run_first"
     EXIT_LOOP = "exit_loop"
@@ -26,10 +26,10 @@ class ToolRuleType(StrEnum):
 def rule_sentence(
     kind: ToolRuleType, tool_name: str, children: Sequence[str] = (), max_count: int = 0
 ) -> str | None:
-    """Returns what the model is told of a rule; None for a rule that it is not told of.
+    """Returns the description of a rule for the model; None for a rule without one.
 
-    ``run_first`` and ``requires_approval`` have no text: the loop enforces the first by what it
-    offers, and the second is not the model's concern.
+    ``run_first`` and ``requires_approval`` have none: the loop enforces the first by the tools that
+    it offers, and the second does not change which tools the model may call.
     """
     names = ", ".join(children)
     match kind:
@@ -52,5 +52,5 @@ def rule_sentence(
 
 
 def rule_element(sentence: str) -> str:
-    """Returns the element that a sentence stands in."""
+    """Returns the prompt element that contains a rule's sentence."""
     return f"<tool_rule>\n{sentence}\n</tool_rule>"

@@ -18,7 +18,7 @@ from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
 from strata.shared.vectors.fusion import FLOOR, FusionConfig
-from strata.shared.vectors.indexing import Backlog, Indexer
+from strata.shared.vectors.indexer import Backlog, Indexer
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 

@@ -8,7 +8,7 @@ from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.indexing import LAG_SECONDS, WAITING
+from strata.shared.vectors.indexer import LAG_SECONDS, WAITING
 from strata.shared.vectors.qdrant import connect
 
 

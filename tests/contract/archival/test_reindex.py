@@ -165,7 +165,7 @@ async def test_a_model_that_finds_nothing_does_not_get_to_serve(world: World) ->
     assert job.phase == pb.REINDEX_PHASE_FAILED
     assert job.checked == job.found_by_old == asked
     assert job.found_by_new < asked
-    assert f"the new index found {job.found_by_new} again, the one that serves {asked}" in job.note
+    assert f"the new index found {job.found_by_new}, the serving one {asked}" in job.note
     assert await world.generations() == [old]
     assert (await world.indexes.admin.state("passages")).embedding_model == LOCAL_MODEL
     assert (await world.find("glacier"))[0].startswith(TEXTS[2])

@@ -63,7 +63,7 @@ async def test_context_variables_of_the_caller_do_not_leak(
         assert (await served.stub.Echo(echo.pb.Note())).text == "clean"
 
 
-async def test_a_call_without_ids_gets_some(serve: Any, echo: Any, keys: Any) -> None:
+async def test_missing_ids_of_a_call_are_generated(serve: Any, echo: Any, keys: Any) -> None:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Echo(self, request: Any, context: Any) -> Any:
             return echo.pb.Note(text=f"{current().request_id} {current().trace_id}")
@@ -178,7 +178,7 @@ async def test_when_the_deadline_passes_both_sides_end(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_imposed_deadline_ends_a_call_that_came_without(
+async def test_a_call_without_a_deadline_is_ended_by_the_default_deadline(
     serve: Any, echo: Any, keys: Any, shape: str
 ) -> None:
     waiting = Waiting(echo)
@@ -199,7 +199,7 @@ async def test_an_imposed_deadline_ends_a_call_that_came_without(
                 async for _ in call:
                     pass
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "imposed" in await call.details()
+        assert "default" in await call.details()
         if waiting.started.is_set():
             break
     await asyncio.wait_for(waiting.cancelled.wait(), 30)

@@ -144,7 +144,7 @@ async def test_the_wire_has_the_google_details(serve: Any, echo: Any, keys: Any)
     assert trailing["x-request-id"].startswith("req-")
 
 
-async def test_a_defect_is_told_by_incident_id_only(
+async def test_the_status_of_a_defect_shows_only_its_incident_id(
     serve: Any, echo: Any, keys: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = await serve(failing(echo, KeyError("secret detail")))
@@ -159,7 +159,7 @@ async def test_a_defect_is_told_by_incident_id_only(
     assert "secret detail" in caplog.text
 
 
-async def test_the_cancellation_of_something_else_is_a_defect(
+async def test_a_leaked_cancellation_of_another_task_is_a_defect(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(failing(echo, asyncio.CancelledError()))
@@ -291,7 +291,9 @@ async def test_oversized_metadata_is_refused(serve: Any, echo: Any, keys: Any) -
         await served.stub.Echo(echo.pb.Note(), metadata=(("x-long", "y" * 40_000),))
 
 
-async def test_what_is_not_built_says_so_in_every_shape(serve: Any, echo: Any, keys: Any) -> None:
+async def test_unimplemented_methods_of_every_shape_return_unimplemented(
+    serve: Any, echo: Any, keys: Any
+) -> None:
     served = await serve(echo.pb_grpc.EchoServiceServicer())
     note = echo.pb.Note()
     with keys.signed_in():
@@ -325,7 +327,7 @@ async def test_not_implemented_inside_a_handler_is_a_defect(
         await served.stub.Echo(echo.pb.Note())
 
 
-async def test_missing_and_wrong_credentials_are_told_apart(
+async def test_missing_and_wrong_credentials_have_different_reasons(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(failing(echo, ValueError()))
@@ -397,7 +399,7 @@ async def test_a_large_error_is_cut_to_fit(serve: Any, echo: Any, keys: Any) -> 
     assert raised.value.message.startswith("üüü")
 
 
-async def test_a_failed_dependency_is_told_apart_from_a_passed_deadline(
+async def test_a_failed_dependency_and_a_passed_deadline_have_different_errors(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(failing(echo, UnavailableError("db", retry_after=2)))

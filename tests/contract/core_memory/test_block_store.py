@@ -27,7 +27,7 @@ from strata.core_memory.store import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.db.requests import RequestLog
+from strata.shared.db.request_log import RequestLog
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 

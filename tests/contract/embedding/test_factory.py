@@ -33,7 +33,7 @@ async def opened(
     return await open_models(made, SharedResources(), stack)
 
 
-async def test_a_model_is_asked_as_the_settings_say(
+async def test_the_settings_decide_the_requests_to_a_model(
     stack: AsyncExitStack, server: EmbeddingServer
 ) -> None:
     models = await opened(stack, server)
@@ -64,7 +64,7 @@ async def test_todays_settings_still_name_the_default(
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-async def test_a_limited_endpoint_is_asked_again_as_often_as_is_set(
+async def test_a_rate_limited_endpoint_is_retried_as_often_as_configured(
     stack: AsyncExitStack, server: EmbeddingServer, retries: int
 ) -> None:
     headers = {"retry-after-ms": "1"}
@@ -77,7 +77,7 @@ async def test_a_limited_endpoint_is_asked_again_as_often_as_is_set(
     assert len(await tiny.embed(["a"], "document")) == 1
 
 
-async def test_an_endpoint_that_never_answers_is_given_up(stack: AsyncExitStack) -> None:
+async def test_a_call_to_a_silent_endpoint_times_out(stack: AsyncExitStack) -> None:
     given_up = asyncio.Event()
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -94,7 +94,7 @@ async def test_the_end_of_a_long_text_is_found_through_its_chunks(minilm: MiniLm
     assert scores[-1] > cosine(query, whole) + 0.1
 
 
-async def test_the_event_loop_goes_on_while_texts_are_embedded(minilm: MiniLmEmbedder) -> None:
+async def test_embedding_does_not_block_the_event_loop(minilm: MiniLmEmbedder) -> None:
     ticks = 0
 
     async def tick() -> None:
@@ -127,7 +127,7 @@ async def test_other_weights_are_refused(tmp_path: Path) -> None:
     assert caught.value.metadata["path"] == str(damaged)
 
 
-async def test_missing_weights_are_told_with_the_path(tmp_path: Path) -> None:
+async def test_the_error_for_missing_weights_names_the_path(tmp_path: Path) -> None:
     with pytest.raises(FailedPreconditionError, match="no-such-file") as caught:
         await MiniLmEmbedder.load(tmp_path / "no-such-file")
     assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED
@@ -169,7 +169,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc on Linux")
-def test_what_long_texts_took_is_given_back() -> None:
+def test_memory_of_long_texts_is_returned_to_the_system() -> None:
     command = [sys.executable, "-c", _LONG_TEXTS]
     grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert int(grown) < 30, "60 and more, unless the heap is told to give it back"

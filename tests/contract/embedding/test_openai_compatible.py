@@ -78,7 +78,7 @@ async def test_no_texts_no_request(server: EmbeddingServer, client: AsyncOpenAI)
     assert server.requests == []
 
 
-async def test_prefixes_tell_queries_from_documents(
+async def test_queries_and_documents_get_their_prefixes(
     server: EmbeddingServer, client: AsyncOpenAI
 ) -> None:
     model = replace(MODEL, query_prefix="query: ", document_prefix="passage: ", request_dim=True)
@@ -104,7 +104,7 @@ async def test_an_empty_text_is_never_sent(server: EmbeddingServer, client: Asyn
     ],
     ids=["500", "429", "cut"],
 )
-async def test_passing_failures_are_retried(
+async def test_temporary_failures_are_retried(
     server: EmbeddingServer, client: AsyncOpenAI, failure: Reply
 ) -> None:
     server.script = failing(2, failure)
@@ -135,7 +135,7 @@ async def test_passing_failures_are_retried(
     ],
     ids=["503", "429", "401", "400", "404", "no json", "error with 200"],
 )
-async def test_failures_that_stay_are_told_apart(
+async def test_permanent_failures_have_different_errors(
     server: EmbeddingServer,
     client: AsyncOpenAI,
     reply: Reply,
@@ -153,7 +153,7 @@ async def test_failures_that_stay_are_told_apart(
 
 async def test_another_dimension_is_refused(server: EmbeddingServer, client: AsyncOpenAI) -> None:
     server.script = lambda request: vectors_reply(request, dim=6)
-    with pytest.raises(FailedPreconditionError, match="6 dimensions, configured are 4"):
+    with pytest.raises(FailedPreconditionError, match="6 dimensions, but 4 are configured"):
         await OpenAiEmbedder(client, MODEL).embed(["a"], "query")
 
 
@@ -169,7 +169,7 @@ async def test_a_vector_of_zeros_is_refused(server: EmbeddingServer, client: Asy
         return Reply(body={"object": "list", "data": data, "model": "tiny"})
 
     server.script = zeros
-    with pytest.raises(UnavailableError, match="without direction"):
+    with pytest.raises(UnavailableError, match="zero vector"):
         await OpenAiEmbedder(client, MODEL).embed(["a"], "query")
 
 

@@ -32,7 +32,7 @@ class Recording:
         return await self._inner.embed(texts, kind)
 
 
-async def test_a_question_waits_for_one_document_at_most(
+async def test_a_query_waits_for_one_document_at_most(
     minilm: MiniLmEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A slow machine may take longer for a question than a document waits.
@@ -51,7 +51,7 @@ async def test_a_question_waits_for_one_document_at_most(
     assert await documents == await minilm.embed(texts, "document")
 
 
-async def test_documents_are_done_though_questions_never_end(minilm: MiniLmEmbedder) -> None:
+async def test_documents_make_progress_under_constant_queries(minilm: MiniLmEmbedder) -> None:
     recording = Recording(minilm)
     polite = QueriesFirst(recording)
 

@@ -18,7 +18,7 @@ from strata.shared.errors import ResourceExhaustedError
 from strata.shared.fair_slots import calling_project
 from strata.shared.ids import new_id
 from strata.shared.secrets import open_envelope
-from strata.shared.web.fetching import Fetcher
+from strata.shared.web.fetcher import Fetcher
 from strata.shared.web.url_guard import Guard
 
 

@@ -35,7 +35,7 @@ from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors.fusion import FusionConfig
-from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.indexer import Indexer
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 

@@ -31,7 +31,7 @@ from strata.shared.db import Database
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
-from strata.shared.vectors.indexing import LAG_SECONDS, WAITING
+from strata.shared.vectors.indexer import LAG_SECONDS, WAITING
 from strata.shared.vectors.qdrant import QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 

@@ -25,7 +25,7 @@ from strata.shared.reranking.factory import open_reranking
 from strata.shared.reranking.result_order import Reranking
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.result_merge import Place
+from strata.shared.vectors.result_merge import ResultRank
 
 WORDS = "who is called nora the boat a cat sleeps on red sofa and"
 SENTENCES = st.lists(st.sampled_from(WORDS.split()), max_size=12).map(" ".join)
@@ -75,7 +75,7 @@ async def test_a_score_depends_on_nothing_but_question_and_text(
 async def test_the_candidates_are_permuted_by_their_scores(
     counter: CrossEncoder, texts: list[str], query: str, candidates: int
 ) -> None:
-    results = [(n, Place("hybrid", 1 - n / 100, n + 1, None)) for n in range(len(texts))]
+    results = [(n, ResultRank("hybrid", 1 - n / 100, n + 1, None)) for n in range(len(texts))]
     made = Reranking(counter, candidates=candidates, budget=60)
     ranked, _ = await made.order(query, results, lambda n: texts[n])
     given_to_it, rest = range(len(texts))[:candidates], range(len(texts))[candidates:]
@@ -101,7 +101,7 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
     reranking = await open_reranking(made, SharedResources(), Telemetry(), stack)
     filler = "a cat sleeps on the sofa and " * 40
     texts = [f"{filler} the boat is called nora {filler}", f"boat {filler}", filler]
-    results = [(text, Place("fts", 0.5, None, 1)) for text in reversed(texts)]
+    results = [(text, ResultRank("fts", 0.5, None, 1)) for text in reversed(texts)]
     ranked, _ = await reranking.order("who is called nora", results, str)
     assert ranked[0].item == texts[0]
     assert [result.score for result in ranked] == [3.0, 0.0, 0.0]
@@ -112,7 +112,7 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
     assert ranked[0].score == 1.0
 
 
-async def test_vocabularies_and_weights_stand_where_exports_put_them(
+async def test_files_are_found_where_exports_put_them(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     folder = export(tmp_path / "hub", WORDS)
@@ -146,9 +146,7 @@ async def test_a_model_without_segments_is_run_without(
     assert await model.score("who", ["and"]) == [last]
 
 
-async def test_the_event_loop_goes_on_while_pairs_are_scored(
-    stack: AsyncExitStack, tmp_path: Path
-) -> None:
+async def test_scoring_does_not_block_the_event_loop(stack: AsyncExitStack, tmp_path: Path) -> None:
     model = await opened(stack, cross_encoders.export_slow(tmp_path, WORDS))
     ticks = 0
 
@@ -176,9 +174,7 @@ async def test_one_search_is_scored_after_the_other(counter: CrossEncoder) -> No
     assert done == ["long", "short"]
 
 
-async def test_what_is_called_off_frees_the_model_for_the_next(
-    stack: AsyncExitStack, tmp_path: Path
-) -> None:
+async def test_a_cancelled_search_frees_the_model(stack: AsyncExitStack, tmp_path: Path) -> None:
     model = await opened(stack, cross_encoders.export_slow(tmp_path, WORDS))
     long = asyncio.create_task(model.score("cat", ["a cat"] * 10_000))
     await asyncio.sleep(0.05)
@@ -201,7 +197,9 @@ async def test_services_of_a_process_share_one_model(stack: AsyncExitStack, tmp_
     ]
     assert first._reranker is second._reranker
     assert first.depth(1) == 2
-    results = [(text, Place("fts", 0.5, None, 1)) for text in ("a cat", "red cat", "red red cat")]
+    results = [
+        (text, ResultRank("fts", 0.5, None, 1)) for text in ("a cat", "red cat", "red red cat")
+    ]
     ranked, report = await first.order("red cat", results, str)
     assert [result.item for result in ranked] == ["red cat", "a cat", "red red cat"]
     assert report is not None
@@ -270,7 +268,7 @@ def _other_inputs(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (_no_folder, "there is no such folder"),
     "no weights": (lambda folder: (folder / "model.onnx").unlink(), "there is no model.onnx"),
-    "no model": (lambda folder: (folder / "model.onnx").write_bytes(b"hello"), "is no model"),
+    "no model": (lambda folder: (folder / "model.onnx").write_bytes(b"hello"), "is not a model"),
     "no vocabulary": (lambda folder: (folder / "vocab.txt").unlink(), "there is no vocab.txt"),
     "another vocabulary": (
         lambda folder: (folder / "vocab.txt").write_text("a\nb\n"),
@@ -309,11 +307,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: write_config(folder, max_position_embeddings=4),
         "it reads 4 tokens",
     ),
-    "two scores": (_two_scores, "it gives 2 numbers for a pair"),
+    "two scores": (_two_scores, "it returns 2 numbers for a pair"),
     "a smaller table of tokens": (_smaller_table, "it fails for a pair of 4 tokens"),
-    "no number": (_no_number, "is no number"),
+    "no number": (_no_number, "is not a finite number"),
     "one length": (_fixed_length, "it fails for a pair of 4 tokens"),
-    "other inputs": (_other_inputs, "it takes .*position_ids"),
+    "other inputs": (_other_inputs, "its inputs are .*position_ids"),
 }
 
 

@@ -14,7 +14,7 @@ from contract.tool_execution.conftest import signed_in
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.db.requests import RequestLog
+from strata.shared.db.request_log import RequestLog
 from strata.shared.errors import AlreadyExistsError, PermissionDeniedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.scopes import DEFAULT_SCOPES

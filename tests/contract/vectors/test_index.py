@@ -51,7 +51,9 @@ async def test_search_by_words_finds_only_documents_with_a_word(
     assert {hit.vector_rank for hit in hits} == {None}
 
 
-async def test_hybrid_search_tells_both_ranks(index: QdrantIndex, collection: Collection) -> None:
+async def test_hits_of_hybrid_search_have_both_ranks(
+    index: QdrantIndex, collection: Collection
+) -> None:
     documents = [
         document("meaning", (1, 0), "something else entirely"),
         document("words", (0.9, 0.5), "the zebra crossing"),
@@ -63,7 +65,7 @@ async def test_hybrid_search_tells_both_ranks(index: QdrantIndex, collection: Co
     assert [(hit.vector_rank, hit.fts_rank) for hit in hits] == [(2, 1), (1, None), (3, None)]
 
 
-async def test_what_is_preferred_is_placed_higher_and_nothing_is_left_out(
+async def test_preferences_raise_documents_and_drop_none(
     index: QdrantIndex, collection: Collection
 ) -> None:
     documents = [
@@ -322,7 +324,7 @@ async def test_a_model_has_as_many_generations_as_rebuilds(
         await index.ensure(collection, MODEL, DIM, generation="another__model__v1")
 
 
-async def test_the_cosine_of_unrelated_texts_counts_for_nothing(
+async def test_the_cosine_of_unrelated_texts_scores_zero(
     index: QdrantIndex, collection: Collection
 ) -> None:
     await index.upsert(collection, PROJECT, [document("a", (1.0,)), document("b", (0.8, 0.6))])
@@ -330,7 +332,7 @@ async def test_the_cosine_of_unrelated_texts_counts_for_nothing(
     assert [(hit.document_id, round(hit.score, 3)) for hit in hits] == [("a", 1.0), ("b", 0.0)]
 
 
-async def test_misuse_is_an_error_of_ours(index: QdrantIndex, collection: Collection) -> None:
+async def test_misuse_raises_internal_error(index: QdrantIndex, collection: Collection) -> None:
     naive = EPOCH.replace(tzinfo=None)
     for where in (
         Where(eq={"unknown": "x"}),

@@ -10,7 +10,7 @@ import pytest
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.errors import InternalError, UnavailableError
 from strata.shared.vectors import Collection
-from strata.shared.vectors.circuit import CircuitBreaker
+from strata.shared.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 
 from .conftest import DIM, FIELDS, MODEL, EngineProcess, document, free_port, vector
@@ -63,7 +63,7 @@ async def test_a_dead_engine_opens_the_circuit(
         with pytest.raises(UnavailableError) as caught:
             await killable.count(THINGS, PROJECT)
     assert caught.value.metadata["dependency"] == "the vector index"
-    assert "tried again" in caught.value.message
+    assert "try again soon" in caught.value.message
     assert caught.value.retry_after is not None
 
 
@@ -98,7 +98,7 @@ async def test_a_vector_of_another_length_is_a_defect_of_ours(killable: QdrantIn
     await killable.check()
 
 
-async def test_an_engine_that_never_answers_is_given_up() -> None:
+async def test_a_call_to_a_silent_engine_times_out() -> None:
     release = asyncio.Event()
 
     async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -139,7 +139,7 @@ async def test_without_a_project_nothing_is_sent(
         assert caught.value.reason is Reason.TENANT_MISSING
 
 
-async def test_projects_with_equal_ids_do_not_meet(
+async def test_equal_document_ids_of_projects_are_separate(
     index: QdrantIndex, collection: Collection
 ) -> None:
     for project, tag in (("one", "mine"), ("two", "theirs")):
@@ -166,7 +166,7 @@ async def test_projects_with_equal_ids_do_not_meet(
     assert await seen("two") == (0, 0, 0)
 
 
-async def test_scores_tell_nothing_of_the_words_of_other_projects(
+async def test_scores_do_not_depend_on_words_of_other_projects(
     index: QdrantIndex, collection: Collection
 ) -> None:
     mine = [document("a", text="merger talks"), document("b", text="lunch menu")]

@@ -43,7 +43,7 @@ from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.requests import RequestStream
+from strata.shared.request_stream import RequestStream
 from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
 from strata.shared.service import BackgroundTasks

@@ -79,7 +79,7 @@ async def test_attempts_end_with_the_deadline_of_the_call(
 
 
 @pytest.mark.parametrize("method", ["Change", "Echo"])
-async def test_what_is_not_declared_repeatable_or_comes_from_outside_is_attempted_once(
+async def test_calls_that_are_not_repeatable_or_come_from_clients_are_attempted_once(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory, method: str
 ) -> None:
     slow = Slow(1.0)
@@ -90,7 +90,7 @@ async def test_what_is_not_declared_repeatable_or_comes_from_outside_is_attempte
     assert (slow.started, slow.cancelled) == (1, 0)
 
 
-async def test_cancelling_the_caller_is_no_reason_for_another_attempt(
+async def test_a_cancelled_call_is_not_attempted_again(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     slow = Slow(60)

@@ -16,10 +16,10 @@ from integration.channels.conftest import check_refusals, refusals, targets
 from strata.gateway.proxy import proxied_service
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
+from strata.shared.clock_skew import METRIC, SERVER_HOST_KEY, SkewMeter
 from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.service import Service
-from strata.shared.skew import METRIC, SERVER_HOST_KEY, SkewMeter
 from strata.shared.status import from_rpc_error
 from strata.shared.telemetry import Telemetry
 
@@ -243,7 +243,7 @@ async def test_the_gateway_answers_unavailable_when_a_service_refuses_its_token(
             assert from_rpc_error(raised.value).reason is Reason.INTERNAL_TOKEN_REFUSED
 
 
-async def test_the_name_of_an_internal_host_stays_inside(
+async def test_names_of_internal_hosts_are_not_sent_to_clients(
     start: Any, echo: Any, keys: Any, client: Client
 ) -> None:
     server = await start(servicer(echo))

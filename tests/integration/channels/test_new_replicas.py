@@ -12,7 +12,7 @@ import pytest
 
 from name_server import NameServer
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.renewing import names_a_host
+from strata.shared.renewing_channel import names_a_host
 
 
 class Replica:
@@ -139,7 +139,7 @@ async def test_a_new_address_that_does_not_answer_takes_no_calls(world: World) -
     assert set(await world.until_asked(3)) == {one.host}
 
 
-async def test_a_channel_that_nobody_uses_asks_no_name_server(world: World) -> None:
+async def test_an_unused_channel_does_not_resolve_names(world: World) -> None:
     one = await world.replica("127.0.0.1")
     world.names.addresses = [one.host]
     await world.until(one.host)
@@ -171,5 +171,5 @@ def test_a_new_replica_has_work_within_fifteen_seconds_of_being_ready() -> None:
         ("[::1]:7603", False),
     ],
 )
-def test_only_names_of_hosts_can_get_other_addresses(target: str, named: bool) -> None:
+def test_only_host_names_are_resolved_again(target: str, named: bool) -> None:
     assert names_a_host(target) is named

@@ -15,11 +15,11 @@ from contract.channels.conftest import until
 from integration.channels.conftest import check_refusals, refusals, targets
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
+from strata.shared.clock_skew import SERVER_TIME_KEY
 from strata.shared.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.interceptors.replay import LIMIT_BYTES
-from strata.shared.requests import RequestStream
+from strata.shared.request_stream import RequestStream
 from strata.shared.server import GrpcServer
-from strata.shared.skew import SERVER_TIME_KEY
 
 
 class WrongClock(SystemClock):

@@ -149,7 +149,7 @@ async def test_a_swallowed_error_cannot_pass_for_a_commit(database: Database) ->
     assert await _notes(database) == []
 
 
-async def test_a_block_that_ends_its_own_transaction_is_told(database: Database) -> None:
+async def test_a_block_that_ends_its_transaction_raises_an_error(database: Database) -> None:
     with pytest.raises(InternalError, match="ended inside"):
         async with database.transaction(project_id=P) as connection:
             await connection.execute(text("COMMIT"))
@@ -260,7 +260,7 @@ async def _until_idle(url: str) -> None:
         await watcher.close()
 
 
-async def test_cancelled_at_any_moment_nothing_is_half_done(database: Database) -> None:
+async def test_a_cancellation_at_any_moment_leaves_no_partial_change(database: Database) -> None:
     async def work(number: int) -> None:
         async with database.transaction(project_id=P) as connection:
             await connection.execute(INSERT, {"n": f"{number:03}-a"})
@@ -310,7 +310,7 @@ async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write
         await database.close()
 
 
-async def test_when_every_connection_is_busy_a_caller_is_told_to_come_back(
+async def test_a_full_pool_is_an_error_with_a_retry_hint(
     urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=1, pool_timeout=0.05)
@@ -364,7 +364,7 @@ async def test_process_that_hangs_in_a_transaction_loses_its_locks(
         await hanging.close()
 
 
-async def test_the_loser_of_a_deadlock_is_told_to_try_again(database: Database) -> None:
+async def test_the_loser_of_a_deadlock_gets_a_retryable_error(database: Database) -> None:
     locked = asyncio.Barrier(2)
 
     async def work(first: int, second: int) -> None:
@@ -401,7 +401,7 @@ async def _until_gone(pids: Iterable[int]) -> None:
     await asyncio.sleep(0.1)
 
 
-async def test_connections_that_died_in_the_pool_are_replaced_unseen(
+async def test_broken_connections_in_the_pool_are_replaced_silently(
     database: Database, urls: ServiceDatabase
 ) -> None:
     await asyncio.gather(*(_notes(database) for _ in range(4)))
@@ -468,7 +468,7 @@ async def test_a_connection_lost_in_the_middle_is_unavailable(
     assert await _notes(database) == []
 
 
-async def test_errors_of_the_block_are_not_blamed_on_the_database(database: Database) -> None:
+async def test_errors_of_the_block_are_not_mapped_to_database_errors(database: Database) -> None:
     for own in (TimeoutError("own"), ConnectionRefusedError("own"), FileNotFoundError("own")):
         with pytest.raises(type(own), match="own"):
             async with database.transaction(project_id=P):

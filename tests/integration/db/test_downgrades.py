@@ -149,7 +149,7 @@ def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(package, None)
 
 
-def test_every_service_is_looked_at() -> None:
+def test_the_downgrade_tests_cover_every_service() -> None:
     assert set(_SERVICES) == {
         "core_memory",
         "recall",
@@ -238,7 +238,7 @@ async def _opened_by_worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
 
 
 @pytest.mark.usefixtures("project")
-async def test_blocks_outlive_a_downgrade_and_what_was_deleted_does_not(
+async def test_blocks_survive_a_downgrade_and_deleted_ones_do_not(
     databases: Databases,
 ) -> None:
     urls = await databases.of(_SERVICES["core_memory"])
@@ -259,7 +259,7 @@ async def test_blocks_outlive_a_downgrade_and_what_was_deleted_does_not(
 
 
 @pytest.mark.usefixtures("project")
-async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
+async def test_passages_survive_a_downgrade(databases: Databases) -> None:
     urls = await databases.of(_SERVICES["archival"])
     kept, changed, gone = new_passage("kept", ("b", "a")), new_passage("old"), new_passage("gone")
     author = Author("key", Origin(run_id=new_id("run")))
@@ -287,7 +287,7 @@ async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
 
 
 @pytest.mark.usefixtures("project")
-async def test_messages_outlive_a_downgrade(databases: Databases) -> None:
+async def test_messages_survive_a_downgrade(databases: Databases) -> None:
     urls = await databases.of(_SERVICES["recall"])
     async with _opened(urls) as database:
         talk = await Talk(database).open()
@@ -309,7 +309,7 @@ async def test_messages_outlive_a_downgrade(databases: Databases) -> None:
         await talk.turn("three")
 
 
-async def test_runs_and_their_events_outlive_a_downgrade_and_approvals_do_not(
+async def test_runs_and_events_survive_a_downgrade_and_approvals_do_not(
     databases: Databases,
 ) -> None:
     urls = await databases.of(_SERVICES["gateway"])
@@ -340,7 +340,7 @@ async def test_runs_and_their_events_outlive_a_downgrade_and_approvals_do_not(
 
 
 @pytest.mark.usefixtures("project")
-async def test_agents_and_their_journals_outlive_a_downgrade(databases: Databases) -> None:
+async def test_agents_and_their_journals_survive_a_downgrade(databases: Databases) -> None:
     urls = await databases.of(_SERVICES["agent_loop"])
     agent = Agent(new_id("agent"), "Ada", AgentType.LETTA_V1, "Base.")
     key = JournalKey(agent.default_conversation_id, agent.id, new_id("run"), 1)
@@ -369,7 +369,7 @@ async def test_agents_and_their_journals_outlive_a_downgrade(databases: Database
 
 
 @pytest.mark.usefixtures("project")
-async def test_tools_outlive_a_downgrade(databases: Databases) -> None:
+async def test_tools_survive_a_downgrade(databases: Databases) -> None:
     urls = await databases.of(_SERVICES["tool_execution"])
     tool = custom(allowed_hosts=("a.example.com",))
     async with _opened(urls) as database:
@@ -390,7 +390,7 @@ async def test_tools_outlive_a_downgrade(databases: Databases) -> None:
         assert (again.id, again.version) == (stored.id, stored.version)
 
 
-async def test_a_downgrade_is_told_where_it_may_go(databases: Databases) -> None:
+async def test_an_invalid_target_of_a_downgrade_is_refused(databases: Databases) -> None:
     service = _SERVICES["recall"]
     url = databases.url(await databases.create())
     with pytest.raises(FailedPreconditionError, match="never migrated"):

@@ -111,7 +111,7 @@ async def test_the_project_does_not_outlive_its_transaction(database: Database) 
             assert list((await connection.execute(BODIES)).scalars()) == []
 
 
-async def test_the_owner_is_bound_as_well(urls: ServiceDatabase, database: Database) -> None:
+async def test_policies_apply_to_the_owner_too(urls: ServiceDatabase, database: Database) -> None:
     await _add(database, "project-a", "1", "of a")
     admin = await asyncpg.connect(urls.admin_url)
     try:
@@ -178,7 +178,9 @@ async def test_the_worker_sees_and_does_nothing_else(worker: Database, statement
     assert isinstance(driver_error(refused.value), asyncpg.InsufficientPrivilegeError)
 
 
-async def test_interleaved_projects_never_meet_on_shared_connections(database: Database) -> None:
+async def test_interleaved_projects_on_shared_connections_see_their_own_rows_only(
+    database: Database,
+) -> None:
     projects = [f"project-{number}" for number in range(20)]
 
     async def work(project: str) -> list[str]:

@@ -86,7 +86,7 @@ async def test_it_never_runs_as_root(server: EmbeddedPostgres) -> None:
     assert psutil.Process(server.pid).uids().real != 0
 
 
-async def test_its_environment_is_empty_of_ours(server: EmbeddedPostgres) -> None:
+async def test_the_server_inherits_no_environment_of_ours(server: EmbeddedPostgres) -> None:
     assert set(psutil.Process(server.pid).environ()) <= {"LC_ALL", "PATH", "PGDATA"} | {
         name for name in psutil.Process(server.pid).environ() if name.startswith("LC_")
     }
@@ -127,7 +127,7 @@ async def _noticed(server: EmbeddedPostgres, died: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_server_that_cannot_come_back_is_given_up_with_its_reason(
+async def test_a_server_that_cannot_restart_is_reported_with_its_reason(
     server: EmbeddedPostgres,
 ) -> None:
     (server.folder / "data" / "PG_VERSION").write_text("3\n")
@@ -140,7 +140,7 @@ async def test_a_server_that_cannot_come_back_is_given_up_with_its_reason(
         await server.wait_serving()
 
 
-async def test_a_second_supervisor_is_told_who_has_the_folder(server: EmbeddedPostgres) -> None:
+async def test_the_error_for_a_second_supervisor_names_the_holder(server: EmbeddedPostgres) -> None:
     with pytest.raises(FailedPreconditionError, match=f"process {os.getpid()}") as refused:
         await EmbeddedPostgres(server.folder).start()
 

@@ -10,7 +10,7 @@ from strata.cli.compose.split import ServiceProcess
 from strata.shared.errors import UnavailableError
 
 
-async def test_a_service_whose_port_somebody_else_serves_is_not_called_ready(
+async def test_a_service_whose_port_another_process_uses_is_not_ready(
     tmp_path: Path,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -19,7 +19,7 @@ async def test_a_service_whose_port_somebody_else_serves_is_not_called_ready(
             await service.supervisor.start()
 
 
-async def test_what_a_service_said_in_an_earlier_life_does_not_count(tmp_path: Path) -> None:
+async def test_the_ready_line_of_a_former_process_is_ignored(tmp_path: Path) -> None:
     spec = INNER_SERVICES[0]
     (tmp_path / f"{spec.name}.log").write_text(f"READY {spec.name} 127.0.0.1:1\n")
     service = ServiceProcess(spec, {"port": 0}, tmp_path)

@@ -387,7 +387,7 @@ async def test_what_is_unsupported_is_named(points: AsyncQdrantClient) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "guess", "é"])
-async def test_callers_without_the_key_learn_nothing(vectors: EmbeddedVectors, key: str) -> None:
+async def test_calls_without_the_key_are_refused(vectors: EmbeddedVectors, key: str) -> None:
     stranger = connect(vectors, key.encode("unicode_escape").decode())
     try:
         for call in (stranger.info, stranger.get_collections):

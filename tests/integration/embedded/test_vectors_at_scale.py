@@ -119,11 +119,11 @@ def keyword(field: str, value: str) -> wire.common.Condition:
 
 def left_of(shard: edge.EdgeShard, condition: wire.common.Filter) -> str | None:
     """What of a filter is checked, as text; None if nothing."""
-    needed = FilterRewriter(shard).needed(condition)
+    needed = FilterRewriter(shard).equivalent(condition)
     return None if needed is None else repr(needed)
 
 
-def test_a_condition_is_left_out_only_while_every_point_meets_it(shard: edge.EdgeShard) -> None:
+def test_a_condition_is_dropped_only_while_every_point_meets_it(shard: edge.EdgeShard) -> None:
     mine = wire.common.Filter(must=[keyword("project", "a")])
     whole = repr(filter_of(mine))
     put(shard, "a", "a", "a")
@@ -191,7 +191,7 @@ CHANGES = st.lists(
     opened_anew=st.booleans(),
 )
 @settings(max_examples=60)
-def test_a_narrowed_filter_finds_what_the_whole_one_finds(
+def test_a_rewritten_filter_finds_the_same_points(
     changes: list[tuple[str, int, dict[str, str | list[str]]]],
     asked: list[dict[str, str]],
     opened_anew: bool,
@@ -223,8 +223,8 @@ def test_a_narrowed_filter_finds_what_the_whole_one_finds(
         stack.callback(shard.close)
         for conditions in asked:
             message = wire.common.Filter(must=[keyword(*pair) for pair in conditions.items()])
-            narrowed = FilterRewriter(shard).needed(message)
-            ids = {hit.id for hit in shard.query(nearest(narrowed))}
+            rewritten = FilterRewriter(shard).equivalent(message)
+            ids = {hit.id for hit in shard.query(nearest(rewritten))}
             assert ids == {
                 number
                 for number, held in stored.items()
@@ -269,8 +269,8 @@ def test_a_broad_range_that_is_checked_by_point_finds_the_same(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(filter_rewriter, "_MANY_POINTS", 1)
             patch.setattr(filter_rewriter, "_BROAD", 0)
-            narrowed = FilterRewriter(shard).needed(message)
-        ids = {hit.id for hit in shard.query(nearest(narrowed))}
+            rewritten = FilterRewriter(shard).equivalent(message)
+        ids = {hit.id for hit in shard.query(nearest(rewritten))}
         assert ids == {
             number
             for number, held in enumerate(stored, start=1)
@@ -332,7 +332,7 @@ def nearest(condition: edge.Filter | None) -> edge.QueryRequest:
 
 @given(changes=CHANGES)
 @settings(max_examples=30)
-def test_what_is_known_of_a_collection_is_forgotten_when_it_is_written_to(
+def test_a_write_to_a_collection_resets_its_filter_rewriter(
     changes: list[tuple[str, int, dict[str, str | list[str]]]],
 ) -> None:
     mine = wire.common.Filter(must=[keyword("project", "a")])
@@ -348,10 +348,10 @@ def test_what_is_known_of_a_collection_is_forgotten_when_it_is_written_to(
         for verb, number, payload in changes:
             with suppress(Exception):  # of a point that is not there
                 store.update("c", [change_of(verb, number, payload)])
-            known = store.narrowing("c")
-            assert store.narrowing("c") is known  # until the next write
+            known = store.filter_rewriter("c")
+            assert store.filter_rewriter("c") is known  # until the next write
             anew = FilterRewriter(store.shard("c"))
-            assert repr(known.needed(mine)) == repr(anew.needed(mine))
+            assert repr(known.equivalent(mine)) == repr(anew.equivalent(mine))
 
 
 def change_of(verb: str, number: int, payload: dict[str, str | list[str]]) -> edge.UpdateOperation:

@@ -130,7 +130,7 @@ async def test_a_restart_keeps_points_aliases_port_and_key(own: EmbeddedVectors)
         await again.stop()
 
 
-async def test_files_that_were_looked_through_at_the_start_take_no_memory(
+async def test_files_that_are_only_read_at_start_take_no_memory(
     own: EmbeddedVectors, tmp_path: Path
 ) -> None:
     client = connect(own)
@@ -178,12 +178,14 @@ async def test_a_port_that_is_taken_before_the_engine_has_it_is_replaced(
         socket_.close()
 
 
-async def test_a_second_supervisor_is_told_who_has_the_folder(own: EmbeddedVectors) -> None:
+async def test_the_error_for_a_second_supervisor_names_the_holder(own: EmbeddedVectors) -> None:
     with pytest.raises(FailedPreconditionError, match=f"process {os.getpid()}"):
         await EmbeddedVectors(own.folder).start()
 
 
-async def test_half_made_collections_vanish_and_damaged_ones_say_so(own: EmbeddedVectors) -> None:
+async def test_incomplete_collections_are_removed_and_damaged_ones_reported(
+    own: EmbeddedVectors,
+) -> None:
     client = connect(own)
     await make(client)
     await make(client, "sound")

@@ -102,7 +102,7 @@ def test_a_schema_that_cannot_be_used_is_a_bad_request(running: Any) -> None:
     assert "no such type" in str(caught.value)
 
 
-def test_an_engine_failure_is_told_and_does_not_end_the_server(running: Any) -> None:
+def test_an_engine_failure_is_sent_to_the_client_and_the_server_continues(running: Any) -> None:
     with running.client() as client:
         with pytest.raises(openai.InternalServerError, match="decode failed"):
             client.chat.completions.create(model="local-demo", messages=HELLO, seed=666)
@@ -115,7 +115,7 @@ def test_an_engine_failure_is_told_and_does_not_end_the_server(running: Any) -> 
         assert client.models.list().data[0].id == "local-demo"
 
 
-def test_a_wrong_key_gets_nothing(running: Any) -> None:
+def test_a_wrong_key_is_refused(running: Any) -> None:
     with running.client("another") as client:
         with pytest.raises(openai.AuthenticationError):
             client.models.list()
@@ -170,7 +170,7 @@ def test_computing_stops_when_the_client_goes_away(running: Any) -> None:
     assert reply.choices[0].message.content == "Hello wörld"
 
 
-def test_an_unstreamed_request_is_given_up_as_well(running: Any) -> None:
+def test_an_unstreamed_request_of_a_disconnected_client_is_dropped(running: Any) -> None:
     running.engine.proceed.clear()
     body = b'{"messages": [{"role": "user", "content": "hello"}]}'
     head = (

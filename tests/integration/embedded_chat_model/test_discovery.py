@@ -83,12 +83,12 @@ async def test_the_first_server_found_is_chosen() -> None:
         b"\xff" * 10,
     ],
 )
-async def test_an_answer_that_offers_no_chat_model_is_no_server(body: bytes) -> None:
+async def test_a_server_without_a_chat_model_is_ignored(body: bytes) -> None:
     with serving(body) as port:
         assert await discover([port]) == []
 
 
-async def test_a_refusal_or_a_redirect_is_no_server() -> None:
+async def test_servers_that_refuse_or_redirect_are_ignored() -> None:
     with (
         serving(listing("a"), status=401) as locked,
         serving(listing("b")) as other,

@@ -183,7 +183,7 @@ async def test_a_second_process_waits_for_the_first(tmp_path: Path, tiny_package
     assert model.prepared
 
 
-async def test_giving_up_stops_the_work_and_frees_the_folder(
+async def test_cancelling_stops_the_work_and_unlocks_the_folder(
     tmp_path: Path, tiny_packages: Any
 ) -> None:
     model = LocalChatModel(tmp_path / "cache")
@@ -205,14 +205,14 @@ async def test_giving_up_stops_the_work_and_frees_the_folder(
     assert model.prepared
 
 
-async def test_off_means_off(tmp_path: Path) -> None:
+async def test_the_model_is_not_used_when_turned_off(tmp_path: Path) -> None:
     model = LocalChatModel(tmp_path / "cache", mode=LocalDemoMode.OFF)
     with pytest.raises(LocalModelError, match="turned off"):
         await model.ensure()
     assert not (tmp_path / "cache").exists()
 
 
-async def test_too_little_memory_is_told_before_anything_is_fetched(
+async def test_too_little_memory_is_reported_before_a_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.embedded.chat_model.cpu.available_memory", lambda: 500_000_000)

@@ -151,7 +151,7 @@ async def test_a_schema_that_cannot_be_a_grammar_is_refused(client: openai.Async
             )
 
 
-async def test_a_reader_who_leaves_frees_the_model(client: openai.AsyncOpenAI) -> None:
+async def test_a_client_that_disconnects_frees_the_model(client: openai.AsyncOpenAI) -> None:
     long: Any = [{"role": "user", "content": "Count from 1 to 1000, all numbers, one a line."}]
     stream = await client.chat.completions.create(
         model="local-demo", messages=long, stream=True, max_tokens=4000

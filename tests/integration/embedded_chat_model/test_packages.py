@@ -113,7 +113,7 @@ def test_an_unfinished_build_is_begun_again(
     assert installer.ready()
 
 
-def test_a_machine_without_a_compiler_is_told_what_to_install(
+def test_the_error_without_a_compiler_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -122,14 +122,14 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(
         installer.ensure(ignore, Cancellation())
 
 
-def test_an_old_processor_is_told_so_before_anything_is_built(tmp_path: Path) -> None:
+def test_an_old_processor_is_refused_before_the_build(tmp_path: Path) -> None:
     installer = RuntimeInstaller(tmp_path / "runtime", OLD_CPU, available_clients(), "cp3")
     with pytest.raises(LocalModelError, match="AVX2"):
         installer.ensure(ignore, Cancellation())
     assert not installer.environment.exists()
 
 
-def test_a_command_that_fails_keeps_its_last_words() -> None:
+def test_the_error_of_a_failed_command_has_its_last_lines() -> None:
     program = "print('error: no space'); print('bye'); raise SystemExit(3)"
     lines: list[str] = []
     with pytest.raises(CommandError) as caught:

@@ -134,7 +134,7 @@ async def test_a_running_call_ends_well_and_everything_is_closed_in_reverse(
     assert b"uvloop" in loop
 
 
-async def test_what_the_start_has_made_is_not_walked_for_garbage(
+async def test_objects_of_the_start_are_excluded_from_garbage_collection(
     spawn: Spawn, factory: ChannelFactory, caller: Caller
 ) -> None:
     call = waiting(factory, await ready(await spawn()))

@@ -125,7 +125,7 @@ async def test_garbage_to_health_is_an_invalid_argument(
     assert raised.value.reason is Reason.MALFORMED_MESSAGE
 
 
-async def test_a_taken_port_is_told_unless_it_is_shared(start: Start) -> None:
+async def test_a_used_port_is_an_error_unless_it_is_shared(start: Start) -> None:
     server = await start({"Echo": answer})
     with pytest.raises(OSError, match="cannot listen"):
         await start({"Echo": answer}, port=server.port)
@@ -254,7 +254,7 @@ async def test_an_unreachable_service_is_unavailable(
     assert raised.value.reason is Reason.DEPENDENCY_UNAVAILABLE
 
 
-async def test_a_service_brings_its_own_way_to_tell_callers(
+async def test_a_service_can_have_its_own_authenticator(
     keys: tuple[str, str], factory: ChannelFactory, service_of: Callable[..., Service]
 ) -> None:
     class ApiKeys:

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from uv import find_uv_bin
 
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder, BuildLimits, Environments
 from strata.tool_execution.packages.requirements import key_of, normal

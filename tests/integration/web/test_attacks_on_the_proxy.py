@@ -11,7 +11,7 @@ import pytest
 
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import calling_project
-from strata.shared.web.fetching import Fetched
+from strata.shared.web.fetcher import Fetched
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.domain.tools import ToolError
@@ -111,7 +111,7 @@ async def test_slow_long_and_countless_heads_end(server: RawServer) -> None:
     assert 1 <= len(server.heads) <= 20
 
 
-async def test_a_tunnel_is_not_had_to_the_proxy_itself(server: RawServer) -> None:
+async def test_a_tunnel_to_the_proxy_itself_is_refused(server: RawServer) -> None:
     async with proxied(server, hosts=["api.example.com", "*.example.org"]) as port:
         for target in (f"api.example.com:{port}", f"127.0.0.1:{port}", "api.example.com:22"):
             answer = await say(port, f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
@@ -129,7 +129,7 @@ PAGES = {
 }
 
 
-async def test_no_page_takes_more_than_a_page() -> None:
+async def test_a_page_cannot_exceed_its_limits() -> None:
     reader = PageReader(PageLimits(seconds=15))
 
     async def read(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import strata
-from strata.shared.web.fetching import Fetched
+from strata.shared.web.fetcher import Fetched
 from strata.tool_execution.builtin import page_reader
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.builtin.web_texts import HTML
@@ -62,7 +62,7 @@ async def attempt(body: str) -> tuple[int, str]:
         "ctypes.CDLL('libc.so.6')",
     ],
 )
-async def test_code_of_a_page_has_no_way_out(body: str) -> None:
+async def test_a_converter_cannot_write_files_or_open_sockets(body: str) -> None:
     code, output = await attempt(body)
     assert (code, output.split(" ")[0]) == (3, "PermissionError"), output
 
@@ -74,7 +74,7 @@ async def test_memory_and_time_are_bounded() -> None:
     assert code < 0 or "MemoryError" in _
 
 
-async def test_what_is_harmless_goes_on() -> None:
+async def test_harmless_operations_are_allowed() -> None:
     assert (await attempt("open('/etc/hostname').read()"))[0] == 0
 
 
@@ -92,7 +92,7 @@ async def test_a_child_that_does_not_end_is_killed(
             await reader.read(Fetched("http://x/", 200, "text/html", "", b"<p>x", False))
 
 
-async def test_a_child_that_answers_nonsense_is_told_in_words(
+async def test_an_invalid_answer_of_a_child_is_a_readable_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "odd_child.py").write_text("import os\nprint('oops', flush=True)\nos.abort()\n")
@@ -105,7 +105,7 @@ async def test_a_child_that_answers_nonsense_is_told_in_words(
         )
 
 
-async def test_nothing_of_the_services_environment_is_there(
+async def test_a_child_inherits_no_environment_of_the_service(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # A child that answers with its environment instead of a page.

@@ -12,7 +12,7 @@ import pytest
 
 from certificates import self_signed
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.fetching import Fetched, Fetcher, FetchLimits
+from strata.shared.web.fetcher import Fetched, Fetcher, FetchLimits
 from strata.shared.web.url_guard import Guard, Trusting
 from web_servers import Names, RawServer, ok, raw_server, redirect
 
@@ -78,7 +78,7 @@ async def test_the_next_address_is_tried_when_one_does_not_answer(server: RawSer
     assert (await fetch(server, server.url("/", "two.example.com"), names=names)).body == b"second"
 
 
-async def test_nobody_listening_is_told_in_words(server: RawServer) -> None:
+async def test_a_refused_connection_is_a_readable_error(server: RawServer) -> None:
     with pytest.raises(FetchError, match="cannot be connected to"):
         await fetch(server, "http://127.0.0.1:1/", ports=(1,))
 
@@ -181,7 +181,7 @@ def _deflate_raw(data: bytes) -> bytes:
     ("encoding", "pack"),
     [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", _deflate_raw)],
 )
-async def test_a_bomb_is_cut_after_unpacking(
+async def test_a_decompression_bomb_is_cut_at_the_limit(
     server: RawServer, encoding: str, pack: object
 ) -> None:
     bomb = pack(b"\0" * 200 * 1024 * 1024)  # type: ignore[operator]
@@ -195,17 +195,17 @@ async def test_a_bomb_is_cut_after_unpacking(
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "nonsense", "gzip,deflate"])
-async def test_other_packings_are_refused(server: RawServer, encoding: str) -> None:
+async def test_other_content_encodings_are_refused(server: RawServer, encoding: str) -> None:
     body = gzip.compress(gzip.compress(b"x"))
     server.answers["/"] = ok(body, "text/html", f"Content-Encoding: {encoding}")
-    with pytest.raises(FetchError, match="not asked for"):
+    with pytest.raises(FetchError, match="was not requested"):
         await fetch(server, server.url())
     assert "accept-encoding: gzip, deflate\r\n" in server.heads[0].lower()
 
 
-async def test_a_damaged_packing_is_told_in_words(server: RawServer) -> None:
+async def test_a_damaged_encoding_is_a_readable_error(server: RawServer) -> None:
     server.answers["/"] = ok(b"no gzip at all", "text/html", "Content-Encoding: gzip")
-    with pytest.raises(FetchError, match="damaged"):
+    with pytest.raises(FetchError, match="cannot be decompressed"):
         await fetch(server, server.url())
 
 
@@ -274,7 +274,7 @@ async def test_endless_headers_are_refused(server: RawServer) -> None:
         await _forever(writer, b"X-Filler: " + b"x" * 1000 + b"\r\n")
 
     server.answers["/"] = headers
-    with pytest.raises(FetchError, match="no proper HTTP"):
+    with pytest.raises(FetchError, match="not valid HTTP"):
         await fetch(server, server.url())
 
 
@@ -284,7 +284,7 @@ async def test_an_endless_header_line_is_refused(server: RawServer) -> None:
         await _forever(writer, b"x" * 1000)
 
     server.answers["/"] = header
-    with pytest.raises(FetchError, match="no proper HTTP"):
+    with pytest.raises(FetchError, match="not valid HTTP"):
         await fetch(server, server.url())
 
 
@@ -315,9 +315,11 @@ async def test_interim_answers_without_end_are_ended_by_the_total_time(server: R
         bytes(range(256)) * 10,
     ],
 )
-async def test_what_is_no_http_is_told_in_words(server: RawServer, answer: bytes) -> None:
+async def test_an_answer_that_is_not_http_is_a_readable_error(
+    server: RawServer, answer: bytes
+) -> None:
     server.answers["/"] = answer
-    with pytest.raises(FetchError, match="no proper HTTP"):
+    with pytest.raises(FetchError, match="not valid HTTP"):
         await fetch(server, server.url())
 
 
@@ -349,7 +351,7 @@ async def test_cookies_are_not_kept_and_the_environment_is_not_asked(
     assert not any("cookie" in head.lower() for head in server.heads)
 
 
-async def test_what_the_operator_wrote_is_reached_on_any_port(server: RawServer) -> None:
+async def test_urls_of_the_operator_may_use_any_port(server: RawServer) -> None:
     server.answers["/"] = ok(b"inside")
     async with Fetcher(Trusting(Names())) as fetcher:
         assert (await fetcher.fetch(server.url("/", "searxng"))).body == b"inside"

@@ -196,7 +196,7 @@ async def test_a_page_that_is_too_large_is_cut_with_a_note(server: RawServer) ->
     ],
     ids=range(13),
 )
-async def test_what_cannot_be_read_is_told_in_words(
+async def test_an_unreadable_page_is_a_readable_error(
     server: RawServer, answer: bytes, words: str
 ) -> None:
     server.answers["/"] = answer
@@ -205,7 +205,7 @@ async def test_what_cannot_be_read_is_told_in_words(
     assert "ignore" not in tool_return
 
 
-async def test_a_pdf_that_is_too_large_is_told_in_words(server: RawServer) -> None:
+async def test_a_too_large_pdf_is_a_readable_error(server: RawServer) -> None:
     body = file_samples.pdf(["x"]).ljust(3 * 1024**2)
     server.answers["/"] = ok(body, "application/pdf")
     assert "larger than 2 MB" in await refusal(server, web_pdf_bytes=2 * 1024**2)
@@ -221,14 +221,14 @@ async def test_a_pdf_that_is_too_large_is_told_in_words(server: RawServer) -> No
         "moon",
     ],
 )
-async def test_what_may_not_be_reached_is_told_in_words(server: RawServer, url: str) -> None:
+async def test_a_forbidden_url_is_a_readable_error(server: RawServer, url: str) -> None:
     tool_return = await refusal(server, url, web_private_networks=(), web_ports=(80,))
     assert "try again" not in tool_return.lower()
     assert "internal error" not in tool_return
     assert tool_return.endswith((".", ":"))
 
 
-async def test_nothing_private_is_reached_unless_it_was_opened(server: RawServer) -> None:
+async def test_private_networks_are_reached_only_if_allowed(server: RawServer) -> None:
     server.answers["/"] = ok(b"secret", "text/plain")
     assert "private or reserved" in await refusal(server, web_private_networks=())
     assert server.heads == []
@@ -267,7 +267,7 @@ async def test_a_page_that_needs_too_much_memory_is_refused(server: RawServer) -
     "body",
     [b"<div>" * 300_000 + b"deep", b"<p>word" * 250_000, b"<b x=" + b"1" * 2_000_000 + b">w"],
 )
-async def test_pages_made_to_be_slow_are_read_all_the_same(server: RawServer, body: bytes) -> None:
+async def test_pages_that_are_slow_to_parse_are_still_read(server: RawServer, body: bytes) -> None:
     server.answers["/"] = ok(body, "text/html")
     async with opened(server) as engine:
         (tool_return,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
@@ -426,7 +426,7 @@ async def test_finding_nothing_is_no_failure(server: RawServer) -> None:
     ],
     ids=range(8),
 )
-async def test_a_search_that_fails_is_told_in_words(
+async def test_a_failed_search_is_a_readable_error(
     server: RawServer, answer: bytes, words: str
 ) -> None:
     server.answers["/search"] = answer

@@ -25,7 +25,7 @@ from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.reranking import Outcome, Report
 from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import Place
+from strata.shared.vectors.result_merge import ResultRank
 
 AGENT = new_id("agent")
 TAGS = st.frozensets(st.sampled_from("abc"))
@@ -169,7 +169,7 @@ def test_conditions_that_are_not_met_are_named(
     if end and created >= end:
         expected.add("end_time")
     assert set(search.left_out_by(one)) == expected
-    assert exclusions(search, [(one, Place("fts", 1, None, 1))] * 2) == tuple(
+    assert exclusions(search, [(one, ResultRank("fts", 1, None, 1))] * 2) == tuple(
         Exclusion(name, 2, one.id) for name in search.left_out_by(one)
     )
     assert search.has_conditions or not expected

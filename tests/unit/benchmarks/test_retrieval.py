@@ -96,9 +96,9 @@ def test_a_longmemeval_file_is_read(tmp_path: Path) -> None:
 def test_facts_are_read_and_other_files_refused(tmp_path: Path) -> None:
     facts = {"texts": ["a", "b"], "questions": [{"question": "?", "evidence": [1]}]}
     assert one(written(tmp_path / "facts.json", facts)).questions[0].evidence == {"1"}
-    with pytest.raises(ValueError, match="no known form"):
+    with pytest.raises(ValueError, match="unknown format"):
         list(load(written(tmp_path / "other.json", [{"x": 1}])))
-    with pytest.raises(ValueError, match="no folder of BEAM"):
+    with pytest.raises(ValueError, match="not a folder of BEAM"):
         list(load(tmp_path))
 
 
@@ -126,7 +126,7 @@ def test_the_headline_is_of_its_types_only() -> None:
     assert by_kind({"order": [bad, good]}, ["fact"])[ALL].recall_10 == 0.5
 
 
-def test_a_reranker_is_one_more_beside_what_it_starts_from(tmp_path: Path) -> None:
+def test_a_reranker_adds_a_method_beside_hybrid(tmp_path: Path) -> None:
     plain, more = methods_of(None), methods_of(tmp_path)
     assert more[:2] == ("hybrid", "reranked")
     assert tuple(name for name in more if name != "reranked") == plain

@@ -42,7 +42,7 @@ def test_vectors_have_length_one_and_common_words_bring_them_near() -> None:
     assert here @ np.array(vector_of(near, DIM)) > here @ np.array(vector_of(other, DIM))
 
 
-def test_words_that_nobody_knows_have_a_vector_as_well() -> None:
+def test_unknown_words_have_vectors_too() -> None:
     assert not np.isnan(vector_of("Qqq.", DIM)).any()
 
 

@@ -31,7 +31,7 @@ from strata.core_memory.domain.edits import (
     TextEdit,
 )
 from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError
-from strata.shared.escaping import escape
+from strata.shared.tag_escapes import escape
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 EDITED = (

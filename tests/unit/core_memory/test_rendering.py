@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strata.core_memory.domain.blocks import Block, is_label
 from strata.core_memory.domain.rendering import Form, render_memory
 from strata.core_memory.domain.tool_rules import INTRODUCTION, ToolRule, ToolRuleType
-from strata.shared.escaping import escape, unescape
+from strata.shared.tag_escapes import escape, unescape
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 STANDARD = Form.of("letta_v1_agent", line_numbers=False)

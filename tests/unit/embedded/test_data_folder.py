@@ -50,7 +50,7 @@ def test_others_find_nothing_to_read(path: Path) -> None:
     data.close()
 
 
-def test_a_second_process_learns_who_has_the_folder_and_where(path: Path) -> None:
+def test_the_error_for_a_second_process_names_pid_and_address(path: Path) -> None:
     path.parent.parent.mkdir(mode=0o755, parents=True)
     data = DataFolder(path)
     data.open()
@@ -70,7 +70,7 @@ def test_a_second_process_learns_who_has_the_folder_and_where(path: Path) -> Non
     again.close()
 
 
-def test_the_announcement_of_a_dead_process_counts_for_nothing(path: Path) -> None:
+def test_the_published_state_of_a_dead_process_is_ignored(path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path;"
         "from strata.embedded.data_folder import DataFolder;"
@@ -91,7 +91,7 @@ def test_the_announcement_of_a_dead_process_counts_for_nothing(path: Path) -> No
     data.close()
 
 
-def test_looking_does_not_keep_others_out(path: Path) -> None:
+def test_reading_the_holder_does_not_lock_the_folder(path: Path) -> None:
     data = DataFolder(path)
     data.open()
     data.close()
@@ -137,7 +137,7 @@ def test_the_default_can_be_reached_by_the_database() -> None:
 
 
 @pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])
-def test_a_file_in_the_place_of_the_folder_is_said_so(open_folder: Path, below: str) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(open_folder: Path, below: str) -> None:
     file = open_folder / "file"
     file.write_text("x")
     folder = DataFolder(file / below if below else file)

@@ -26,13 +26,13 @@ def thread_of(_store: CollectionStore) -> str:
     return threading.current_thread().name
 
 
-async def test_what_is_quick_runs_at_once_where_nothing_is_before_it(worker: EngineWorker) -> None:
+async def test_quick_work_runs_at_once_if_the_worker_is_idle(worker: EngineWorker) -> None:
     here = threading.current_thread().name
     assert (await worker.run(thread_of))[0].startswith("engine")
     assert (await worker.run_now(thread_of))[0] == here
 
 
-async def test_what_is_quick_waits_for_what_was_asked_before_it(worker: EngineWorker) -> None:
+async def test_quick_work_waits_for_earlier_work(worker: EngineWorker) -> None:
     running, go_on = threading.Event(), threading.Event()
     seen: list[str] = []
 
@@ -52,7 +52,7 @@ async def test_what_is_quick_waits_for_what_was_asked_before_it(worker: EngineWo
     assert seen == ["slow", "quick"]
 
 
-async def test_what_is_called_off_is_still_before_others_while_it_runs(
+async def test_cancelled_work_that_already_runs_is_not_overtaken(
     worker: EngineWorker,
 ) -> None:
     running, go_on = threading.Event(), threading.Event()
@@ -75,7 +75,7 @@ async def test_what_is_called_off_is_still_before_others_while_it_runs(
         await asyncio.sleep(0.01)  # nothing of what was called off is left
 
 
-async def test_what_fails_at_once_is_told_as_the_engines_error(worker: EngineWorker) -> None:
+async def test_failures_of_quick_work_are_mapped_to_engine_errors(worker: EngineWorker) -> None:
     def fail(_store: CollectionStore) -> None:
         raise RuntimeError("broken")
 

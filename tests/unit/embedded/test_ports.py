@@ -21,7 +21,7 @@ def test_nobody_else_gets_a_reserved_port() -> None:
         assert pick_port(reserved.number) != reserved.number
 
 
-def test_who_knows_of_the_reservation_listens_again_and_again() -> None:
+def test_processes_of_the_same_user_can_listen_on_a_reserved_port() -> None:
     with ReservedPort() as reserved:
         for _ in range(3):
             with (

@@ -79,7 +79,7 @@ async def test_a_dead_child_is_replaced(tmp_path: Path) -> None:
     assert supervisor.pid is None
 
 
-async def test_who_waits_for_a_child_that_never_stays_is_told_and_it_is_tried_on(
+async def test_waiting_for_a_crashing_child_raises_and_restarts_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.embedded.supervisor._BACK_OFF_SECONDS", (0.0, 0.0))

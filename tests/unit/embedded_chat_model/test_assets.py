@@ -270,7 +270,7 @@ def test_says_how_much_space_is_missing(
     assert client.fetched == []
 
 
-def test_giving_up_keeps_what_was_verified(tmp_path: Path, wheels: Path) -> None:
+def test_cancelling_keeps_verified_parts(tmp_path: Path, wheels: Path) -> None:
     cancellation = Cancellation()
 
     def stop_after_two(step: Progress) -> None:

@@ -42,14 +42,14 @@ def test_the_demo_model_says_what_it_is() -> None:
     assert "often wrong" in choice.sentence
 
 
-def test_nothing_is_said_plainly_when_the_demo_model_is_off() -> None:
+def test_the_choice_is_none_when_the_demo_model_is_off() -> None:
     choice = choose([], [], OFF)
     assert (choice.source, choice.model, choice.base_url) == (Source.NONE, "", None)
     assert choice.sentence.startswith("No chat model configured: memory and search work")
     assert "STRATA_LOCAL_DEMO=off" in choice.sentence
 
 
-def test_nothing_names_why_the_demo_model_cannot_be_used() -> None:
+def test_the_choice_none_names_the_problem_of_the_demo_model() -> None:
     choice = choose([], [], AUTO, "there is no C++ compiler here")
     assert choice.source is Source.NONE
     assert "and there is no C++ compiler here." in choice.sentence

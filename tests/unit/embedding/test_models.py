@@ -59,5 +59,5 @@ def test_models_are_named_by_one_variable(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_two_models_of_one_name_are_refused(provider: str, names: list[str]) -> None:
     models = [{"name": name, "dim": 3} for name in names]
-    with pytest.raises(WrongSettingError, match="two embedding models have one name"):
+    with pytest.raises(WrongSettingError, match="two embedding models have the same name"):
         ArchivalSettings(embedding_provider=provider, embedding_models=models)

@@ -21,7 +21,7 @@ from strata.shared.reranking.result_order import (
     explain_rank,
 )
 from strata.shared.telemetry import Histogram, Telemetry
-from strata.shared.vectors.result_merge import Place
+from strata.shared.vectors.result_merge import ResultRank
 from unit.loop_time import put_forward
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
@@ -45,16 +45,18 @@ class Fixed:
         return [self.scores[int(text)] for text in texts if int(text) < len(self.scores)]
 
 
-def results(count: int, bonuses: Sequence[float] = ()) -> list[tuple[int, Place]]:
+def results(count: int, bonuses: Sequence[float] = ()) -> list[tuple[int, ResultRank]]:
     padded = [*bonuses, *[0.0] * count]
-    return [(n, Place("hybrid", 2 - n / 100, n + 1, None, padded[n])) for n in range(count)]
+    return [(n, ResultRank("hybrid", 2 - n / 100, n + 1, None, padded[n])) for n in range(count)]
 
 
 def reranking(model: Reranker, candidates: int = 30, budget: float = 60) -> Reranking:
     return Reranking(model, candidates=candidates, budget=budget)
 
 
-async def ordered(model: Reranker, items: list[tuple[int, Place]], candidates: int) -> list[int]:
+async def ordered(
+    model: Reranker, items: list[tuple[int, ResultRank]], candidates: int
+) -> list[int]:
     ranked, _ = await reranking(model, candidates).order("?", items, str)
     return [result.item for result in ranked]
 
@@ -82,7 +84,9 @@ async def test_the_candidates_are_permuted_and_nothing_else(
 
 
 @given(st.lists(LIKELY, min_size=1, max_size=12))
-async def test_better_scores_stand_first_and_equal_ones_as_they_stood(scores: list[float]) -> None:
+async def test_better_scores_come_first_and_equal_ones_keep_their_order(
+    scores: list[float],
+) -> None:
     expected = sorted(range(len(scores)), key=lambda n: (-scores[n], n))
     ranked, _ = await reranking(Fixed(scores)).order("?", results(len(scores)), str)
     assert [result.item for result in ranked] == expected
@@ -96,7 +100,7 @@ async def test_the_same_scores_give_the_same_order(scores: list[float]) -> None:
     assert await ordered(Fixed(scores), items, 30) == first
 
 
-async def test_what_the_question_prefers_tips_the_scales_and_does_not_outweigh() -> None:
+async def test_preferences_decide_close_scores_only() -> None:
     # 0.5 + 0.2 is more than the 0.67 of log-odds 0.7, and less than the 0.88 of 2.
     for score, first in ((0.7, 1), (2.0, 0)):
         ranked, report = await reranking(Fixed([score, 0.0])).order(
@@ -131,7 +135,7 @@ async def test_a_timeout_of_the_model_itself_is_a_failure() -> None:
     assert report.outcome is Outcome.FAILED
 
 
-async def test_when_the_time_is_over_the_fused_order_stands() -> None:
+async def test_after_a_timeout_the_fused_order_is_kept() -> None:
     telemetry = Telemetry()
     made = Reranking(Fixed([1, 2, 3], 60), candidates=2, budget=0.01, telemetry=telemetry)
     ranked, report = await made.order("?", results(3), str)
@@ -144,7 +148,7 @@ async def test_when_the_time_is_over_the_fused_order_stands() -> None:
     assert explain_rank(ranked[0], 1, report) == ""
 
 
-async def test_a_caller_in_a_hurry_gets_an_answer_and_not_a_timeout() -> None:
+async def test_a_short_deadline_skips_the_reranker_in_time() -> None:
     class Slow(Fixed):
         async def score(self, query: str, texts: Sequence[str]) -> list[float]:
             put_forward(25)
@@ -160,7 +164,7 @@ async def test_a_caller_in_a_hurry_gets_an_answer_and_not_a_timeout() -> None:
     assert loop.time() < deadline
 
 
-async def test_a_search_that_is_called_off_is_called_off() -> None:
+async def test_a_cancelled_search_is_cancelled() -> None:
     search = asyncio.create_task(reranking(Fixed([1], 60)).order("?", results(1), str))
     await asyncio.sleep(0.05)
     search.cancel()
@@ -168,7 +172,7 @@ async def test_a_search_that_is_called_off_is_called_off() -> None:
         await search
 
 
-async def test_without_a_reranker_nothing_is_asked_or_told() -> None:
+async def test_without_a_reranker_there_is_no_report() -> None:
     off = Reranking.off()
     ranked, report = await off.order("?", results(2), str)
     assert ([result.item for result in ranked], report) == ([0, 1], None)
@@ -177,7 +181,7 @@ async def test_without_a_reranker_nothing_is_asked_or_told() -> None:
     assert explain_rank(Ranked(0, results(1)[0][1], 1, 1, 2.0), 1, None) == ""
 
 
-def test_it_is_told_in_words_what_the_reranker_did() -> None:
+def test_the_effect_of_the_reranker_is_explained() -> None:
     report = Report("fixed", 7, Outcome.DONE)
     moved = Ranked(0, results(1)[0][1], 4, 1, 3.25)
     assert explain_rank(moved, 1, report) == (

@@ -47,7 +47,7 @@ def payload(clock: ManualClock) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_minted_token_tells_the_caller() -> None:
+def test_a_minted_token_identifies_the_caller() -> None:
     token = TokenSigner(PRIVATE).mint("org-1", "project-1", "key-1", {"b", "a"}, run_id="run-1")
     caller = TokenVerifier(PUBLIC).verify(token)
     assert (caller.organization_id, caller.project_id) == ("org-1", "project-1")
@@ -185,7 +185,7 @@ def test_one_text_may_hold_several_keys() -> None:
         verifier.verify(TokenSigner(key).mint("o", "p", "k", ()))
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_of_tokens_is_bounded() -> None:
     verifier = TokenVerifier(PUBLIC, cache_size=10)
     signer = TokenSigner(PRIVATE)
     tokens = [signer.mint("o", "p", f"key-{number}", ()) for number in range(30)]

@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from strata.shared.bidi_call import answering
+from strata.shared.bidi_call import call_and_answer
 
 
 class Stream:
@@ -73,14 +73,14 @@ def stream() -> Stream:
 async def responses_of(stream: Stream, answers: Answers, *messages: Any) -> list[str]:
     for message in (*messages, grpc.aio.EOF):
         stream.pending.put_nowait(message)
-    responses = answering(stream, "first", answers, lambda word: word == "over")
+    responses = call_and_answer(stream, "first", answers, lambda word: word == "over")
     async with aclosing(responses):
         return [response async for response in responses]
 
 
-async def test_questions_are_answered_and_the_rest_is_told(stream: Stream) -> None:
+async def test_questions_are_answered_and_other_responses_yielded(stream: Stream) -> None:
     answers = Answers()
-    responses = answering(stream, "first", answers, lambda word: word == "over")
+    responses = call_and_answer(stream, "first", answers, lambda word: word == "over")
     async with aclosing(responses):
         stream.pending.put_nowait("news")
         assert await anext(responses) == "news"
@@ -93,9 +93,9 @@ async def test_questions_are_answered_and_the_rest_is_told(stream: Stream) -> No
     assert stream.cancelled
 
 
-async def test_an_answer_that_nobody_waits_for_is_not_worked_out(stream: Stream) -> None:
+async def test_an_answer_that_is_no_longer_needed_is_cancelled(stream: Stream) -> None:
     answers = Answers()
-    responses = answering(stream, "first", answers, lambda word: word == "over")
+    responses = call_and_answer(stream, "first", answers, lambda word: word == "over")
     async with aclosing(responses):
         following = asyncio.ensure_future(anext(responses))
         for number, word in enumerate(("ask slow 1", "ask slow 2"), 1):
@@ -121,13 +121,13 @@ async def test_an_answer_that_nobody_waits_for_is_not_worked_out(stream: Stream)
 
 
 @pytest.mark.parametrize("last", ["ask bad", ValueError("ask bad")])
-async def test_what_fails_ends_the_stream(stream: Stream, last: object) -> None:
+async def test_failures_end_the_stream(stream: Stream, last: object) -> None:
     stream.pending.put_nowait(last)
     with pytest.raises(ValueError, match="ask bad"):
-        await anext(answering(stream, "first", Answers(), lambda _: False))
+        await anext(call_and_answer(stream, "first", Answers(), lambda _: False))
     assert stream.cancelled
 
 
-async def test_the_end_of_the_stream_is_the_end(stream: Stream) -> None:
+async def test_the_generator_ends_with_the_stream(stream: Stream) -> None:
     assert await responses_of(stream, Answers(), "a", "b") == ["a", "b"]
     assert stream.cancelled

@@ -22,7 +22,7 @@ from strata.shared.errors import PermissionDeniedError, Reason, UnauthenticatedE
 ALICE = Caller("org", "project-a", "key-a", frozenset({"agents:read"}))
 
 
-def test_outside_of_a_call_there_is_nobody() -> None:
+def test_outside_of_a_call_there_is_no_caller() -> None:
     assert current() == RequestContext()
     with pytest.raises(UnauthenticatedError) as raised:
         current_project()

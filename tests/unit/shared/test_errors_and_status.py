@@ -151,7 +151,7 @@ def test_a_status_from_elsewhere_gets_the_obvious_reason() -> None:
     assert type(foreign(grpc.StatusCode.UNKNOWN, "?")) is InternalError
 
 
-def test_details_of_another_domain_or_broken_ones_are_not_believed() -> None:
+def test_details_that_are_broken_or_of_another_domain_are_ignored() -> None:
     info = error_details_pb2.ErrorInfo(reason="AGENT_NOT_FOUND", domain="elsewhere.example")
     rich = status_pb2.Status(code=5, message="x")
     rich.details.add().Pack(info)
@@ -180,7 +180,7 @@ def test_details_of_another_domain_or_broken_ones_are_not_believed() -> None:
         ),
     ],
 )
-def test_words_of_the_transport_reach_no_caller(
+def test_messages_of_the_transport_are_not_shown_to_callers(
     code: grpc.StatusCode, details: str, kind: type[StrataError]
 ) -> None:
     empty = grpc.aio.Metadata()

@@ -54,7 +54,7 @@ def test_escapes_and_surrogate_pairs_may_be_cut(sizes: list[int]) -> None:
 
 
 @given(text=st.text() | VALUES.map(json.dumps), sizes=st.lists(st.integers(1, 5), max_size=20))
-def test_nothing_comes_of_other_json_and_of_no_json(text: str, sizes: list[int]) -> None:
+def test_other_json_and_invalid_json_decode_to_nothing(text: str, sizes: list[int]) -> None:
     if '"message' not in text:
         assert decoded(text, sizes) == ""
     assert decoded('{"message": {"message": "inner"}}', sizes) == ""

@@ -112,7 +112,7 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
     assert redact_text(text) == text
 
 
-def test_counts_of_tokens_are_no_secret(stream: io.StringIO) -> None:
+def test_counts_of_tokens_are_not_redacted(stream: io.StringIO) -> None:
     log.info("usage", prompt_tokens=12, token="x", page_token=None)
     (line,) = lines(stream)
     assert (line["prompt_tokens"], line["token"], line["page_token"]) == (12, REDACTED, None)

@@ -34,7 +34,7 @@ def call(name: str, arguments: str, *, heartbeat: bool | None = None) -> pb.Part
         ([call("send_message", "{"), text("Hello")], ["Hello"]),
     ],
 )
-def test_what_an_assistant_message_says(parts: list[pb.Part], words: list[str]) -> None:
+def test_the_addressed_text_of_an_assistant_message(parts: list[pb.Part], words: list[str]) -> None:
     assert words_of(pb.Message(role=pb.ROLE_ASSISTANT, parts=parts)) == words
     assert words_of(pb.Message(role=pb.ROLE_USER, parts=parts)) == []
     assert as_text(pb.Message(role=pb.ROLE_USER, parts=parts)) == pb.Message(
@@ -71,7 +71,7 @@ BAD = call("send_message", "{")
         ([call("send_message", '{"message": "\\ud83d"}')], [text("?")]),
     ],
 )
-def test_message_with_what_it_sends_as_text(parts: list[pb.Part], shown: list[pb.Part]) -> None:
+def test_sent_text_replaces_send_message_calls(parts: list[pb.Part], shown: list[pb.Part]) -> None:
     message = pb.Message(role=pb.ROLE_ASSISTANT, id="m", parts=parts)
     result = as_text(message)
     assert result == pb.Message(role=pb.ROLE_ASSISTANT, id="m", parts=shown)
@@ -83,7 +83,7 @@ def test_message_with_what_it_sends_as_text(parts: list[pb.Part], shown: list[pb
     )
 
 
-def test_returns_of_what_was_sent_are_left_out() -> None:
+def test_returns_of_send_message_are_left_out() -> None:
     sent = returned("send_message", pb.TOOL_STATUS_OK)
     failed = returned("send_message", pb.TOOL_STATUS_FAILED)
     other = returned("grep_files", pb.TOOL_STATUS_OK)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.shared.interceptors.replay import LIMIT_BYTES, RequestReplay
-from strata.shared.requests import RequestStream
+from strata.shared.request_stream import RequestStream
 
 
 async def take(requests: AsyncIterator[bytes], count: int) -> list[bytes]:

@@ -48,7 +48,7 @@ def test_any_changed_byte_is_noticed(position: int, flip: int) -> None:
 
 
 @given(length=st.integers(min_value=0, max_value=200))
-def test_what_was_cut_is_noticed(length: int) -> None:
+def test_truncation_is_detected(length: int) -> None:
     box = envelope(OLD)
     sealed = box.seal(SECRET, HERE)
     with pytest.raises(DataLossError):
@@ -56,7 +56,7 @@ def test_what_was_cut_is_noticed(length: int) -> None:
 
 
 @given(junk=st.binary(max_size=400))
-def test_junk_is_no_secret(junk: bytes) -> None:
+def test_junk_is_refused(junk: bytes) -> None:
     with pytest.raises(DataLossError):
         envelope(OLD).open(junk, HERE)
 
@@ -72,7 +72,7 @@ def test_junk_is_no_secret(junk: bytes) -> None:
         b"",
     ],
 )
-def test_a_secret_opens_only_for_what_it_was_sealed_for(other: bytes) -> None:
+def test_a_secret_opens_only_with_its_context(other: bytes) -> None:
     box = envelope(OLD)
     with pytest.raises(DataLossError):
         box.open(box.seal(SECRET, HERE), other)
@@ -84,7 +84,7 @@ def test_a_new_master_key_seals_and_the_old_one_still_opens() -> None:
     assert both.open(sealed, HERE) == SECRET
     again = both.seal(SECRET, HERE)
     assert envelope(NEW).open(again, HERE) == SECRET
-    with pytest.raises(DataLossError, match="master key that is not here"):
+    with pytest.raises(DataLossError, match="master key that is missing"):
         envelope(OLD).open(again, HERE)
 
 
@@ -105,7 +105,7 @@ def test_master_keys_are_read_in_order_and_blank_lines_do_not_count() -> None:
 @pytest.mark.parametrize(
     "text", ["secret!", "c2hvcnQ=", f"{OLD}{NEW}"], ids=["no base64", "short", "two in one"]
 )
-def test_what_is_no_master_key_is_refused_without_being_shown(text: str) -> None:
+def test_an_invalid_master_key_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ValueError, match="master key 1") as caught:
         read_master_keys([text])
     assert text not in str(caught.value)

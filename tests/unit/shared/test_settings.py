@@ -41,7 +41,7 @@ def test_settings_do_not_change_once_built() -> None:
     ("name", "value"),
     [("PORT", "70000"), ("LOG_LEVEL", "LOUD"), ("LIMITS__MAX_MESSAGE_BYTES", "0")],
 )
-def test_nonsense_is_refused_at_the_start(
+def test_invalid_values_are_refused_at_the_start(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"STRATA_RECALL_{name}", value)

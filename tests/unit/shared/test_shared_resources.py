@@ -27,7 +27,7 @@ class Opened:
         self.closed += 1
 
 
-async def test_it_is_opened_once_and_closed_by_the_last() -> None:
+async def test_a_resource_is_opened_once_and_closed_by_its_last_user() -> None:
     shared_resources, thing = SharedResources(), Opened()
     async with AsyncExitStack() as first:
         async with AsyncExitStack() as second:
@@ -48,14 +48,14 @@ async def test_it_is_opened_again_after_the_last_has_left() -> None:
     assert (thing.opened, thing.closed) == (2, 2)
 
 
-async def test_another_key_is_another_thing() -> None:
+async def test_another_key_is_another_resource() -> None:
     shared_resources, one, other = SharedResources(), Opened(), Opened()
     async with AsyncExitStack() as stack:
         assert await shared_resources.share(("model", 1), one.open, stack) is one
         assert await shared_resources.share(("model", 2), other.open, stack) is other
 
 
-async def test_what_fails_to_open_is_tried_again_by_the_next() -> None:
+async def test_a_failed_opening_is_retried_by_the_next_user() -> None:
     shared_resources, thing = SharedResources(), Opened()
 
     async def fail(stack: AsyncExitStack) -> Opened:

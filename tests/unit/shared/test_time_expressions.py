@@ -111,7 +111,7 @@ def test_the_day_is_that_of_the_person() -> None:
     assert time_range.start == datetime(2026, 11, 19, 10, tzinfo=UTC)
 
 
-def test_the_words_are_told() -> None:
+def test_ranges_have_the_words_that_name_them() -> None:
     time_ranges_ = time_ranges("Since last March, and not before 2024", NOW, LISBON)
     assert [time_range.words for time_range in time_ranges_] == ["Since last March", "before 2024"]
 

@@ -11,8 +11,8 @@ from strata.shared.vectors.fusion import (
     Hit,
     floor_share,
     fuse,
-    joined,
-    rarest,
+    merge_rankings,
+    rarest_word_score,
 )
 
 CONFIG = FusionConfig()
@@ -90,7 +90,7 @@ def test_words_alone_are_ordered_by_their_scores(sparse: list[Candidate]) -> Non
 
 
 def test_weights_are_added_up() -> None:
-    three_rare_words = 3 * rarest(1_000)
+    three_rare_words = 3 * rarest_word_score(1_000)
     dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
     sparse = [Candidate("b", three_rare_words), Candidate("c", three_rare_words / 3)]
     hits = fuse(
@@ -110,7 +110,7 @@ def test_weights_are_added_up() -> None:
 
 def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
     dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
-    sparse = [Candidate("c", 3 * rarest(50))]
+    sparse = [Candidate("c", 3 * rarest_word_score(50))]
     config = FusionConfig(sparse_weight=0.2)
     [_, second, _] = fuse(dense, sparse, limit=3, depth=2, config=config, corpus=50)
     assert (second.document_id, round(second.score, 6)) == ("c", 0.7)
@@ -118,7 +118,9 @@ def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
 
 def test_a_rare_word_counts_alike_in_few_texts_and_in_many() -> None:
     scores = [
-        fuse([], [Candidate("a", rarest(n))], limit=1, depth=9, config=CONFIG, corpus=n)[0].score
+        fuse([], [Candidate("a", rarest_word_score(n))], limit=1, depth=9, config=CONFIG, corpus=n)[
+            0
+        ].score
         for n in (1, 3, 1_000, 10_000_000)
     ]
     assert scores == pytest.approx([0.25] * 4)
@@ -172,7 +174,7 @@ def test_hits_of_several_models_have_each_rank_once(
     arms: list[tuple[list[Candidate], list[Candidate]]], limit: int, data: st.DataObject
 ) -> None:
     groups = [found_by(str(number), *both) for number, both in enumerate(arms)]
-    whole = joined(groups, 1_000)
+    whole = merge_rankings(groups, 1_000)
     assert sorted(h.document_id for h in whole) == sorted(h.document_id for g in groups for h in g)
     vector_ranks = [hit.vector_rank for hit in whole if hit.vector_rank is not None]
     fts_ranks = [hit.fts_rank for hit in whole if hit.fts_rank is not None]
@@ -191,15 +193,15 @@ def test_hits_of_several_models_have_each_rank_once(
         joint = [ranks[hit.document_id].vector_rank or 0 for hit in order]
         assert joint == sorted(joint)
     # Neither the limit nor the order of the models changes what a hit is told.
-    assert joined(groups, limit) == whole[:limit]
-    assert joined(data.draw(st.permutations(groups)), 1_000) == whole
+    assert merge_rankings(groups, limit) == whole[:limit]
+    assert merge_rankings(data.draw(st.permutations(groups)), 1_000) == whole
 
 
 def test_ranks_go_by_what_a_cosine_means_to_its_model() -> None:
     wide = found_by("wide", [Candidate("a", 0.6), Candidate("b", 0.3)], [])
     narrow = FusionConfig(dense_low=0.7)
     tight = found_by("tight", [Candidate("a", 0.85), Candidate("b", 0.73)], [], narrow)
-    ranks = {hit.document_id: hit.vector_rank for hit in joined([wide, tight], 9)}
+    ranks = {hit.document_id: hit.vector_rank for hit in merge_rankings([wide, tight], 9)}
     assert ranks == {"a wide": 1, "a tight": 2, "b wide": 3, "b tight": 4}
 
 

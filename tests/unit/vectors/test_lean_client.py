@@ -63,7 +63,7 @@ class Points:
 
 
 @given(st.lists(requests(), max_size=3))
-async def test_a_batch_says_what_the_inherited_client_would_say(
+async def test_a_batch_equals_that_of_the_inherited_client(
     asked: list[models.QueryRequest],
 ) -> None:
     points = Points()

@@ -11,50 +11,56 @@ from hypothesis import strategies as st
 
 from strata.shared.embedding.models import EmbeddingModels, ModelInfo
 from strata.shared.vectors import Collection
-from strata.shared.vectors.reindex import Phase, Progress, Serving, Share
-from strata.shared.vectors.reindex.check import Comparison, question, verdict
-from strata.shared.vectors.reindex.driver import Batch, _after
+from strata.shared.vectors.reindex import CopyProgress, FoundCounts, Phase, Serving
+from strata.shared.vectors.reindex.check import Comparison, question, refusal_reason
+from strata.shared.vectors.reindex.reindexer import Batch, _after
 from strata.shared.vectors.reindex.routes import StoredRoutes
-from strata.shared.vectors.texts import Entry
+from strata.shared.vectors.text_index import Entry
 
 
 @given(st.text(min_size=2))
-def test_a_question_is_a_part_of_the_text_and_never_all_of_it(text: str) -> None:
+def test_the_query_for_a_text_is_a_proper_part_of_it(text: str) -> None:
     asked = question(text)
     assert " ".join(asked.split()) in " ".join(text.split())
     assert len(asked) < len(text)
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.floats(0, 1))
-def test_the_verdict_is_the_share(asked: int, old: int, new: int, least: float) -> None:
-    why = verdict(Comparison(Share(asked, old, new)), least)
+def test_a_new_index_is_refused_below_the_required_share(
+    asked: int, old: int, new: int, least: float
+) -> None:
+    why = refusal_reason(Comparison(FoundCounts(asked, old, new)), least)
     assert bool(why) == (new < least * old or (asked > 0 and new == 0))
-    assert not why or f"found {new} again" in why
+    assert not why or f"found {new}, the serving one {old}" in why
 
 
 @pytest.mark.parametrize(
     ("lost", "gained", "refused"),
     [(1, 0, True), (5, 4, False), (9, 4, False), (12, 4, True), (40, 20, True), (5, 5, False)],
 )
-def test_losses_that_a_fair_coin_would_make_are_no_reason(
+def test_losses_that_are_not_significant_do_not_refuse_a_new_index(
     lost: int, gained: int, refused: bool
 ) -> None:
     both = 3
-    comparison = Comparison(Share(64, both + lost, both + gained), gained)
+    comparison = Comparison(FoundCounts(64, both + lost, both + gained), gained)
     assert comparison.lost == lost
-    assert bool(verdict(comparison, 0.95)) == refused
+    assert bool(refusal_reason(comparison, 0.95)) == refused
 
 
 @given(st.integers(0, 64), st.integers(1, 64), st.integers(0, 64))
-def test_of_more_losses_no_verdict_becomes_better(both: int, lost: int, gained: int) -> None:
+def test_more_losses_never_turn_a_refusal_into_acceptance(
+    both: int, lost: int, gained: int
+) -> None:
     def refused(losses: int) -> bool:
-        return bool(verdict(Comparison(Share(192, both + losses, both + gained), gained), 0.95))
+        return bool(
+            refusal_reason(Comparison(FoundCounts(192, both + losses, both + gained), gained), 0.95)
+        )
 
     assert not refused(lost - 1) or refused(lost)
 
 
 def test_an_empty_collection_passes() -> None:
-    assert not verdict(Comparison(Share()), 1.0)
+    assert not refusal_reason(Comparison(FoundCounts()), 1.0)
 
 
 def test_what_serves_follows_the_phase() -> None:
@@ -71,7 +77,7 @@ def test_every_text_is_as_likely_to_be_in_the_sample(size: int) -> None:
     drawn: Counter[str] = Counter()
     rounds = 2_000
     for _ in range(rounds):
-        progress = Progress()
+        progress = CopyProgress()
         for start in range(0, 21, size):
             entries = [Entry(str(number), "", {}) for number in range(start, start + size)]
             progress = _after(progress, Batch("p", entries, {}, (str(start),), size), 5)
@@ -96,7 +102,7 @@ class SlowLedger:
         return Serving(slot, f"generation-{self.asked}", "model", 2)
 
 
-async def test_searches_of_one_moment_ask_once_what_serves(
+async def test_concurrent_searches_share_one_query_for_the_route(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.shared.vectors.reindex.routes._REMEMBERED_S", 600.0)

@@ -1,4 +1,4 @@
-"""What the index found and what only PostgreSQL knows, in one order."""
+"""Merging hits of the index with texts that only PostgreSQL has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from strata.shared.errors import UnavailableError
 from strata.shared.vectors import Hit
-from strata.shared.vectors.result_merge import Place, explained, if_there, merge
+from strata.shared.vectors.result_merge import ResultRank, explain_result, hits_or_none, merge
 
 NAMES = "abcdefghij"
 RANKS = st.none() | st.integers(1, 9)
@@ -33,7 +33,7 @@ WORDS = st.lists(
 
 
 @given(hits=HITS, known=st.sets(st.sampled_from(NAMES)), words=WORDS)
-def test_each_is_there_once_if_postgresql_knows_it_and_best_first(
+def test_results_are_unique_known_to_postgresql_and_best_first(
     hits: list[Hit], known: set[str], words: list[tuple[str, float]]
 ) -> None:
     merged = merge(
@@ -51,18 +51,18 @@ def test_each_is_there_once_if_postgresql_knows_it_and_best_first(
         assert (place.mode == "fts") == (place.vector_rank is None)
 
 
-async def test_an_index_that_is_away_is_no_error() -> None:
+async def test_an_unreachable_index_gives_none() -> None:
     async def away() -> list[Hit]:
         raise UnavailableError("gone")
 
     async def there() -> list[Hit]:
         return []
 
-    assert await if_there(away()) is None
-    assert await if_there(there()) == []
+    assert await hits_or_none(away()) is None
+    assert await hits_or_none(there()) == []
 
 
-def test_what_waits_is_preferred_like_what_is_found() -> None:
+def test_preferences_apply_to_texts_that_are_not_indexed_yet() -> None:
     waiting = [("a", "a", 4.0), ("b", "b", 3.0)]
     plain = merge([], {}, waiting)
     assert [item for item, _ in plain] == ["a", "b"]
@@ -71,12 +71,12 @@ def test_what_waits_is_preferred_like_what_is_found() -> None:
     assert [place.bonus for _, place in preferred] == [0.2, 0.0]
 
 
-def test_a_place_is_explained() -> None:
-    both = explained(Place("hybrid", 1.25, 1, 3, 0.2), ["it is blue", "it is new"])
+def test_the_rank_of_a_result_is_explained() -> None:
+    both = explain_result(ResultRank("hybrid", 1.25, 1, 3, 0.2), ["it is blue", "it is new"])
     assert both == (
         "Found by meaning at rank 1 and by its words at rank 3, with a score of 1.2500."
         " 0.20 of it because it is blue and it is new."
     )
-    waits = explained(Place("fts", 0.5, None, 1, waiting=True), [])
+    waits = explain_result(ResultRank("fts", 0.5, None, 1, waiting=True), [])
     assert "meaning" not in waits
     assert "Only its words were searched" in waits

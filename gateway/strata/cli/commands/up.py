@@ -21,8 +21,8 @@ from strata.cli.failures import exit_code_of, show_error
 from strata.client.target import API_KEY_FILE, data_option
 from strata.embedded.data_folder import DataFolder
 from strata.shared.errors import StrataError
+from strata.shared.event_loop import loop_factory
 from strata.shared.logs import configure_logging
-from strata.shared.loops import loop_factory
 from strata.shared.server import serve_service
 from strata.shared.service import Service, Wiring
 

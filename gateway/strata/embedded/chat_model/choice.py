@@ -1,4 +1,4 @@
-"""Decides which model chat uses, and says so to the person in one sentence."""
+"""Chooses the model for chat, and describes the choice in one sentence for the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAYS_OUT = (
 
 
 class Source(StrEnum):
-    """Where the chat model comes from, best first."""
+    """The source of the chat model, best first."""
 
     CONFIGURED = "configured"
     LOCAL_SERVER = "local_server"
@@ -29,12 +29,12 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class ConfiguredProvider:
-    """A provider that the person's settings name.
+    """A provider that the settings name.
 
     Attributes:
-        name: Of the provider, such as `openai`.
-        model: Its model that agents use by default.
-        base_url: Its address, or None for the provider's own.
+        name: The provider's name, such as `openai`.
+        model: The model that agents use by default.
+        base_url: The server's address; None for the provider's own.
     """
 
     name: str
@@ -44,11 +44,11 @@ class ConfiguredProvider:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """What chat will use.
+    """The model that chat uses.
 
     Attributes:
-        source: Where it comes from.
-        sentence: For the person; complete and honest about what to expect.
+        source: The source of the model.
+        sentence: Description for the user, with what to expect of the model.
         provider: The configured provider's name, or the local product's; empty for none.
         model: The model's name at its server; empty for none.
         base_url: The server's address. None for a provider's own address, for none, and for the
@@ -71,10 +71,10 @@ def choose(
     """Chooses: a configured provider, a local server, the local demo model, or nothing.
 
     Args:
-        configured: Providers named in the settings; the first one wins.
-        servers: What `discover` found; the first one wins.
+        configured: Providers named in the settings; the first one is used.
+        servers: Local servers found by `discover`; the first one is used.
         local_demo: Whether the demo model may be used.
-        local_demo_problem: Why it cannot be used here, once that is known.
+        local_demo_problem: Why the demo model cannot be used on this machine, if known.
     """
     if configured:
         return _of_provider(configured[0])

@@ -1,4 +1,4 @@
-"""What this machine's processor offers to the model's runtime."""
+"""Detects the features of the processor and the available memory."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _MOST_USEFUL_THREADS = 8
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor as the runtime's build and the server see it.
+    """The properties of the processor that matter for building and running the runtime.
 
     Attributes:
         machine: The architecture, such as `x86_64`.
-        features: Feature names as the kernel spells them; empty where it does not list them.
+        features: The kernel's feature names; empty if it does not list them.
         threads: How many threads the model should use.
     """
 
@@ -46,14 +46,14 @@ class Cpu:
 
     @property
     def too_old(self) -> bool:
-        """Whether an x86 processor lacks what makes the model usable at all (AVX2)."""
+        """Whether an x86 processor lacks AVX2, without which the model is too slow."""
         return self.machine == "x86_64" and bool(self.features) and "avx2" not in self.features
 
     def build_switches(self) -> dict[str, str]:
         """The CMake definitions for code that runs on this processor.
 
-        On x86 each feature is named, since `-march=native` believes what a virtual machine
-        says about AMX. Elsewhere the compiler's own detection is used.
+        On x86 each feature is named, because `-march=native` would use AMX where a virtual machine
+        advertises it. On other architectures the compiler detects the features.
         """
         if self.machine != "x86_64" or not self.features:
             return {"GGML_NATIVE": "ON"}
@@ -64,7 +64,7 @@ class Cpu:
         return {"GGML_NATIVE": "OFF", **named}
 
     def fingerprint(self) -> str:
-        """Short text that differs when code built for one processor may not run on another."""
+        """A short text that differs between processors that may not run the same code."""
         switches = "".join(f"{name}={value};" for name, value in self.build_switches().items())
         return hashlib.sha256(f"{self.machine};{switches}".encode()).hexdigest()[:12]
 
@@ -99,12 +99,12 @@ def parse_cpu_quota(text: str) -> int | None:
 
 
 def detect() -> Cpu:
-    """Looks at this machine."""
+    """Returns the processor of this machine."""
     features, per_core = parse_cpuinfo(_read(_CPUINFO))
     affinity = getattr(os, "sched_getaffinity", None)
     available = len(affinity(0)) if affinity else (os.cpu_count() or 1)
     quota = parse_cpu_quota(_read(_CPU_QUOTA))
-    # Two hardware threads of one core share its arithmetic units: a second one only adds waiting.
+    # Hardware threads of one core share its arithmetic units, so one per core is enough.
     threads = max(1, available // per_core)
     if quota is not None:
         threads = min(threads, quota)
@@ -112,7 +112,7 @@ def detect() -> Cpu:
 
 
 def parse_available_memory(text: str) -> int | None:
-    """Reads /proc/meminfo: bytes that can be used without swapping, or None if not said."""
+    """Returns the available bytes of memory from the text of /proc/meminfo; None if missing."""
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -121,7 +121,7 @@ def parse_available_memory(text: str) -> int | None:
 
 
 def available_memory() -> int | None:
-    """Bytes of memory that can be used without swapping; None where the system does not say."""
+    """Returns the bytes of memory that can be used without swapping; None if unknown."""
     return parse_available_memory(_read(_MEMINFO))
 
 

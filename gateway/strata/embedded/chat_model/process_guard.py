@@ -1,12 +1,12 @@
-"""Runs a package client so that no part of it outlives the process that asked. Run by path.
+"""Runs a package client so that none of its processes outlives the parent. Run by path.
 
-A package client starts a build backend, that starts a build tool, and that starts compilers.
-All of them are put into one process group, which is killed when this program's standard input
-closes: the kernel closes it even when the asking process dies by SIGKILL.
+A package client starts a build backend, which starts a build tool, which starts compilers.
+All of them are in one process group, which is killed when this program's standard input
+closes. The kernel closes it even when the parent dies by SIGKILL.
 
 Only the standard library is used: this file runs under `-I -S`, before any package is visible.
 
-    guard.py PROGRAM ARGUMENT...
+    process_guard.py PROGRAM ARGUMENT...
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def _kill_when_abandoned(group: int) -> None:
 
 def main(program: list[str]) -> int:
     """Runs the program; returns its exit code."""
-    # Ctrl-C is handled by the asking process, which then closes our standard input.
+    # The parent handles Ctrl-C, and then closes our standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
     child = subprocess.Popen(  # noqa: S603 (the asking process names the program)

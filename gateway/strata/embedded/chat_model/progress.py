@@ -1,4 +1,4 @@
-"""What the person sees while the model is fetched, the runtime is built and the model is loaded."""
+"""Progress reports and cancellation while the local demo model is prepared and loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.shared.errors import FailedPreconditionError, Reason
 
 
 class Phase(StrEnum):
-    """The three things that have to happen before `local-demo` answers."""
+    """The steps before `local-demo` can answer."""
 
     MODEL = "model"
     RUNTIME = "runtime"
@@ -20,13 +20,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """One step forward.
+    """A progress report.
 
     Attributes:
-        phase: What is being worked on.
-        message: A sentence for the person.
-        done: How much is finished, in `unit`.
-        total: How much there is, in `unit`; 0 while it is unknown.
+        phase: The current phase.
+        message: A sentence for the user.
+        done: Finished amount, in `unit`.
+        total: Total amount, in `unit`; 0 while it is unknown.
         unit: "bytes" or "steps".
     """
 
@@ -41,24 +41,24 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class LocalModelError(FailedPreconditionError):
-    """The local demo model cannot be used here; the message says why and what would help."""
+    """The local demo model cannot be used here; the message says why and what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.MODEL_NOT_CONFIGURED)
 
 
 class WorkCancelledError(Exception):
-    """The work was given up because the caller asked for it."""
+    """The caller cancelled the work."""
 
 
 class Cancellation:
-    """Lets the event loop stop work that runs in a thread."""
+    """A flag with which the event loop stops work that runs in a thread."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def cancel(self) -> None:
-        """Asks the work to stop at its next check."""
+        """Makes the next `check` of the work raise."""
         self._event.set()
 
     def check(self) -> None:
@@ -73,4 +73,4 @@ class Cancellation:
 
 
 def ignore(_: Progress) -> None:
-    """A progress callback for callers with nobody to tell."""
+    """A progress callback that does nothing."""

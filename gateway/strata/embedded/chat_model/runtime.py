@@ -1,7 +1,7 @@
 """The model's runtime: llama.cpp's Python bindings, built once in an environment of their own.
 
-They are not a dependency of Strata: they have no wheels, take minutes to compile, and only a
-machine without any other chat model needs them.
+They are not a dependency of Strata, because they have no wheels, take minutes to compile, and
+are needed only on a machine without another chat model.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _MINUTES = "3 to 6 minutes on two cores"
 
 
 class RuntimeInstaller:
-    """Builds the runtime in a folder named after what it was built for.
+    """Builds the runtime in a folder named after the processor and the package version.
 
-    A cache folder may travel between machines, on a network home or in an image; code compiled
-    for one processor can crash on another, so each kind of processor gets a build of its own.
-    Callers hold the cache folder's lock.
+    Machines can share a cache folder, in a network home or an image. Code compiled for one
+    processor can crash on another, so each kind of processor gets its own build. The caller must
+    hold the cache folder's lock.
 
     Args:
-        folder: Where runtimes are kept.
+        folder: The folder of all runtimes.
         cpu: The processor to build for.
         clients: Package clients, tried in order.
         python_tag: The interpreter that the environment is made from, such as `cp311`.
@@ -69,11 +69,11 @@ class RuntimeInstaller:
 
     @property
     def python(self) -> Path:
-        """The interpreter that can import the bindings, once `ensure` has returned."""
+        """The interpreter that can import the bindings, after `ensure`."""
         return self.environment / "bin" / "python"
 
     def ready(self) -> bool:
-        """Whether a finished build is in place and its base interpreter still exists."""
+        """Whether there is a complete build whose base interpreter still exists."""
         return self._seal.exists() and self.python.exists()
 
     def discard(self) -> None:
@@ -81,11 +81,11 @@ class RuntimeInstaller:
         shutil.rmtree(self.environment, ignore_errors=True)
 
     def ensure(self, report: ProgressCallback, cancellation: Cancellation) -> Path:
-        """Returns the runtime's interpreter, building the runtime if it is not there.
+        """Returns the runtime's interpreter; builds the runtime if it is missing.
 
         Raises:
-            LocalModelError: It cannot be built here; the message says why.
-            WorkCancelledError: The caller gave up.
+            LocalModelError: The runtime cannot be built here; the message says why.
+            WorkCancelledError: The caller cancelled.
         """
         if self.ready():
             return self.python
@@ -133,7 +133,7 @@ class RuntimeInstaller:
             cancellation,
             _step_reporter(message, report),
         )
-        # Loads the native code; what it computes is tried when the server warms up.
+        # Checks that the native code loads; the server's warm-up checks that it computes.
         run([str(self.python), "-I", "-c", "import llama_cpp"], cancellation, silent)
 
     def _build_settings(self) -> dict[str, str]:
@@ -146,7 +146,7 @@ class RuntimeInstaller:
 
 
 def _step_reporter(message: str, report: ProgressCallback) -> LineCallback:
-    """Turns the build tool's `[12/80]` into progress; a new build starts from its own 1."""
+    """Returns a callback that reports the build tool's `[12/80]` lines as progress."""
     last = 0
 
     def on_line(line: str) -> None:

@@ -19,14 +19,14 @@ class LocalDemoMode(StrEnum):
 
 
 class LocalDemoSettings(EnvironmentSettings):
-    """Read from `STRATA_LOCAL_DEMO` and `STRATA_LOCAL_DEMO_*`.
+    """Settings of `STRATA_LOCAL_DEMO` and `STRATA_LOCAL_DEMO_*`.
 
     Attributes:
-        local_demo: `auto` uses the demo model when nothing better is found; `off` never does.
-        local_demo_url: An address of the model file, asked before the packages.
-        local_demo_cache: Where the model and its runtime are kept; by default the user's cache.
-        local_demo_context_tokens: Longest prompt and reply together, in tokens. Each 1,000
-            take 29 MB of memory.
+        local_demo: `auto` uses the demo model if there is no other model; `off` never does.
+        local_demo_url: URL of the model file, tried before the packages.
+        local_demo_cache: Folder of the model and its runtime; by default in the user's cache.
+        local_demo_context_tokens: Most tokens of prompt and reply together. Each 1,000 take 29 MB
+            of memory.
     """
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore")

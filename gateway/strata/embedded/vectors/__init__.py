@@ -1,4 +1,4 @@
-"""The embedded vector engine: a process that speaks the needed part of Qdrant's gRPC API."""
+"""The embedded vector engine: a process that serves the needed part of Qdrant's gRPC API."""
 
 from strata.embedded.vectors.process import EmbeddedVectors
 

@@ -1,4 +1,4 @@
-"""Filters from Qdrant's messages to the engine's objects."""
+"""Converts filters from Qdrant's messages to the engine's objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def filter_of(message: wire.common.Filter) -> edge.Filter:
     """Returns the engine's filter.
 
     Raises:
-        UnsupportedError: A condition that the engine does not know.
+        UnsupportedError: The engine does not support a condition.
     """
     minimum = None
     if message.HasField("min_should"):
@@ -93,7 +93,7 @@ def _bounds(message: Any) -> dict[str, Any]:
 
 
 def _any_of(values: Sequence[Any]) -> edge.MatchType:
-    # To look a point's values up in a set of one takes the engine twice as long.
+    # For a set of one value the engine would take twice as long.
     return edge.MatchValue(values[0]) if len(values) == 1 else edge.MatchAny(list(values))
 
 

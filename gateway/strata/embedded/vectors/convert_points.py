@@ -1,4 +1,4 @@
-"""Points, payloads and vectors between Qdrant's messages and the engine's objects."""
+"""Converts points, payloads and vectors between Qdrant's messages and the engine's objects."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def payload_message(
 
 
 def sparse_vector(indices: Sequence[int], values: Sequence[float]) -> edge.SparseVector:
-    """Returns a sparse vector. The engine would accept one that Qdrant refuses.
+    """Returns a sparse vector, with the checks of Qdrant that the engine lacks.
 
     Raises:
         BadRequestError: An index occurs twice, or indices and values differ in number.
@@ -97,7 +97,7 @@ def vector(message: wire.points.Vector) -> edge.NamedVector:
     """Returns one vector: dense, sparse or a list of dense ones.
 
     Raises:
-        UnsupportedError: It is to be made from a document, an image or another object.
+        UnsupportedError: It would have to be inferred from a document, an image or an object.
     """
     match message.WhichOneof("vector"):
         case "dense":
@@ -113,7 +113,7 @@ def vector(message: wire.points.Vector) -> edge.NamedVector:
 
 
 def _flat_vector(message: wire.points.Vector) -> edge.NamedVector:
-    # The layout of clients before the oneof was introduced.
+    # The layout of older clients, before the oneof was introduced.
     if message.HasField("indices"):
         return sparse_vector(message.indices.data, message.data)
     if message.HasField("vectors_count") and message.vectors_count > 1:
@@ -172,9 +172,10 @@ def _order_value(number: float | None) -> wire.points.OrderValue | None:
 
 
 def put_scored(target: Any, hits: Iterable[edge.ScoredPoint]) -> None:
-    """Puts query results into a repeated field, in their order.
+    """Adds query results to a repeated field, in their order.
 
-    In place: a search looks at some hundred, and a message that is put into another is copied.
+    They are built in place, because a search returns some hundred, and adding a finished message
+    to another copies it.
     """
     for hit in hits:
         message = target.add()
@@ -193,7 +194,7 @@ def put_scored(target: Any, hits: Iterable[edge.ScoredPoint]) -> None:
 
 
 def _put_payload(target: Any, fields: Mapping[str, Any]) -> None:
-    # What a search asks for are ids and times: set in place, in a third of the time.
+    # Setting ids and times in place takes a third of the time.
     for name, item in fields.items():
         if isinstance(item, str):
             target[name].string_value = item
@@ -217,7 +218,7 @@ def retrieved_points(records: Iterable[edge.Record]) -> list[wire.points.Retriev
 
 
 def facet_hit(hit: edge.FacetHit) -> wire.points.FacetHit:
-    """Returns the message of one value of a field and how often it occurs."""
+    """Returns the message for a value of a field and its number of points."""
     match hit.value:
         case bool():
             facet = wire.points.FacetValue(bool_value=hit.value)

@@ -1,4 +1,4 @@
-"""Queries, scrolls and selectors from Qdrant's messages to the engine's objects."""
+"""Converts queries, scrolls and selectors from Qdrant's messages to the engine's objects."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strata.embedded.vectors.errors import BadRequestError, UnsupportedError
 DEFAULT_LIMIT = 10
 _DEFAULT_RRF_K = 2
 _DEFAULT_DIVERSITY = 0.5
-# Three times as many as are asked for are taken by their quantized vectors and ordered by the
-# whole ones: on 100,000 random vectors that finds all of the best 60, and twice as many 99 %.
+# Retrieves three times as many points by their quantized vectors, and orders them by the full
+# ones. On 100,000 random vectors this finds all of the best 60; a factor of two finds 99%.
 _RESCORED = edge.QuantizationSearchParams(rescore=True, oversampling=3.0)
 _UNQUANTIZED = edge.QuantizationSearchParams(ignore=True)
 
@@ -24,7 +24,7 @@ Needed = Callable[[wire.common.Filter], edge.Filter | None]
 
 
 def with_payload(message: Any) -> edge.WithPayloadType:
-    """Returns which payload fields a request asks for; none if it does not say."""
+    """Returns the payload fields that a request asks for; by default none."""
     if not message.HasField("with_payload"):
         return False
     selector = message.with_payload
@@ -38,7 +38,7 @@ def with_payload(message: Any) -> edge.WithPayloadType:
 
 
 def with_vectors(message: Any) -> edge.WithVectorType:
-    """Returns which vectors a request asks for; none if it does not say."""
+    """Returns the vectors that a request asks for; by default none."""
     if not message.HasField("with_vectors"):
         return False
     selector = message.with_vectors
@@ -48,7 +48,7 @@ def with_vectors(message: Any) -> edge.WithVectorType:
 
 
 def order_by(message: wire.points.OrderBy) -> edge.OrderBy:
-    """Returns an ordering by a payload field; ascending if it does not say."""
+    """Returns an ordering by a payload field; by default ascending."""
     direction = None
     if message.HasField("direction"):
         descending = message.direction == wire.points.Direction.Desc
@@ -72,8 +72,8 @@ def query_request(
 
     Args:
         message: The query.
-        needed: Returns what of a filter must be checked; None if nothing. Counting how rare a
-            word is over a filter takes 30 ns for each occurrence; over everything, nothing.
+        needed: Returns the part of a filter that must be checked; None for none. Counting the
+            rarity of a word with a filter takes 30 ns per occurrence, without one nothing.
 
     Raises:
         UnsupportedError: A kind of query that the engine, or this process, does not offer.

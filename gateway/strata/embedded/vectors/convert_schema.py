@@ -1,4 +1,4 @@
-"""Collections and payload indexes between Qdrant's messages and the engine's objects."""
+"""Converts collections and payload indexes between Qdrant's messages and the engine's objects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import qdrant_edge as edge
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.errors import BadRequestError, UnsupportedError
 
-# A shard has one segment, so there is nothing to search side by side; with more, every search is
-# handed to another thread and back, which takes it a tenth longer.
+# A shard has one segment, so there is nothing to search in parallel. With more threads, every
+# search would be handed to another thread and back, which takes 10% longer.
 _SEARCH_THREADS = 1
 
 _DISTANCES = {
@@ -33,9 +33,9 @@ _FIELD_TYPES = {
     wire.points.FieldType.FieldTypeDatetime: edge.PayloadSchemaType.Datetime,
     wire.points.FieldType.FieldTypeUuid: edge.PayloadSchemaType.Uuid,
 }
-# There is no graph here, every search compares with each vector that passes the filter: with
-# those of four bits a component that takes a quarter of the time. Storage of our own choice, not
-# the caller's: what is found is ordered by the whole vectors (see `convert_queries`).
+# The engine has no graph: every search compares with each vector that passes the filter. With
+# four bits per component that takes a quarter of the time. Callers do not see the quantization,
+# because results are ordered by the full vectors (see `convert_queries`).
 _QUANTIZED = edge.TurboQuantQuantizationConfig(always_ram=True, bits=edge.TurboQuantBitSize.Bits4)
 _BY_DIRECTION = {wire.collections.Distance.Cosine, wire.collections.Distance.Dot}
 # name of the parameters in the message -> (the engine's class, the parameters taken over)
@@ -60,8 +60,8 @@ _TOKENIZERS = {
     wire.collections.TokenizerType.Word: edge.TokenizerType.Word,
     wire.collections.TokenizerType.Multilingual: edge.TokenizerType.Multilingual,
 }
-# Tuning of storage and of the HNSW graph has no effect here (plain scans, see the decision
-# record); these would change what is stored or who may read it, so they are refused.
+# Tuning of storage and of the HNSW graph is ignored, because there are only plain scans (see the
+# decision record). These parameters would change the stored data or access to it and are refused.
 _REFUSED: tuple[Literal["quantization_config", "strict_mode_config", "sharding_method"], ...] = (
     "quantization_config",
     "strict_mode_config",
@@ -73,7 +73,7 @@ def shard_config(message: wire.collections.CreateCollection) -> edge.EdgeConfig:
     """Returns the configuration of a collection's shard.
 
     Raises:
-        UnsupportedError: Quantization, strict mode or custom sharding is asked for.
+        UnsupportedError: The request asks for quantization, strict mode or custom sharding.
         BadRequestError: There is no vector, or one without size or distance.
     """
     for feature in _REFUSED:
@@ -164,7 +164,7 @@ def _index_params(kind: str, params: Any) -> Any:
 def collection_info(
     created: wire.collections.CreateCollection, info: edge.ShardInfo
 ) -> wire.collections.CollectionInfo:
-    """Returns what `GetCollectionInfo` reports: as created, with the live counts."""
+    """Returns the answer of `GetCollectionInfo`: the original configuration and current counts."""
     pb = wire.collections
     params = pb.CollectionParams(
         shard_number=1,

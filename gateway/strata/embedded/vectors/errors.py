@@ -1,4 +1,4 @@
-"""What a request to the embedded engine can fail with, and the gRPC status of each."""
+"""Errors of requests to the embedded engine, with their gRPC statuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENGINE_FAULTS = (
 
 
 class VectorsError(Exception):
-    """A request that cannot be answered; `status` says how it is reported."""
+    """A request failed; `status` is its gRPC status."""
 
     status = grpc.StatusCode.INTERNAL
 
@@ -55,9 +55,9 @@ class DamagedError(VectorsError):
 
 
 def from_engine(error: BaseException) -> VectorsError:
-    """Sorts an error of the engine, which has one type for all: by its words.
+    """Maps an error of the engine by its text, because the engine has one type for all errors.
 
-    A panic of the engine is no `Exception`; it too must become an answer.
+    A panic of the engine is not an `Exception`, but must be reported to the caller, too.
     """
     if isinstance(error, VectorsError):
         return error

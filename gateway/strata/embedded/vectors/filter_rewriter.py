@@ -1,10 +1,10 @@
-"""Makes the conditions of a search cheap for an engine that has no graph.
+"""Rewrites the filter of a search so that it is cheap for an engine without a graph.
 
-A condition costs 70 ns for each point that it is checked against, 14 ms for the tenant and the
-archive of 100,000 passages; to compare their vectors takes 4 ms. Where all points belong to one
-tenant, as on the machine of one person, its condition says nothing. And where a range holds most
-points, to take them from its index, in the order of their values, costs more than to look at each
-point in the order in which they are stored.
+Checking a condition takes 70 ns per point: 14 ms for the tenant and the archive of 100,000
+passages, while comparing their vectors takes 4 ms. If all points belong to one tenant, as in a
+local installation, the condition on the tenant can be dropped. If a range contains most points,
+reading them from its index in the order of their values is slower than checking each point in
+storage order.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ from strata.embedded.vectors import wire
 from strata.embedded.vectors.convert_filters import filter_of
 
 _MOST_KNOWN = 1_000
-# A smaller shard is searched in no time whatever the form of its filter.
+# A smaller shard is searched fast with any filter.
 _MANY_POINTS = 10_000
-# Part of the points from which on a condition is broad: about where it begins to pay to check a
-# range point by point, and far from where that costs three times as much. The figures are in
-# decision 0065.
+# A condition that is met by at least this share of the points is broad. At about this share,
+# checking a range point by point becomes faster than its index. The figures are in decision 0065.
 _BROAD = 0.4
 
 
 @dataclass(slots=True)
 class RewrittenFilter:
-    """A filter as the points of a shard need it.
+    """A filter, rewritten for the points of a shard.
 
     Attributes:
-        whole: Passes the same points as the filter; None if every point passes.
-        broad: Those of its conditions that most points meet.
-        rest: Passes the same points as the filter without these; None if every point passes.
-        share: Part of the points that meets all of `broad`, 0 to 1: estimated, and lowered to what
-            was seen when it was less among the best.
-        sampled: Set when `share` was corrected by what was seen.
+        whole: Equivalent to the filter; None if every point passes.
+        broad: The conditions that most points meet.
+        rest: Equivalent to the filter without `broad`; None if every point passes.
+        share: Share of the points that meet all of `broad`, 0 to 1. It starts as an estimate and is
+            lowered when the share among the best points is smaller.
+        sampled: Whether `share` was corrected by a sample.
     """
 
     whole: edge.Filter | None
@@ -46,7 +45,7 @@ class RewrittenFilter:
 
 
 class FilterRewriter:
-    """Knows what conditions mean to the points of a shard, until something is written to it."""
+    """Rewrites filters for the points of a shard. Make a new one after every write to the shard."""
 
     def __init__(self, shard: edge.EdgeShard) -> None:
         self._shard = shard
@@ -54,31 +53,31 @@ class FilterRewriter:
         self._shares: dict[bytes, float] = {}
         self._filters: dict[bytes, RewrittenFilter] = {}
 
-    def needed(self, message: wire.common.Filter) -> edge.Filter | None:
-        """Returns a filter that passes the same points; None if every point passes.
+    def equivalent(self, message: wire.common.Filter) -> edge.Filter | None:
+        """Returns an equivalent filter; None if every point passes.
 
         Raises:
             UnsupportedError: A condition that the engine does not know.
             BadRequestError: A condition that is empty.
         """
-        return self.of(message).whole
+        return self.rewritten(message).whole
 
-    def of(self, message: wire.common.Filter) -> RewrittenFilter:
-        """Returns the filter in its parts, the same object until something is written.
+    def rewritten(self, message: wire.common.Filter) -> RewrittenFilter:
+        """Returns the rewritten filter; the same object each time, so that it can learn.
 
         Raises:
             UnsupportedError: A condition that the engine does not know.
             BadRequestError: A condition that is empty.
         """
-        # Both arms of a search have the same filter.
+        # Cached, because both arms of a search have the same filter.
         name = message.SerializeToString(deterministic=True)
         if name not in self._filters:
             if len(self._filters) >= _MOST_KNOWN:
                 self._filters.clear()
-            self._filters[name] = self._narrowed(message)
+            self._filters[name] = self._rewritten(message)
         return self._filters[name]
 
-    def _narrowed(self, message: wire.common.Filter) -> RewrittenFilter:
+    def _rewritten(self, message: wire.common.Filter) -> RewrittenFilter:
         rest = wire.common.Filter()
         rest.CopyFrom(message)
         del rest.must[:]
@@ -96,7 +95,7 @@ class FilterRewriter:
         whole.CopyFrom(rest)
         for condition in broad:
             if _is_range(condition.field):
-                # Twice denied is the same, whatever a point holds, and no index offers its points.
+                # A double negation is equivalent, and the engine uses no index for it.
                 denied = wire.common.Filter(must_not=[condition])
                 whole.must_not.append(wire.common.Condition(filter=denied))
             else:
@@ -107,13 +106,13 @@ class FilterRewriter:
         return RewrittenFilter(_unless_empty(whole), conditions, _unless_empty(rest), share)
 
     def _is_met_by_all(self, condition: wire.common.Condition) -> bool:
-        # Of one value of an indexed field alone the engine's estimate is the number itself, and
-        # takes a quarter of a millisecond.
+        # For one value of an indexed field alone, the engine's estimate is exact, and takes a
+        # quarter of a millisecond.
         alone = condition.HasField("field") and _is_for_one(condition.field)
         return alone and self._share(condition) == 1.0
 
     def _broad_share(self, condition: wire.common.Condition) -> float:
-        """The part of many points that meets a condition; 0 if it is not most of them."""
+        """Returns the share of the points that meet a condition; 0 if it is not broad."""
         if not condition.HasField("field") or not _is_estimated(condition.field):
             return 0.0
         share = self._share(condition)
@@ -121,7 +120,7 @@ class FilterRewriter:
         return share if self._info.points_count >= _MANY_POINTS and share >= _BROAD else 0.0
 
     def _share(self, condition: wire.common.Condition) -> float:
-        """The estimated part of the points that meets a condition; 0 if its field has no index."""
+        """Returns the estimated share of points that meet a condition; 0 without an index."""
         name = condition.SerializeToString(deterministic=True)
         if name not in self._shares:
             if len(self._shares) >= _MOST_KNOWN:
@@ -144,7 +143,7 @@ def _unless_empty(message: wire.common.Filter) -> edge.Filter | None:
 
 def _is_for_one(field: wire.common.FieldCondition) -> bool:
     match = field.match
-    # Of a condition that tests more as well, the estimate would be one.
+    # For a condition with further tests, the engine's estimate would not be exact.
     alone = field == wire.common.FieldCondition(key=field.key, match=match)
     return alone and (match.HasField("keyword") or len(match.keywords.strings) == 1)
 

@@ -1,4 +1,4 @@
-"""Gives back the memory of files that were only looked through."""
+"""Releases the memory of mapped files that were only read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 
 
 def unmap_read_pages(folder: Path) -> int:
-    """Takes the pages of shared mappings of files below a folder out of this process.
+    """Unmaps the pages of shared file mappings below a folder from this process.
 
-    The engine reads the index of each payload field when it loads a collection: 4 MB of mostly
-    empty pages each, 85 MB for the collections of an empty Strata, which then count as its memory
-    though they are the system's cache. They stay there, and are mapped again when they are used.
+    When the engine loads a collection, it reads the index of each payload field: 4 MB of mostly
+    empty pages each, 85 MB for the collections of an empty Strata. They count as memory of the
+    process, although they are in the system's file cache. They stay in the cache and are mapped
+    again when they are used.
 
     Returns:
-        How many bytes were mapped; 0 where the system does not tell.
+        How many bytes were mapped; 0 if the system does not report it.
     """
     unmapped = 0
     with contextlib.suppress(OSError, AttributeError):
@@ -25,7 +26,7 @@ def unmap_read_pages(folder: Path) -> int:
         root = f"{folder.resolve()}/"
         for line in Path("/proc/self/maps").read_text().splitlines():
             place, rights, *_, name = line.split(maxsplit=5)
-            # Of a private mapping, what was changed would be lost.
+            # Shared mappings only, because changes in a private one would be lost.
             if rights.endswith("s") and name.startswith(root):
                 start, end = (int(address, 16) for address in place.split("-"))
                 madvise(start, end - start, mmap.MADV_DONTNEED)

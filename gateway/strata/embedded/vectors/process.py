@@ -1,4 +1,4 @@
-"""The embedded vector engine as its supervisor sees it."""
+"""Starts and supervises the process of the embedded vector engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PORTS_TRIED = 3
 
 
 class _PortTakenError(UnavailableError):
-    """Somebody else listens on the port."""
+    """Another process listens on the port."""
 
 
 class EmbeddedVectors:
@@ -79,14 +79,14 @@ class EmbeddedVectors:
 
     @property
     def api_key(self) -> str:
-        """What callers send as metadata `api-key`."""
+        """The key that callers send as metadata `api-key`."""
         if self._api_key is None:
             raise UnavailableError("the vector engine is not started")
         return self._api_key
 
     @property
     def pid(self) -> int | None:
-        """The child's pid while it is there."""
+        """The child's pid while it runs."""
         return self._supervisor.pid
 
     @property
@@ -117,7 +117,7 @@ class EmbeddedVectors:
             try:
                 await self._supervisor.start()
             except _PortTakenError:
-                # It was free when we looked.
+                # It was free when it was picked.
                 preferred = None
                 if not left:
                     raise
@@ -130,7 +130,7 @@ class EmbeddedVectors:
         self._lock.release()
 
     async def restart(self) -> None:
-        """Ends the engine in order and starts it again, on the same port."""
+        """Shuts the engine down gracefully and starts it again on the same port."""
         await self._supervisor.restart()
 
     async def wait_serving(self) -> None:
@@ -152,7 +152,7 @@ class EmbeddedVectors:
             return None
 
     def _command(self) -> Command:
-        # Nothing of our environment is passed on, so the child must be told where we are.
+        # The child does not inherit our environment, so it gets the import path explicitly.
         roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         return Command(
             program=[

@@ -3,7 +3,7 @@
     python -m strata.embedded.vectors.server --folder FOLDER --port PORT
 
 It serves Qdrant's gRPC API on 127.0.0.1 to callers that send the key in FOLDER/api_key, and
-writes FOLDER/server.json once it does. One process per folder; SIGTERM flushes and ends it.
+writes FOLDER/server.json when it is ready. One process per folder; SIGTERM flushes and ends it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from strata.embedded.vectors.servicers import (
 )
 from strata.embedded.vectors.worker import EngineWorker
 from strata.shared.errors import FailedPreconditionError
-from strata.shared.loops import loop_factory
+from strata.shared.event_loop import loop_factory
 
 MAX_MESSAGE_BYTES = 64 << 20
 FLUSH_SECONDS = 3.0
@@ -76,7 +76,7 @@ def build_server(worker: EngineWorker, key: str) -> grpc.aio.Server:
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             # gRPC shares ports by default: two engines could split one port's calls.
             ("grpc.so_reuseport", 0),
-            # Clients ping while a long call is silent; the default hangs up on them.
+            # Clients ping during long calls; with the default they would be disconnected.
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ],
     )
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args(arguments)
     try:
-        # uvloop passes a search sooner from the socket to the thread and back.
+        # uvloop has less latency between the socket and the worker's thread.
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(options.folder, options.port))
     except FailedPreconditionError as error:

@@ -1,8 +1,8 @@
 """The collections of one folder: one shard of the engine each, and their aliases.
 
 Layout: `collections/<name>/shard/` belongs to the engine; `collections/<name>/collection.json`
-is written last when a collection is made and removed first when it is deleted, so a folder
-without it is a half-done operation of a process that died, and is removed.
+is written last when a collection is created and removed first when it is deleted. A folder
+without it is left from an operation of a process that died, and is removed.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _Collection:
     shard: edge.EdgeShard | None
     unflushed: int = 0
     damage: str = ""
-    narrowing: FilterRewriter | None = None
+    rewriter: FilterRewriter | None = None
 
 
 class CollectionStore:
-    """Every collection under one folder. Not thread-safe: one thread uses it.
+    """The collections of one folder. Not thread-safe.
 
-    The engine appends each operation to its log before it answers, which survives the death of
-    the process; `flush` makes it survive the death of the machine.
+    The engine appends each operation to its log before it answers, so that the operation survives
+    a crash of the process. `flush` makes it survive a crash of the machine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class CollectionStore:
                 yield folder.name, _Collection(created, None, damage=str(error))
 
     def names(self) -> list[str]:
-        """Returns the collections, sorted, without aliases."""
+        """Returns the names of the collections, sorted, without aliases."""
         return sorted(self._collections)
 
     def exists(self, name: str) -> bool:
@@ -117,7 +117,7 @@ class CollectionStore:
         return True
 
     def info(self, name: str) -> wire.collections.CollectionInfo:
-        """Returns what a collection holds."""
+        """Returns the configuration and the counts of a collection."""
         collection = self._find(name)
         return collection_info(collection.created, self.shard(name).info())
 
@@ -136,22 +136,22 @@ class CollectionStore:
             )
         return collection.shard
 
-    def narrowing(self, name: str) -> FilterRewriter:
-        """Returns what is known of conditions on a collection as it is now.
+    def filter_rewriter(self, name: str) -> FilterRewriter:
+        """Returns the filter rewriter for the current points of a collection.
 
         Raises:
             MissingError: There is no such collection.
             DamagedError: Its files could not be loaded at start.
         """
         collection, shard = self._find(name), self.shard(name)
-        if collection.narrowing is None:
-            collection.narrowing = FilterRewriter(shard)
-        return collection.narrowing
+        if collection.rewriter is None:
+            collection.rewriter = FilterRewriter(shard)
+        return collection.rewriter
 
     def update(self, name: str, operations: Iterable[edge.UpdateOperation]) -> None:
-        """Applies operations in their order; each is durable against a crash of the process."""
+        """Applies operations in order; each survives a crash of the process."""
         collection, shard = self._find(name), self.shard(name)
-        collection.narrowing = None
+        collection.rewriter = None
         for operation in operations:
             shard.update(operation)
             collection.unflushed += 1
@@ -159,7 +159,7 @@ class CollectionStore:
             self._flush(collection)
 
     def flush(self) -> None:
-        """Forces what was written since the last time to disk."""
+        """Syncs all changes since the last flush to disk."""
         for collection in self._collections.values():
             if collection.unflushed:
                 self._flush(collection)
@@ -177,7 +177,7 @@ class CollectionStore:
         return sorted(pair for pair in self._aliases.items() if collection in (None, pair[1]))
 
     def change_aliases(self, actions: Iterable[wire.collections.AliasOperations]) -> None:
-        """Applies all alias operations or, when one of them is refused, none."""
+        """Applies alias operations atomically: if one is refused, none is applied."""
         changed = dict(self._aliases)
         steps: dict[str, Callable[..., None]] = {
             "create_alias": self._create_alias,

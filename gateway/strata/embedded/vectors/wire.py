@@ -1,9 +1,9 @@
 """Qdrant's generated messages and service stubs, without the rest of Qdrant's client.
 
-The messages come with `qdrant-client`. Importing that package the usual way also loads its HTTP
-client, its local mode and its models: 62 MB and a second of start-up that this process has no
-use for. So while its `grpc` subpackage is imported an empty parent stands in, unless the client
-is loaded already.
+The messages come with `qdrant-client`. A normal import of that package also loads its HTTP
+client, its local mode and its models, which takes 62 MB and a second at start. This module
+therefore imports only the `grpc` subpackage, with an empty stand-in for the parent package,
+unless the client is already loaded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ try:
         qdrant_pb2_grpc as root_service,
     )
 finally:
-    # A later import of the whole client must find the real package.
+    # A later import of the client must load the real package.
     if _parent is not None and sys.modules.get("qdrant_client") is _parent:
         del sys.modules["qdrant_client"]
 

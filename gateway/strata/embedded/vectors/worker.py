@@ -1,4 +1,4 @@
-"""The one thread that uses the engine, so that the event loop answers between its calls."""
+"""The thread that runs the engine, so that the event loop stays responsive between calls."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _log = structlog.get_logger(__name__)
 
 
 class EngineWorker:
-    """Runs functions over the store, one at a time and in the order asked.
+    """Runs functions on the store, one at a time and in order.
 
-    The engine keeps Python's global lock during a call, so more threads would gain nothing. A
-    call that is cancelled while it waits for its turn is not made. What is asked with `run_now`
-    does not wait for the way to the thread and back where nothing is before it.
+    The engine holds Python's global lock during a call, so more threads would not help. A call
+    that is cancelled while it waits is not made. `run_now` avoids the switch to the thread and
+    back if the thread is idle.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,10 +49,10 @@ class EngineWorker:
         return await asyncio.wrap_future(future)
 
     async def run_now(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
-        """As `run`, in the thread of the event loop if the other one has nothing to do.
+        """Like `run`, but in the thread of the event loop if the worker's thread is idle.
 
-        For what takes some milliseconds: nothing else is served meanwhile, as it would be with
-        the lock that the engine keeps.
+        Use it for work of some milliseconds. It blocks the event loop, as the engine's hold of the
+        global lock would do anyway.
 
         Raises:
             VectorsError: Whatever the engine raised.
@@ -70,7 +70,7 @@ class EngineWorker:
             raise from_engine(error) from error
 
     async def flush_every(self, seconds: float) -> None:
-        """Flushes now and then until cancelled. A failure is logged and tried again."""
+        """Flushes periodically until cancelled. A failure is logged, and flushing continues."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -79,7 +79,7 @@ class EngineWorker:
                 _log.error("flush_failed", error=str(error))
 
     async def close(self) -> None:
-        """Flushes, closes and ends the thread."""
+        """Flushes and closes the collections, and ends the thread."""
         if self._store is not None:
             await self.run(CollectionStore.close)
         self._executor.shutdown()

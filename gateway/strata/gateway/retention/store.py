@@ -13,7 +13,7 @@ from enum import StrEnum
 from sqlalchemy import TextClause, text
 
 from strata.shared.db import Database
-from strata.shared.turns import projects_in_turn
+from strata.shared.project_turns import projects_in_turn
 
 BACKLOG_FULL = "Given up: the project has too many deliveries that wait."
 

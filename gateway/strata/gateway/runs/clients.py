@@ -20,9 +20,9 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution
 from strata.gateway.runs.dispatcher import TurnClient
 from strata.gateway.runs.domain import is_group
 from strata.shared.clock import Clock
-from strata.shared.endings import let_end
 from strata.shared.ids import default_conversation_id
-from strata.shared.requests import RequestStream
+from strata.shared.request_stream import RequestStream
+from strata.shared.stream_completion import complete_in_background
 
 
 class GrpcTurnClient:
@@ -47,7 +47,7 @@ class GrpcTurnClient:
                 yield response
         finally:
             if finished:
-                let_end(call)
+                complete_in_background(call)
             else:
                 call.cancel()
             cancelling.cancel()

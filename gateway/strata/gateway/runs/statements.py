@@ -12,7 +12,7 @@ from sqlalchemy import TextClause, text
 
 from strata.gateway.runs.states import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
 from strata.shared.db import text_with_columns
-from strata.shared.turns import projects_in_turn
+from strata.shared.project_turns import projects_in_turn
 
 
 def _states(states: Iterable[RunState]) -> str:

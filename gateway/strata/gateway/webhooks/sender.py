@@ -18,7 +18,7 @@ from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import DataLossError, StrataError
 from strata.shared.logs import get_logger
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.fetching import Fetcher
+from strata.shared.web.fetcher import Fetcher
 
 _BATCH = 64
 # Principal of the requests to receivers; it has no scopes and no token.

@@ -27,7 +27,7 @@ from strata.shared.errors import (
     Reason,
     ResourceExhaustedError,
 )
-from strata.shared.turns import PendingInTurn
+from strata.shared.project_turns import PendingInTurn
 
 # Seconds after which an attempt of a dead gateway is repeated; longer than any attempt takes.
 LEASE_S = 120.0

@@ -43,7 +43,7 @@ class ResponseFormat:
         """The JSON form that models are asked for; None for any text.
 
         Raises:
-            GivenSchemaError: The schema cannot be used, although it was accepted.
+            UnusableSchemaError: The schema cannot be used, although it was accepted.
         """
         match self.type:
             case ResponseFormatType.TEXT:

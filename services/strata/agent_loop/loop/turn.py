@@ -61,7 +61,7 @@ from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.ids import new_id
-from strata.shared.json_schemas import GivenSchemaError
+from strata.shared.json_schemas import UnusableSchemaError
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import FILE_TOOLS, MEMORIES_STORED, STORE_MEMORIES
 
@@ -368,7 +368,7 @@ class Turn:
         asked = self._request.response_format or agent.response_format
         try:
             return asked.json_reply
-        except GivenSchemaError as error:
+        except UnusableSchemaError as error:
             # A release that checked schemas less strictly accepted it.
             raise InvalidArgumentError(
                 f"The schema of the response format cannot be used: it {error}."

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from strata.agent_loop.models.domain import ChatMessage, JsonReply
 from strata.agent_loop.models.quirks import ReplyForm
 from strata.agent_loop.models.wire import leading_system
-from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
+from strata.shared.tag_escapes import escape
 
 _SATISFIES = "that satisfies this JSON schema"
 _ANSWER = "Your answer must be one JSON object{}, and nothing else: no text around it.{}"

@@ -29,8 +29,8 @@ from strata.agent_loop.models.wire import (
     legal_arguments,
     repair,
 )
-from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
+from strata.shared.tag_escapes import escape
 
 SAY = "say"
 _MEMORY_MARK = "<memory_blocks>"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
+from strata.shared.tag_escapes import escape
 from strata.shared.tool_returns import TIME_FORMAT
 
 PLACEHOLDER = "{CORE_MEMORY}"

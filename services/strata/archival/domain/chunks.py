@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from strata.shared.vectors.result_merge import Look
+from strata.shared.vectors.result_merge import DatabaseSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class FileChunkStore(Protocol):
 
     def open_snapshot(
         self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
-    ) -> AbstractAsyncContextManager[Look[StoredChunk]]:
+    ) -> AbstractAsyncContextManager[DatabaseSnapshot[StoredChunk]]:
         """Opens a snapshot of the folders' chunks, identified by key.
 
         Args:

@@ -9,7 +9,7 @@ from datetime import datetime
 from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.shared.reranking import Report
 from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import BELOW_FLOOR, Place
+from strata.shared.vectors.result_merge import BELOW_FLOOR, ResultRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,9 @@ class SearchResult:
     reranking: Report | None = None
 
 
-def exclusions(search: Search, matches: Iterable[tuple[Passage, Place]]) -> tuple[Exclusion, ...]:
+def exclusions(
+    search: Search, matches: Iterable[tuple[Passage, ResultRank]]
+) -> tuple[Exclusion, ...]:
     """Returns how many matches each condition of a search, and the score floor, leave out."""
     by_condition: dict[str, Exclusion] = {}
     for passage, place in matches:

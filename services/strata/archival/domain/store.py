@@ -23,7 +23,7 @@ from strata.archival.domain.passages import (
     RequestKey,
     UploadCounts,
 )
-from strata.shared.vectors.result_merge import Look
+from strata.shared.vectors.result_merge import DatabaseSnapshot
 
 NOT_REPEATABLE = RequestKey()
 
@@ -234,7 +234,7 @@ class PassageStore(Protocol):
 
     def open_snapshot(
         self, words: str, within: Filter, limit: int, *, all_words: bool = False
-    ) -> AbstractAsyncContextManager[Look[Passage]]:
+    ) -> AbstractAsyncContextManager[DatabaseSnapshot[Passage]]:
         """Opens a snapshot of the passages that meet the conditions.
 
         Args:

@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from strata.archival.domain.chunks import ChunkBatch, FileChunk, QueuedSet, SetState
 from strata.shared.db import Database
-from strata.shared.turns import Turns, projects_in_turn
-from strata.shared.vectors.indexing import MOST_COUNTED, Lag
+from strata.shared.project_turns import Turns, projects_in_turn
+from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
 
 # In each project the longest waiting set first. A claim holds an advisory lock until its
 # transaction ends, at the latest with its process; other replicas skip the set. Candidates are
@@ -162,12 +162,12 @@ class ChunkQueue:
         async with self._database.transaction(project_id=queued.project_id) as connection:
             await connection.execute(_FORGET, {"project": queued.project_id, "set": queued.id})
 
-    async def lag(self) -> Lag:
+    async def lag(self) -> IndexLag:
         """Returns the lag of the index: chunks, and seconds since the oldest file's last step."""
         bound = {"after": "", "projects": MOST_COUNTED, "most": MOST_COUNTED}
         async with self._worker.system_transaction(read_only=True) as connection:
             row = (await connection.execute(_LAG, bound)).one()
-        return Lag(min(row.waiting, MOST_COUNTED), max(0.0, float(row.seconds)))
+        return IndexLag(min(row.waiting, MOST_COUNTED), max(0.0, float(row.seconds)))
 
     async def index_all_again(self) -> int:
         """Marks all chunks of all projects as not indexed; returns the number of sets."""

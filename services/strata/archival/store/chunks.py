@@ -16,7 +16,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
-from strata.shared.vectors.result_merge import Look
+from strata.shared.vectors.result_merge import DatabaseSnapshot
 
 _CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
 # Only chunks of serving sets are searched.
@@ -209,7 +209,7 @@ class PostgresFileChunkStore:
     @asynccontextmanager
     async def open_snapshot(
         self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
-    ) -> AsyncIterator[Look[StoredChunk]]:
+    ) -> AsyncIterator[DatabaseSnapshot[StoredChunk]]:
         """Opens a snapshot of the folders' chunks."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
             statement = _BY_ALL_WORDS if all_words else _BY_WAITING_WORDS
@@ -230,7 +230,7 @@ class PostgresFileChunkStore:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """Implements `Look`."""
+    """Implements `DatabaseSnapshot`."""
 
     connection: AsyncConnection
     statement: TextClause

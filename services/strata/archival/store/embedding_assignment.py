@@ -15,7 +15,7 @@ from strata.archival.store.archives import missing_archive
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError, Reason
-from strata.shared.vectors.reindex import Phase, Reindex, Serving, Share
+from strata.shared.vectors.reindex import FoundCounts, Phase, Reindex, Serving
 from strata.shared.vectors.reindex.ledger import (
     insert_reindex,
     move_reindex,
@@ -151,7 +151,7 @@ class EmbeddingAssignments:
             raise no_reindex(archive_id)
         return job
 
-    async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
+    async def move(self, job: Reindex, phase: Phase, note: str, share: FoundCounts) -> Reindex:
         """Moves a rebuild to another phase, and its archive to the model of that phase.
 
         Raises:

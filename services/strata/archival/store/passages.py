@@ -45,7 +45,7 @@ from strata.archival.store.words import (
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
-from strata.shared.vectors.result_merge import Look
+from strata.shared.vectors.result_merge import DatabaseSnapshot
 from strata.shared.vectors.stop_words import without_stop_words
 
 _GET = text(
@@ -196,7 +196,7 @@ class PostgresPassageStore:
     @asynccontextmanager
     async def open_snapshot(
         self, words: str, within: Filter, limit: int, *, all_words: bool = False
-    ) -> AsyncIterator[Look[Passage]]:
+    ) -> AsyncIterator[DatabaseSnapshot[Passage]]:
         """Opens a snapshot of the passages that meet the conditions."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
             yield _Snapshot(connection, words, within, limit, () if all_words else (_WAITING,))
@@ -209,7 +209,7 @@ class PostgresPassageStore:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """Implements `Look`."""
+    """Implements `DatabaseSnapshot`."""
 
     connection: AsyncConnection
     words: str

@@ -11,8 +11,8 @@ from sqlalchemy import Row, text
 from strata.archival.domain.passages import Passage, SuppliedVector
 from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
 from strata.shared.db import Database
-from strata.shared.turns import PendingInTurn
-from strata.shared.vectors.indexing import MOST_COUNTED, Lag
+from strata.shared.project_turns import PendingInTurn
+from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
 
 _LOAD = text(
     f"""
@@ -75,9 +75,9 @@ class PendingPassages:
                 },
             )
 
-    async def lag(self) -> Lag:
+    async def lag(self) -> IndexLag:
         """Returns the lag of the index."""
-        return Lag(*await self._in_turn.lag(MOST_COUNTED))
+        return IndexLag(*await self._in_turn.lag(MOST_COUNTED))
 
     async def index_all_again(self) -> int:
         """Marks all passages of all projects as not indexed; returns their number."""

@@ -32,7 +32,7 @@ from strata.shared.errors import (
     NotFoundError,
     Reason,
 )
-from strata.shared.escaping import escape, unescape
+from strata.shared.tag_escapes import escape, unescape
 
 REVIEW = (
     "Review the changes and make sure they are as expected (correct indentation, no duplicate "

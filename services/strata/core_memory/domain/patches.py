@@ -21,7 +21,7 @@ from strata.core_memory.domain.editing import (
 )
 from strata.core_memory.domain.three_way_merge import Hunk, apply_hunks, lines_of
 from strata.shared.errors import FailedPreconditionError
-from strata.shared.escaping import unescape
+from strata.shared.tag_escapes import unescape
 
 MAX_HUNKS = 500
 """Maximum of hunks in one patch."""

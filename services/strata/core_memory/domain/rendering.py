@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from strata.core_memory.domain.blocks import Block, is_nearly_full, used_percent
 from strata.core_memory.domain.tool_rules import INTRODUCTION, ToolRule, rule_texts
 from strata.shared.agent_types import LINE_NUMBERED_TYPES, TYPES_WITHOUT_BLOCKS
-from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
+from strata.shared.tag_escapes import escape
 
 FORMAT = 4
 """Increase it with every change of the rendering, so that cached sections are not reused."""

@@ -13,7 +13,7 @@ from strata.core_memory.files.domain.directories import (
     window_view,
 )
 from strata.core_memory.files.domain.file_windows import Window
-from strata.shared.escaping import escape
+from strata.shared.tag_escapes import escape
 
 
 class Views(Protocol):

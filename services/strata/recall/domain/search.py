@@ -12,7 +12,7 @@ from typing import Protocol
 from strata.recall.domain.messages import Message, Role
 from strata.shared.reranking import Report
 from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import BELOW_FLOOR, Look, Place
+from strata.shared.vectors.result_merge import BELOW_FLOOR, DatabaseSnapshot, ResultRank
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
 
@@ -119,7 +119,7 @@ class SearchResult:
 
 
 def exclusions(
-    query: SearchQuery, matches: Iterable[tuple[Message, Place]]
+    query: SearchQuery, matches: Iterable[tuple[Message, ResultRank]]
 ) -> tuple[Exclusion, ...]:
     """Returns how many matches each condition of a query, and the score floor, leave out."""
     by_condition: dict[str, Exclusion] = {}
@@ -135,7 +135,7 @@ class SearchStore(Protocol):
 
     def open_snapshot(
         self, query: SearchQuery, spoken: Sequence[TimeRange], *, all_words: bool = False
-    ) -> AbstractAsyncContextManager[Look[Message]]:
+    ) -> AbstractAsyncContextManager[DatabaseSnapshot[Message]]:
         """Opens a snapshot of the messages that meet the query's conditions and phrases.
 
         Args:

@@ -20,7 +20,7 @@ from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import Look
+from strata.shared.vectors.result_merge import DatabaseSnapshot
 
 # Maximum of matches that are ranked, newest first: ranking reads the text of every match.
 RANKED_MATCHES = 1_000
@@ -58,7 +58,7 @@ class PostgresSearchStore:
     @asynccontextmanager
     async def open_snapshot(
         self, query: SearchQuery, spoken: Sequence[TimeRange], *, all_words: bool = False
-    ) -> AsyncIterator[Look[Message]]:
+    ) -> AsyncIterator[DatabaseSnapshot[Message]]:
         """Opens a snapshot of the messages that meet the query's conditions and phrases."""
         # A phrase may be in a message that is not a candidate of the index. So all messages are
         # searched then, and the best plan depends on the words.
@@ -94,7 +94,7 @@ class PostgresSearchStore:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """Implements `Look`."""
+    """Implements `DatabaseSnapshot`."""
 
     connection: AsyncConnection
     query: SearchQuery

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from strata.recall.domain.messages import Message
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.db import Database
-from strata.shared.turns import PendingInTurn
-from strata.shared.vectors.indexing import MOST_COUNTED, Lag
+from strata.shared.project_turns import PendingInTurn
+from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
 
 _DONE = text(
     "UPDATE recall.messages SET index_state = 'indexed'"
@@ -95,9 +95,9 @@ class PendingMessages:
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ALL_AGAIN)).rowcount)
 
-    async def lag(self) -> Lag:
+    async def lag(self) -> IndexLag:
         """Returns the lag of the index; counts at most 100,000 messages."""
-        return Lag(*await self._in_turn.lag(MOST_COUNTED))
+        return IndexLag(*await self._in_turn.lag(MOST_COUNTED))
 
     async def deleted_agents(self) -> list[DeletedAgent]:
         """Returns deleted agents to remove from the index."""

@@ -14,7 +14,7 @@ from charset_normalizer import from_bytes
 import strata
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.logs import get_logger
-from strata.shared.web.fetching import Fetched
+from strata.shared.web.fetcher import Fetched
 from strata.tool_execution.builtin.web_texts import (
     HTML,
     MAX_TEXT_CHARS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.fetching import Fetcher
+from strata.shared.web.fetcher import Fetcher
 from strata.tool_execution.builtin.page_reader import PageReader, takes
 from strata.tool_execution.builtin.web_search import SearchProvider
 from strata.tool_execution.builtin.web_texts import tidy

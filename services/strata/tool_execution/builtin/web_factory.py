@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from strata.shared.web.fetching import Fetcher, FetchLimits
+from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard, Trusting
 from strata.tool_execution.builtin.page_reader import PDF_TYPES, PageReader

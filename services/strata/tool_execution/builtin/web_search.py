@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.redaction import key_redactor
 from strata.shared.web.errors import FetchError
-from strata.shared.web.fetching import Fetched, Fetcher
+from strata.shared.web.fetcher import Fetched, Fetcher
 from strata.tool_execution.builtin.web_texts import tidy
 from strata.tool_execution.domain.web import ProviderName, SearchHit
 

@@ -1,6 +1,6 @@
 """HTTP transport to MCP servers that checks addresses, limits responses and follows no redirects.
 
-As in `strata.shared.web.fetching`, a name is resolved once, its addresses are checked, and the
+As in `strata.shared.web.fetcher`, a name is resolved once, its addresses are checked, and the
 connection uses one of them. Host, SNI and certificate verification use the name.
 """
 

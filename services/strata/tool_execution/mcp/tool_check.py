@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strata.shared.json_schemas import MAX_CHARS, GivenSchemaError, read_schema, unstorable
+from strata.shared.json_schemas import MAX_CHARS, UnusableSchemaError, read_schema, unstorable
 from strata.tool_execution.domain.mcp import ReportedTool
 from strata.tool_execution.domain.registry import MAX_NAME
 from strata.tool_execution.schema.derive import MAX_DESCRIPTION_CHARS
@@ -92,7 +92,7 @@ def _checked(name: str, tool_name: str, item: Mapping[str, Any]) -> ReportedTool
         return ReportedTool(name, tool_name, description, problem="it has no inputSchema")
     try:
         return ReportedTool(name, tool_name, description, usable_schema(item["inputSchema"]))
-    except GivenSchemaError as error:
+    except UnusableSchemaError as error:
         return ReportedTool(name, tool_name, description, problem=f"its inputSchema {error}"[:500])
 
 
@@ -105,19 +105,19 @@ def usable_schema(schema: Any) -> dict[str, Any]:
     """Returns a schema that models and our validator can use.
 
     Raises:
-        GivenSchemaError: The schema cannot be converted without changing its meaning.
+        UnusableSchemaError: The schema cannot be converted without changing its meaning.
     """
     try:
         text = json.dumps(schema, ensure_ascii=False)
         if len(text) > MAX_CHARS:
-            raise GivenSchemaError(f"exceeds {MAX_CHARS} characters")
+            raise UnusableSchemaError(f"exceeds {MAX_CHARS} characters")
         # All texts are checked before parts of the schema are removed.
         unclean = unstorable(schema)
         if unclean:
-            raise GivenSchemaError(unclean)
+            raise UnusableSchemaError(unclean)
         return read_schema(json.dumps(_without_keywords(schema, 0), ensure_ascii=False))
     except (RecursionError, ValueError, TypeError):
-        raise GivenSchemaError("is nested too deeply or is not JSON") from None
+        raise UnusableSchemaError("is nested too deeply or is not JSON") from None
 
 
 def _without_keywords(schema: Any, depth: int) -> Any:
@@ -125,7 +125,7 @@ def _without_keywords(schema: Any, depth: int) -> Any:
     if not isinstance(schema, dict):
         return schema
     if depth > _DEEPEST:
-        raise GivenSchemaError("is nested too deeply")
+        raise UnusableSchemaError("is nested too deeply")
     kept = {key: value for key, value in schema.items() if key not in _REMOVED_KEYWORDS}
     for key in _MAPS:
         if isinstance(kept.get(key), dict):

@@ -8,9 +8,9 @@ from typing import Any
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
-from strata.shared.bidi_call import answering
-from strata.shared.endings import let_end
+from strata.shared.bidi_call import call_and_answer
 from strata.shared.errors import UnavailableError
+from strata.shared.stream_completion import complete_in_background
 from strata.tool_execution.domain.sandbox import Answerer, Isolation, Run, RunResult, RunStatus
 from strata.tool_execution.runner import convert
 
@@ -57,7 +57,7 @@ class RemoteSandbox:
                 call = self._stub.RunCode(convert.run_to_proto(run))
                 async for answer in call:
                     # The stream has only one message.
-                    let_end(call)
+                    complete_in_background(call)
                     return self._ended(answer)
             else:
                 async with aclosing(self._asking(run, run.answerer, failed)) as responses:
@@ -87,7 +87,7 @@ class RemoteSandbox:
 
         first = pb.RunAskingCodeRequest(run=convert.run_to_proto(run))
         # The first response that is not a question is the result.
-        return answering(
+        return call_and_answer(
             self._stub.RunAskingCode, first, answer, lambda _: True, ends=lambda _: True
         )
 

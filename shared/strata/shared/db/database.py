@@ -1,14 +1,15 @@
-"""Transactions that belong to one tenant.
+"""Database transactions that are bound to one tenant.
 
-SQLAlchemy gives statements, types and the pool; the transaction itself is ours, because its
-first message does two things: BEGIN, and set the tenant that row-level security compares with.
-Sent as one simple query they cost one round trip. The driver is in autocommit mode, so
-SQLAlchemy sends no BEGIN, COMMIT or ROLLBACK of its own.
+SQLAlchemy provides statements, types and the pool. Transactions are managed here, because their
+first message does two things: it sends BEGIN and sets the tenant for row-level security. As one
+simple query they take one round trip. The driver is in autocommit mode, so SQLAlchemy sends no
+BEGIN, COMMIT or ROLLBACK of its own.
 
 Medians on loopback, two cores, nothing to flush: an empty transaction 0.18 ms, with one SELECT
-0.42 ms, with five 1.07 ms. The same three messages over a bare asyncpg connection take 0.09 ms,
-its pool and transaction with the tenant as a statement of its own 0.22 ms: what SQLAlchemy adds
-is about 0.2 ms for each statement, beside a commit that waits for the disk.
+0.42 ms, with five 1.07 ms. The three messages of an empty transaction over a bare asyncpg
+connection take 0.09 ms; asyncpg's pool and transaction with a separate statement for the tenant
+take 0.22 ms. SQLAlchemy adds about 0.2 ms to each statement, which is little beside a commit that
+waits for the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from strata.shared.db.policies import TENANT_SETTING
 from strata.shared.db.statistics import Statistics
 from strata.shared.errors import InternalError
 
-# Goes into SQL text, so nothing but what an id can hold.
+# It is put into SQL text, so only the characters of ids are allowed.
 _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
 _RELEASE_SECONDS = 5.0
 _CONNECT_SECONDS = 10.0
@@ -49,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Session:
-    """A connection in use, and the driver's own beneath it."""
+    """A connection in use, with the driver's connection beneath it."""
 
     connection: AsyncConnection
     driver: asyncpg.Connection[Any]
@@ -70,15 +71,15 @@ class Database:
 
     Args:
         url: `postgresql://user:password@host:port/database`.
-        pool_size: Connections kept; no more are opened.
+        pool_size: Most connections.
         application_name: Shown by PostgreSQL for each connection.
         statement_timeout: Seconds after which the server ends a statement.
         pool_timeout: Seconds to wait for a free connection.
-        prepared_statements: How many a connection keeps; 0 for a pooler in transaction mode.
-        hung_timeout: Seconds after which the server ends a transaction that may write and in which
-            nothing was asked for meanwhile: its process hangs, and others wait for its locks.
-        idle_timeout: Seconds after which an unused connection is closed by the server: each
-            holds 5 MB there.
+        prepared_statements: Prepared statements per connection; 0 for a pooler in transaction mode.
+        hung_timeout: Seconds without a statement after which the server ends a write transaction,
+            because its process hangs and other transactions wait for its locks.
+        idle_timeout: Seconds after which the server closes an unused connection, which takes 5 MB
+            there.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Database:
                 "idle_in_transaction_session_timeout": "60000",
                 "idle_session_timeout": str(int(idle_timeout * 1000)),
                 "jit": "off",
-                # A statement whose client has vanished ends, and frees its locks, soon.
+                # Ends the statements of disconnected clients soon, which frees their locks.
                 "client_connection_check_interval": "2000",
             },
         )
@@ -132,13 +133,15 @@ class Database:
         Args:
             project_id: The tenant; by default that of the call being served.
             read_only: Refuse writes.
-            snapshot: Every statement sees the rows of one moment; refuses writes too.
-            generic_plan: Plan a statement once for all values, and not for those of each call:
-                where to plan it takes longer than to run it, and the values decide nothing.
-            long: The block waits for others while it holds locks; up to a minute at a time.
+            snapshot: Every statement sees the rows of the same moment; also refuses writes.
+            generic_plan: Plan statements once for all values, instead of for the values of each
+                call. Useful where planning takes longer than running and the plan does not depend
+                on the values.
+            long: Allow pauses of up to a minute between statements, for a block that waits for
+                other work while it holds locks.
 
         Raises:
-            MissingTenantError: There is no project.
+            MissingTenantError: The context has no project.
             UnavailableError: The database cannot be reached; nothing was committed, unless the
                 connection broke during the commit itself.
             AbortedError: A deadlock, or a serialization failure.
@@ -182,7 +185,7 @@ class Database:
             pass
 
     async def close(self) -> None:
-        """Closes every connection, after those that are being given back."""
+        """Closes all connections, after those in use have been returned."""
         if self._releases:
             await asyncio.wait(self._releases, timeout=_RELEASE_SECONDS)
         await self._engine.dispose()
@@ -195,7 +198,7 @@ class Database:
         try:
             yield session.connection
         except BaseException as error:
-            # The block may have other connections that break than this one.
+            # The block may use other connections, and one of those may have broken.
             own = isinstance(error, OSError) and not session.driver.is_closed()
             await self._uninterrupted(self._abandon(session))
             read_only = "READ ONLY" in begin
@@ -212,10 +215,9 @@ class Database:
             raise strata_error from error
 
     async def _begin(self, begin: str) -> _Session:
-        """Takes a connection and begins.
+        """Takes a connection from the pool and begins a transaction.
 
-        Nothing has been asked of the database before, so a connection that died in the pool is
-        replaced by another without a word.
+        A connection that broke in the pool is replaced silently, because no statement has run yet.
         """
         for may_repeat in (True, False):
             session = await self._checkout()
@@ -243,7 +245,7 @@ class Database:
                 await connection.invalidate()
                 await connection.close()
         except Exception as error:
-            # Only here may any error of the operating system be the database's.
+            # While connecting, any error of the operating system is one of the database.
             strata_error = unavailable() if isinstance(error, OSError) else as_strata_error(error)
             if strata_error is None:
                 raise
@@ -254,7 +256,7 @@ class Database:
         try:
             if not session.driver.is_in_transaction():
                 raise InternalError("the transaction was ended inside its block")
-            # COMMIT of a transaction that has failed is answered by ROLLBACK, not by an error.
+            # PostgreSQL answers the COMMIT of a failed transaction with ROLLBACK, not an error.
             committed = await session.driver.execute("COMMIT") == "COMMIT"
             if not committed:
                 raise InternalError("a statement had failed; the transaction was rolled back")
@@ -268,21 +270,21 @@ class Database:
     async def _abandon(self, session: _Session, *, may_be_begun: bool = False) -> None:
         self.statistics.rollbacks += 1
         try:
-            # Of a BEGIN that was cancelled the driver has not heard yet whether it was done.
+            # After a cancelled BEGIN the driver does not know yet whether it took effect.
             begun = may_be_begun or session.driver.is_in_transaction()
             if not session.driver.is_closed() and begun:
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     # After a cancelled statement this first waits for the server to end it.
                     await session.driver.execute("ROLLBACK")
-        except Exception as error:  # noqa: BLE001 - the connection is thrown away
+        except Exception as error:  # noqa: BLE001 - the connection is discarded
             _log.warning("rollback_failed", error=repr(error))
         finally:
             await self._release(session)
 
     async def _release(self, session: _Session) -> None:
-        """Gives the connection back if the server has said that no transaction is open.
+        """Returns the connection to the pool if the server confirmed that no transaction is open.
 
-        Else it is thrown away: nothing of a tenant may reach the next user of a connection.
+        Otherwise it is discarded, so that the next user cannot get a transaction of another tenant.
         """
         if session.driver.is_closed() or session.driver.is_in_transaction():
             session.driver.terminate()
@@ -299,7 +301,7 @@ class Database:
     def _released(self, task: asyncio.Task[None]) -> None:
         self._releases.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: whoever still waits gets it from the shield
+            task.exception()  # marks it as retrieved; a waiting caller gets it from the shield
 
     def _count_statement(self, _cursor: Any, statement: str, *_rest: Any) -> None:
         self.statistics.count_statement(statement)
@@ -314,7 +316,7 @@ class Database:
 
 
 def _keep_when_cancelled(failure: ExceptionContext) -> None:
-    # SQLAlchemy would hang up; we wait for the server to end the statement, and roll back.
+    # SQLAlchemy would disconnect; we wait until the server ends the statement, and roll back.
     if isinstance(failure.original_exception, asyncio.CancelledError):
         failure.is_disconnect = False
 
@@ -344,9 +346,9 @@ def _engine(
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=pool_timeout,
-        # The last one used is used next, so that those that a burst needed fall idle.
+        # The connection used last is used next, so that surplus ones of a burst become idle.
         pool_use_lifo=True,
-        # A reset would be one more round trip for what `_release` makes sure of.
+        # `_release` ensures that no transaction is open; a reset would cost a round trip.
         pool_reset_on_return=None,
         json_serializer=_to_json,
         connect_args={
@@ -354,8 +356,9 @@ def _engine(
             "timeout": _CONNECT_SECONDS,
             "server_settings": dict(server_settings),
             "prepared_statement_cache_size": prepared_statements,
-            # SQLAlchemy keeps the statements; asyncpg's cache would keep each one twice. Without
-            # that cache asyncpg gives no names, and what has none is planned anew each time.
+            # SQLAlchemy caches the statements, so asyncpg's cache would keep each one twice.
+            # Without its cache asyncpg gives no names, and unnamed statements are planned each
+            # time.
             "statement_cache_size": 0,
             "prepared_statement_name_func": unique_statement_name,
         },
@@ -363,9 +366,10 @@ def _engine(
 
 
 async def _connect(*arguments: Any, **options: Any) -> asyncpg.Connection[Any]:
-    """Connects to the end even if the caller is cancelled, and then hangs up.
+    """Connects; if the caller is cancelled, it completes the connection and closes it.
 
-    A driver that is cancelled half-way leaves the server a broken session and the log an error.
+    A driver that is cancelled while connecting would leave a broken session and an error in the
+    server's log.
     """
     connecting = asyncio.ensure_future(asyncpg.connect(*arguments, **options))
     try:
@@ -381,8 +385,8 @@ def _hang_up(connecting: asyncio.Future[asyncpg.Connection[Any]]) -> None:
 
 
 def unique_statement_name() -> str:
-    """Returns a name that no other client has given to a prepared statement.
+    """Returns a name for a prepared statement that no other client uses.
 
-    Behind a pooler two clients may meet on one connection to the server.
+    Behind a pooler two clients may share one connection to the server.
     """
     return f"strata_{uuid.uuid4().hex}"

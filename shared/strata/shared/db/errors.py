@@ -1,4 +1,4 @@
-"""Failures of the database as the errors that a caller should see."""
+"""Maps failures of the database to the errors that callers see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strata.shared.errors import (
 _RETRY_AFTER_SECONDS = 0.5
 
 _LOST = (
-    # asyncpg tells a dying server mostly as an error of its own protocol state.
+    # asyncpg usually reports a dying server as an error of its own protocol state.
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -29,8 +29,8 @@ _LOST = (
     asyncpg.TooManyConnectionsError,
     ConnectionError,
 )
-# The server is there and cannot work now: it is full, out of memory or connections, read-only (a
-# standby that has not been promoted yet), starting or stopping. All of it passes without us.
+# The server answers but cannot work now: out of disk, memory or connections, read-only (a standby
+# that has not been promoted yet), starting or stopping. All of these are temporary.
 _PASSING_STATES = ("53", "57P01", "57P02", "57P03", "57P05", "58030")
 _READ_ONLY = "25006"
 _CONFLICT = (
@@ -52,14 +52,14 @@ class MissingTenantError(InternalError):
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """Returns what the driver raised, out of SQLAlchemy's wrapping."""
+    """Returns the driver's error, unwrapped from that of SQLAlchemy."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         return error.orig.__cause__ or error.orig
     return error
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Returns whether the connection, and not the statement, is what failed."""
+    """Returns whether the connection failed, and not the statement."""
     cause = driver_error(error)
     if isinstance(cause, asyncpg.InterfaceError):
         return "closed" in str(cause)
@@ -76,7 +76,7 @@ def unavailable() -> UnavailableError:
 
 
 def unable() -> UnavailableError:
-    """Returns the error of a database that answers, and that can neither be written nor asked."""
+    """Returns the error of a database that answers but cannot serve statements now."""
     return UnavailableError(
         "the database cannot do its work now",
         retry_after=_RETRY_AFTER_SECONDS,
@@ -85,14 +85,14 @@ def unable() -> UnavailableError:
 
 
 def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataError | None:
-    """Returns the error a caller should see; None if this is not the database's to explain.
+    """Returns the error that a caller should see; None if it did not come from the database.
+
+    Violated constraints also give None: the store that knows their meaning handles them.
 
     Args:
-        error: What was raised.
-        read_only: The transaction was begun as a read-only one: a write in it is our defect, and
-            not the state of the server.
-
-    Violated constraints are left to the store that knows what they mean.
+        error: The error that was raised.
+        read_only: The transaction was started as read-only, so that a refused write is a defect
+            and not a state of the server.
     """
     if isinstance(error, PoolTimeoutError):
         return ResourceExhaustedError(
@@ -106,11 +106,13 @@ def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataE
         return unable()
     if isinstance(cause, _CONFLICT):
         return AbortedError(
-            "a concurrent change won; try again", reason=Reason.EDIT_CONFLICT, retry_after=0.0
+            "a concurrent change took effect first; try again",
+            reason=Reason.EDIT_CONFLICT,
+            retry_after=0.0,
         )
     if isinstance(cause, asyncpg.QueryCanceledError):
         return DeadlineExceededError("a database statement took too long")
     if isinstance(cause, _UNSTORABLE):
-        # Services name the field where they check it; this is for those they do not check.
+        # For fields that a service does not check itself; its own check would name the field.
         return InvalidArgumentError("a text of the request holds the character NUL")
     return None

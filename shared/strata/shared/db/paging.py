@@ -1,10 +1,10 @@
-"""Page tokens: opaque to callers, checked when they come back.
+"""Pages and page tokens of lists (AIP-158).
 
-A token holds the sort key of the last row of a page, so the next page is found by index
-whatever was inserted meanwhile. A page ends at a number of rows or at `PAGE_BYTES`, whichever
-comes first, so that it fits into a gRPC message. A token is bound to the list it came from
-(`scope`: the method and its filter), as AIP-158 has it. It is not signed: everything in it is
-checked for its type, and row-level security decides what a made-up one can reach.
+A token contains the sort key of the last row of a page. The next page is read by index from there,
+so rows inserted meanwhile do not shift it. A page ends at a number of rows or at `PAGE_BYTES`,
+whichever comes first, so that it fits into a gRPC message. A token is bound to its list (`scope`:
+the method and its filter). It is not signed: the types of its parts are checked, and row-level
+security limits the rows that a forged token can reach.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _VERSION = 1
 _MAX_TOKEN = 2048
 
 PAGE_BYTES = 2 * MIB
-"""Bytes of the rows of one page, about; half of what clients accept by default (4 MiB)."""
+"""Approximate bytes of one page; half of the message size that clients accept by default."""
 # Tags, lengths and numbers of a field in the wire format.
 _FIELD_BYTES = 12
 
 
 @dataclass(frozen=True)
 class Page(Generic[_Row]):
-    """Some rows of a list, and the token of what follows; empty at the end."""
+    """Some rows of a list, and the token of the next page; empty at the end."""
 
     rows: Sequence[_Row]
     next_page_token: str = ""
@@ -44,13 +44,13 @@ class Page(Generic[_Row]):
     def cut(
         cls, rows: Sequence[_Row], limit: int, scope: str, key: Callable[[_Row], Sequence[Key]]
     ) -> Page[_Row]:
-        """Makes a page from a query that asked for one row more than `limit`.
+        """Makes a page from the rows of a query that asked for one row more than `limit`.
 
         Args:
             rows: What the query returned, at most `limit + 1`.
             limit: The size of the page.
             scope: See `encode_page_token`.
-            key: Takes the sort key out of a row.
+            key: Returns the sort key of a row.
         """
         limit = rows_that_fit(rows, limit)
         if len(rows) <= limit:
@@ -64,9 +64,9 @@ def rows_that_fit(
     """Returns how many rows, from the first on, fit into a page; at least one.
 
     Args:
-        rows: Rows as dataclasses, mappings, sequences, texts and numbers.
+        rows: Rows, as dataclasses, mappings, sequences, texts or numbers.
         limit: Most rows; None for all.
-        max_bytes: Most bytes; a first row that is larger fits alone.
+        max_bytes: Most bytes; a larger first row still counts as fitting.
     """
     count = size = 0
     for row in rows:
@@ -78,7 +78,7 @@ def rows_that_fit(
 
 
 def approximate_bytes(value: object) -> int:
-    """Returns about how many bytes a value takes in a message, rather too many than too few."""
+    """Returns approximately how many bytes a value takes in a message; rather too many."""
     size, waiting = 0, [value]
     while waiting:
         size += _FIELD_BYTES
@@ -115,8 +115,8 @@ def encode_page_token(scope: str, key: Sequence[Key]) -> str:
     """Returns the token of the page after the row with this sort key.
 
     Args:
-        scope: Names the list: the method and every filter and order of the request.
-        key: The sort key of the last row given.
+        scope: Identifies the list: the method and every filter and order of the request.
+        key: The sort key of the last row of the page.
     """
     fields = [_MARKS[type(part)](part) for part in key]
     text = json.dumps([_VERSION, _digest(scope), *fields], separators=(",", ":"))
@@ -127,12 +127,12 @@ def decode_page_token(scope: str, token: str, kinds: Sequence[type]) -> tuple[Ke
     """Returns the sort key in a token, None for the empty token of the first page.
 
     Args:
-        scope: As given to `encode_page_token`.
-        token: What the caller sent.
+        scope: The same as for `encode_page_token`.
+        token: The token that the caller sent.
         kinds: The types of the key's parts: str, int or datetime.
 
     Raises:
-        InvalidArgumentError: It is not a token of this list (``INVALID_PAGE_TOKEN``).
+        InvalidArgumentError: The token is not of this list (``INVALID_PAGE_TOKEN``).
     """
     if not token:
         return None
@@ -166,7 +166,7 @@ def _digest(scope: str) -> str:
 
 
 def _read_text(part: object) -> str:
-    # NUL is the one character that PostgreSQL's text refuses; half a surrogate has no UTF-8.
+    # PostgreSQL's text refuses NUL only; an unpaired surrogate has no UTF-8.
     match part:
         case str() if "\0" not in part:
             part.encode()

@@ -1,7 +1,7 @@
-"""SQL for migrations: who may see which rows.
+"""SQL for migrations: row-level security policies and grants.
 
-The policy was proved with the trap it closes: after a transaction that set it, the setting is
-the empty string and not NULL, so that NULLIF is needed to mean "no tenant, no rows".
+After a transaction that set the tenant, the setting is the empty string and not NULL. The policy
+therefore uses NULLIF, so that without a tenant no row is visible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _checked(name: str) -> str:
 
 
 def tenant_policy_sql(table: str) -> str:
-    """Returns statements that bind a table to its tenant, the owner included.
+    """Returns statements that enforce tenant isolation on a table, also for its owner.
 
     The table needs a column `project_id text COLLATE "C" NOT NULL`, first in its key.
 
@@ -38,7 +38,7 @@ def tenant_policy_sql(table: str) -> str:
 def worker_policy_sql(table: str, service: str, *, using: str = "true") -> str:
     """Returns a policy that lets the service's worker role reach rows of every tenant.
 
-    A policy opens rows; columns and verbs come from `grant_sql` or `grant_columns_sql`.
+    A policy selects rows; `grant_sql` or `grant_columns_sql` grant statements and columns.
 
     Args:
         table: The table, with or without its schema.

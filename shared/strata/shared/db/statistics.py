@@ -1,4 +1,4 @@
-"""What a database was asked to do, counted."""
+"""Counters of the transactions and statements of a database."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ class Statistics:
     """Counters of one `Database` since it was made, for tests and metrics.
 
     Attributes:
-        transactions: Transactions begun. Each begins and sets its tenant in one message.
-        statements: Statements executed inside them, one for each execution; an `executemany`
-            is one.
-        commits: Transactions that ended in COMMIT.
-        rollbacks: Transactions that ended in ROLLBACK, or with their connection.
+        transactions: Transactions begun; each sets its tenant in the same message.
+        statements: Statements executed inside them; an `executemany` counts once.
+        commits: Transactions that ended with COMMIT.
+        rollbacks: Transactions that ended with ROLLBACK or with the loss of their connection.
         connections: Connections opened.
         texts: Every statement's SQL, kept only inside `record`.
     """
@@ -31,7 +30,7 @@ class Statistics:
 
     @property
     def round_trips(self) -> int:
-        """Messages sent and awaited, the one-time preparation of statements apart."""
+        """Round trips to the server, without those that prepare statements."""
         return self.transactions + self.statements + self.commits + self.rollbacks
 
     def count_statement(self, text: str) -> None:

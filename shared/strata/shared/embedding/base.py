@@ -6,7 +6,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 Kind: TypeAlias = Literal["query", "document"]
 
 LOCAL_MODEL = "all-minilm-l6-v2-int8"
-"""Id of the model that comes with Strata; here so that naming it loads no inference engine."""
+"""Id of the bundled model; defined here so that using it loads no inference engine."""
 LOCAL_DIM = 384
 
 
@@ -14,14 +14,14 @@ LOCAL_DIM = 384
 class Embedder(Protocol):
     """Turns texts into vectors of one model.
 
-    Vectors of two models MUST never be compared: whoever stores a vector stores the
-    `model_id` with it. Implementations MUST return the same vector for the same text and
-    kind, whatever else is in the batch, and MUST NOT block the event loop.
+    Vectors of two models MUST never be compared, so a stored vector needs its `model_id` beside it.
+    Implementations MUST return the same vector for the same text and kind, independent of the
+    rest of the batch, and MUST NOT block the event loop.
     """
 
     @property
     def model_id(self) -> str:
-        """Names the model and everything else that decides the vector."""
+        """Identifies the model and everything else that the vectors depend on."""
 
     @property
     def dim(self) -> int:
@@ -29,7 +29,7 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of one text that the model reads, by `count_tokens`; the rest is not seen."""
+        """Tokens of one text that the model reads, by `count_tokens`; the rest is ignored."""
 
     @property
     def normalized(self) -> bool:
@@ -40,7 +40,7 @@ class Embedder(Protocol):
 
         Args:
             texts: Any number of texts, empty ones too.
-            kind: Whether the texts ask or are asked for; some models tell them apart.
+            kind: Whether the texts are queries or documents; some models embed these differently.
 
         Raises:
             UnavailableError: The model cannot be reached now.
@@ -48,22 +48,22 @@ class Embedder(Protocol):
         """
 
     def known_share(self, text: str) -> float:
-        """Share of the words of a text that the model has a meaning for, from 0 to 1.
+        """Share of the words of a text that the model knows, from 0 to 1.
 
-        A word without one (``[UNK]``, random letters, a script that the model was not trained
-        with) has a vector that is as near to any text as to any other. Models without such words
-        return 1.
+        The vector of an unknown word (``[UNK]``, random letters, a script that the model was not
+        trained with) is about equally similar to every text. Models without unknown words return
+        1.
         """
 
     def limit_tokens(self, text: str) -> int:
-        """Tokens that the text counts against the limit of a stored text.
+        """Tokens of the text for the limit of a stored text.
 
-        Those of `count_tokens`, but a word that a WordPiece model reads as one ``[UNK]``, however
-        long it is, counts by its bytes.
+        As `count_tokens`, but a word that a WordPiece model reads as one ``[UNK]`` of any length
+        counts by its bytes.
         """
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of the text as the model counts them, its own markers included.
+        """Tokens of the text as the model counts them, including its markers.
 
         Exact where the tokenizer is local, otherwise an estimate that errs on the high side.
         """

@@ -11,11 +11,11 @@ _Key = bytes
 
 
 class CachingEmbedder:
-    """Remembers the vectors of the texts used last; otherwise the embedder it wraps.
+    """An embedder that caches the vectors of the most recently used texts of another embedder.
 
-    A vector is kept in single precision (the precision of the vector engine), and is given
-    back in it the first time too, so that a hit and a miss are equal. 4,096 vectors of 384
-    components take about 7 MB.
+    Vectors are cached in single precision, that of the vector engine. They are returned in it
+    the first time too, so that hits and misses give equal vectors. 4,096 vectors of 384 components
+    take about 7 MB.
     """
 
     def __init__(self, inner: Embedder, max_entries: int = 4096) -> None:

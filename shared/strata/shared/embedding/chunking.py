@@ -1,4 +1,4 @@
-"""Texts longer than a model reads: overlapping chunks, one vector each."""
+"""Splits texts that are longer than a model reads into overlapping chunks, and embeds these."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ _PIECE = re.compile(r"\s*\S+\s*")
 _SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f][\"')\]]*\s*$|\n\s*$")
 _DEFAULT_OVERLAP = 32
 _SHORT_TEXT = 2_000
-# What is done with the vectors of one call is done in one piece.
+# Texts per call of the embedder, because the vectors of one call are processed in one piece.
 _AT_ONCE = 256
 
 
@@ -27,16 +27,16 @@ class Chunk:
 def chunk_text(
     text: str, count_tokens: Callable[[str], int], max_tokens: int, overlap: int = _DEFAULT_OVERLAP
 ) -> list[str]:
-    """Cut a text into chunks of at most `max_tokens`, preferably where a sentence ends.
+    """Splits a text into chunks of at most `max_tokens`, preferably where a sentence ends.
 
-    Every character that is not white space is in at least one chunk, in order. A chunk
-    starts with up to `overlap` tokens of the one before, so that a sentence that straddles
-    the cut is whole in one of them.
+    Every character except white space is in at least one chunk, in order. A chunk
+    starts with up to `overlap` tokens of the previous one, so that a sentence at the boundary
+    is whole in one of them.
 
     Args:
-        text: The text; when it fits it is returned as it is, as the only chunk.
-        count_tokens: The model's count. MUST be about additive over words.
-        max_tokens: Limit of one chunk, the model's own markers included.
+        text: The text; if it fits, it is returned unchanged as the only chunk.
+        count_tokens: The model's count. MUST be approximately additive over words.
+        max_tokens: Limit of one chunk, including the model's markers.
         overlap: Tokens repeated at the start of a chunk; less than half of `max_tokens`.
     """
     markers = count_tokens("")
@@ -64,19 +64,19 @@ async def embed_chunked(
     *,
     chunk_tokens: int | None = None,
 ) -> list[list[Chunk]]:
-    """Embed texts of any length: for each text its chunks, at least one, in order.
+    """Embeds texts of any length; returns the chunks of each text, at least one, in order.
 
     Args:
         embedder: The model.
         texts: Any number.
-        kind: Whether they ask or are asked for.
-        chunk_tokens: Most tokens of a chunk; None, or what the model cannot read, is the model's
-            own limit.
+        kind: Whether the texts are queries or documents.
+        chunk_tokens: Most tokens of a chunk; None, or more than the model reads, means the
+            model's own limit.
     """
     most = min(chunk_tokens or embedder.max_tokens, embedder.max_tokens)
     overlap = min(_DEFAULT_OVERLAP, most // 4)
     cut = partial(_cut, texts, embedder.count_tokens, most, overlap)
-    # Counting the tokens of a long text, or of many, would hold up the event loop.
+    # Counting the tokens of a long text, or of many, would block the event loop.
     short = sum(map(len, texts)) <= _SHORT_TEXT
     parts = cut() if short else await asyncio.to_thread(cut)
     chunks = [chunk for chunks in parts for chunk in chunks]
@@ -94,7 +94,7 @@ def _cut(
 
 
 def _pieces(text: str, tokens: Callable[[str], int], budget: int) -> list[tuple[str, int]]:
-    """Words with their token counts; a word above the budget is halved until it fits."""
+    """Returns words with their token counts; a word above the budget is halved until it fits."""
     result: list[tuple[str, int]] = []
     stack = [match.group() for match in reversed(list(_PIECE.finditer(text)))]
     while stack:
@@ -109,7 +109,7 @@ def _pieces(text: str, tokens: Callable[[str], int], budget: int) -> list[tuple[
 
 
 def _chunk_end(pieces: list[tuple[str, int]], start: int, budget: int) -> int:
-    """One past the last piece: as many as fit, back to a sentence end in the last third."""
+    """Returns the end of a chunk: as many pieces as fit, or less to end with a sentence."""
     used = 0
     end = start
     sentence_end = None
@@ -124,7 +124,7 @@ def _chunk_end(pieces: list[tuple[str, int]], start: int, budget: int) -> int:
 
 
 def _step_back(pieces: list[tuple[str, int]], start: int, end: int, overlap: int) -> int:
-    """Where the next chunk starts: up to `overlap` tokens before the cut, past `start`."""
+    """Returns the start of the next chunk: up to `overlap` tokens before the end, after `start`."""
     used = 0
     while end - 1 > start and used + pieces[end - 1][1] <= overlap:
         end -= 1

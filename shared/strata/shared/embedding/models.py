@@ -1,4 +1,4 @@
-"""The embedding models that a process can be asked for, by their id."""
+"""The configured embedding models of a process, by id."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from strata.shared.errors import (
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is known of a model without opening it.
+    """The properties of a model that are known without opening it.
 
     Attributes:
-        id: Its `Embedder.model_id`, which stands with every vector.
+        id: Its `Embedder.model_id`, which is stored with every vector.
         dim: Components of its vectors.
         normalized: Whether its vectors have length 1.
-        unrelated: Cosine of texts that have nothing to do with each other: about 0 for most
-            models, 0.7 for those of the E5 family.
+        unrelated: Cosine of unrelated texts: about 0 for most models, 0.7 for the E5 family.
     """
 
     id: str
@@ -37,8 +36,8 @@ class EmbeddingModels:
     """Models by id; each is opened when it is first needed.
 
     Args:
-        default: Id of the model of what names none.
-        models: Every known model, and what opens it.
+        default: Id of the default model.
+        models: All known models, each with a function that opens it.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class EmbeddingModels:
 
     @classmethod
     def of(cls, *embedders: Embedder) -> EmbeddingModels:
-        """Returns models that are open already; the first is the default."""
+        """Returns a collection of models that are already open; the first is the default."""
 
         def factory_of(embedder: Embedder) -> Callable[[], Awaitable[Embedder]]:
             async def give() -> Embedder:
@@ -77,10 +76,10 @@ class EmbeddingModels:
         return sorted(self._infos)
 
     def known(self, model_id: str, *, field: str = "embedding_model") -> ModelInfo:
-        """Returns a model that a request names; the default for the empty name.
+        """Returns the model that a request names; the default one for an empty name.
 
         Raises:
-            InvalidArgumentError: There is no such model; those that there are are named.
+            InvalidArgumentError: There is no such model; the message lists the known ones.
         """
         info = self._infos.get(model_id or self.default.id)
         if info is None:
@@ -93,10 +92,10 @@ class EmbeddingModels:
         return info
 
     def info(self, model_id: str) -> ModelInfo:
-        """Returns a model that something stored was made with.
+        """Returns the model of stored vectors.
 
         Raises:
-            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the settings do not name it now.
+            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the settings no longer name it.
         """
         info = self._infos.get(model_id)
         if info is None:
@@ -108,10 +107,10 @@ class EmbeddingModels:
         return info
 
     async def get(self, model_id: str) -> Embedder:
-        """Returns a model, opened.
+        """Returns a model, and opens it if necessary.
 
         Raises:
-            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: not among the settings, or its
+            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the settings do not name it, or its
                 weights are missing.
             DataLossError: The weights are not those of this release.
         """

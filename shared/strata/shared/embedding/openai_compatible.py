@@ -1,4 +1,4 @@
-"""Embeddings from OpenAI and from every server that speaks its `/v1/embeddings`."""
+"""Embeddings from OpenAI and from every server with a compatible `/v1/embeddings`."""
 
 import asyncio
 import math
@@ -21,8 +21,8 @@ from strata.shared.errors import (
 from strata.shared.logs import get_logger
 from strata.shared.redaction import key_redactor
 
-# OpenAI's tokenizers need three bytes or more per token in every script measured; the
-# estimate errs on the high side because a text that is too long is refused, not cut.
+# OpenAI's tokenizers use three bytes or more per token in every script measured. The
+# estimate errs on the high side, because a text that is too long is refused, not truncated.
 _BYTES_PER_TOKEN = 3.0
 _MAX_LOGGED = 500
 
@@ -31,14 +31,14 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenAiEmbeddingModel:
-    """What has to be known of a model behind an OpenAI-compatible endpoint.
+    """The properties of a model behind an OpenAI-compatible endpoint.
 
     Attributes:
-        name: The model's name on the wire.
-        model_id: What it is called here, if not the same.
+        name: The model's name at the endpoint.
+        model_id: Its id in Strata, if different.
         dim: Components of its vectors; another number in a reply is an error.
-        max_tokens: Tokens of one text that the model takes.
-        request_dim: Send `dimensions` (models that can shorten their vectors).
+        max_tokens: Tokens of one text that the model accepts.
+        request_dim: Send `dimensions`, for models that can shorten their vectors.
         query_prefix: Put before every query (E5: "query: ").
         document_prefix: Put before every document (E5: "passage: ").
         batch_texts: Texts in one request.
@@ -57,10 +57,10 @@ class OpenAiEmbeddingModel:
 
 
 class OpenAiEmbedder:
-    """An `Embedder` over HTTP. The client is given, and closed, by whoever makes this.
+    """An `Embedder` over HTTP. The caller passes the client and closes it.
 
-    Retries with back-off (429, 5xx, cut connections; `Retry-After` is kept to) are the
-    client's: set its `max_retries` and `timeout`.
+    The client retries with back-off (429, 5xx, lost connections; it respects `Retry-After`):
+    set its `max_retries` and `timeout`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class OpenAiEmbedder:
 
     @property
     def model_id(self) -> str:
-        """See `Embedder.model_id`. A shortened vector makes another model of it."""
+        """See `Embedder.model_id`. A model with shortened vectors has an id of its own."""
         if self._model.model_id:
             return self._model.model_id
         if self._model.request_dim:
@@ -92,11 +92,11 @@ class OpenAiEmbedder:
 
     @property
     def normalized(self) -> bool:
-        """See `Embedder.normalized`. True: vectors are scaled here, whatever the server does."""
+        """See `Embedder.normalized`. True, because vectors are scaled here."""
         return True
 
     def known_share(self, text: str) -> float:
-        """See `Embedder.known_share`. Such models cut unknown words into bytes."""
+        """See `Embedder.known_share`. Always 1: these models split unknown words into bytes."""
         return 1.0
 
     def limit_tokens(self, text: str) -> int:
@@ -104,7 +104,7 @@ class OpenAiEmbedder:
         return self.count_tokens(text)
 
     def count_tokens(self, text: str) -> int:
-        """See `Embedder.count_tokens`. An estimate from the bytes, the longer prefix included."""
+        """See `Embedder.count_tokens`. Estimated from the bytes, including the longer prefix."""
         prefix = max(len(self._model.query_prefix), len(self._model.document_prefix))
         size = len(text.encode("utf-8", "replace")) + prefix
         return math.ceil(size / _BYTES_PER_TOKEN) + 2
@@ -115,7 +115,7 @@ class OpenAiEmbedder:
         Raises:
             UnavailableError: MODEL_UNAVAILABLE after all retries.
             ResourceExhaustedError: MODEL_RATE_LIMITED after all retries.
-            FailedPreconditionError: The key is refused, or the vectors are not of `dim`.
+            FailedPreconditionError: The key is refused, or the vectors have another dimension.
             InvalidArgumentError: MODEL_REQUEST_REFUSED, for example a text that is too long.
         """
         prefix = self._model.query_prefix if kind == "query" else self._model.document_prefix
@@ -124,7 +124,7 @@ class OpenAiEmbedder:
         try:
             results = await asyncio.gather(*requests)
         finally:
-            # One batch failed: what the others would bring is of no use, and may cost money.
+            # One batch failed, so the results of the others are useless and could cost money.
             for request in requests:
                 request.cancel()
         return [vector for vectors in results for vector in vectors]
@@ -151,21 +151,21 @@ class OpenAiEmbedder:
                 reply = await self._client.embeddings.create(
                     model=self._model.name,
                     input=batch,
-                    # Not every compatible server knows base64, the SDK's own choice.
+                    # Not every compatible server supports base64, the SDK's default.
                     encoding_format="float",
                     dimensions=self._model.dim if self._model.request_dim else openai.omit,
                 )
-            # The SDK lets errors of the JSON parser (ValueError) and of a body of another
-            # shape (TypeError) through.
+            # The SDK does not catch errors of the JSON parser (ValueError) and of unexpected
+            # response bodies (TypeError).
             except (openai.OpenAIError, ValueError, TypeError) as error:
                 text = self._redactor.text(str(error))[:_MAX_LOGGED]
                 _log.warning("the embedding endpoint failed", model=self._model.name, error=text)
-                # Without its cause, whose text can repeat the key.
+                # Without the cause, whose text can contain the key.
                 raise self._translated(error) from None
         return self._checked(batch, [(item.index, item.embedding) for item in reply.data or ()])
 
     def _checked(self, batch: list[str], items: list[tuple[int, list[float]]]) -> list[list[float]]:
-        """Vectors in the order of the batch, scaled to length 1."""
+        """Returns the vectors in the order of the batch, scaled to length 1."""
         if sorted(index for index, _ in items) != list(range(len(batch))):
             raise UnavailableError(
                 f"the embedding endpoint answered {len(batch)} texts with {len(items)} vectors",
@@ -176,8 +176,8 @@ class OpenAiEmbedder:
         for _, raw in sorted(items, key=lambda item: item[0]):
             if len(raw) != self._model.dim:
                 raise FailedPreconditionError(
-                    f"the embedding model {self._model.name} gives {len(raw)} dimensions, "
-                    f"configured are {self._model.dim}",
+                    f"the embedding model {self._model.name} returns {len(raw)} dimensions, "
+                    f"but {self._model.dim} are configured",
                     reason=Reason.MODEL_NOT_CONFIGURED,
                     metadata={"model": self._model.name, "dim": str(len(raw))},
                 )
@@ -189,7 +189,7 @@ class OpenAiEmbedder:
         length = float(np.linalg.norm(vector))
         if not math.isfinite(length) or length == 0.0:
             raise UnavailableError(
-                f"the embedding model {self._model.name} gave a vector without direction",
+                f"the embedding model {self._model.name} returned a zero vector",
                 reason=Reason.MODEL_UNAVAILABLE,
                 metadata={"model": self._model.name},
             )
@@ -197,7 +197,7 @@ class OpenAiEmbedder:
         return unit
 
     def _translated(self, error: Exception) -> StrataError:
-        """The SDK's error as one of ours. The server's text can hold the input: not passed on."""
+        """Maps an error of the SDK. The server's text is left out: it can repeat the input."""
         metadata = {"model": self._model.name}
         if isinstance(error, openai.RateLimitError):
             return ResourceExhaustedError(
@@ -225,5 +225,5 @@ class OpenAiEmbedder:
 
 
 def _sendable(text: str) -> str:
-    """The text without lone surrogates; the API refuses an empty one, so a space stands for it."""
+    """Returns the text without lone surrogates; a space for empty text, which the API refuses."""
     return text.encode("utf-8", "replace").decode() or " "

@@ -1,4 +1,4 @@
-"""An embedding model on this machine that lets questions go first."""
+"""Priority of queries over documents for an embedding model on this machine."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Sequence
 from strata.shared.embedding.base import Embedder, Kind
 from strata.shared.fair_slots import FairSlots
 
-# How long a document gives way after a question: so long, too, the rest of a search takes,
-# which needs the same processors.
+# How long documents pause after a query: the rest of a search takes as long and needs the same
+# processors.
 _GIVE_WAY_S = 0.03
-# How long it gives way at most, whatever is asked meanwhile: indexing slows down, but goes on.
+# The longest such pause: under a constant load of queries, indexing slows down but continues.
 _LONGEST_S = 0.2
 
 
 class QueriesFirst:
-    """The embedder it wraps, with documents held back while questions come.
+    """An embedder that holds back documents while queries arrive for the wrapped embedder.
 
-    A local model does one thing at a time, and a bulk of documents takes minutes: a question
-    waits for one document at most, and not for a batch. For a model behind the network
+    A local model processes one text at a time, and many documents take minutes. A query waits for
+    one document at most, and not for a whole batch. Do not use it for a remote model, for which
     batches are better.
     """
 
     def __init__(self, inner: Embedder) -> None:
         self._inner = inner
-        # Nobody is refused here: who may wait was decided where the call came in.
+        # No limit of waiters: load was shed where the call was accepted.
         self._documents = FairSlots(1, "texts to embed", queue=sys.maxsize)
         self._asking = 0
         self._quiet_from = 0.0
@@ -71,7 +71,7 @@ class QueriesFirst:
             return await self._ask(texts)
         vectors = []
         for text in texts:
-            # Text by text, so that the bulk of one project does not hold up that of another.
+            # One text at a time, so that one project's documents do not block another project.
             async with self._documents.slot():
                 await self._give_way()
                 vectors += await self._inner.embed([text], kind)

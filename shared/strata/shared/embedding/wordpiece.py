@@ -1,8 +1,8 @@
 """The uncased BERT tokenizer: same ids as the reference implementation, no dependency.
 
-The steps and their order are those of `tokenizers`' BertNormalizer, BertPreTokenizer and
-WordPiece. One difference is on purpose: a marker such as ``[SEP]`` that is typed in a text
-is text, not a marker.
+The steps and their order are those of BertNormalizer, BertPreTokenizer and WordPiece in
+`tokenizers`. One difference is intended: a marker such as ``[SEP]`` within a text is tokenized as
+text.
 """
 
 import math
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
 
-from strata.shared.scripts import UNSPACED
+from strata.shared.unspaced_scripts import UNSPACED
 
 _VOCABULARY = "bert-base-uncased-vocab.txt"
 _MAX_WORD_CHARS = 100
@@ -24,7 +24,7 @@ _SHORT_CHARS_PER_PIECE = 2.34
 _IMPROBABLE_BITS = 4.5
 # Shorter entries of the vocabulary are abbreviations and single letters.
 _LEAST_WORD_CHARS = 3
-# Tokenizers of chat models make a token of three letters of a random word, or of part of an emoji.
+# Tokenizers of chat models use about one token for three letters of a random word.
 _UNKNOWN_BYTES_PER_TOKEN = 3
 _IDEOGRAPHS = (
     (0x4E00, 0x9FFF),
@@ -39,7 +39,7 @@ _IDEOGRAPHS = (
 
 
 class _CharMap(dict[int, str | None], ABC):
-    """A `str.translate` table that is computed per character, when first met."""
+    """A `str.translate` table whose entries are computed at the first use of a character."""
 
     def __missing__(self, code: int) -> str | None:
         self[code] = value = self.replacement(code, chr(code))
@@ -79,7 +79,7 @@ class _Fold(_CharMap):
 
 
 class LetterPairs:
-    """How often two letters follow each other in some words.
+    """The frequencies of letter pairs in some words.
 
     Args:
         words: Lower-case ASCII words.
@@ -87,8 +87,8 @@ class LetterPairs:
 
     _START = "^"
     _END = "$"
-    # Every pair counts as seen this often more: the start and 26 letters are followed by the end
-    # or 26 letters.
+    # Pseudo-count of every pair (additive smoothing): the start or one of 26 letters, followed by
+    # the end or one of 26 letters.
     _PRIOR = 0.5
     _FOLLOWERS = 27
 
@@ -101,7 +101,7 @@ class LetterPairs:
         self._firsts_seen = firsts
 
     def bits(self, word: str) -> float:
-        """Returns the bits of information of a letter of a word, on average.
+        """Returns the average information per letter of a word, in bits.
 
         English words have 2 to 4, random letters 6 and more.
         """
@@ -139,7 +139,7 @@ class WordPieceTokenizer:
         return cls(file.read_text(encoding="utf-8").splitlines())
 
     def tokenize(self, text: str, limit: int | None = None) -> list[int]:
-        """Ids of the text, without markers; the first `limit` of them."""
+        """Returns the first `limit` token ids of the text, without markers."""
         words = self._words(text)
         if limit is None:
             return [number for word in words for number in self._word_ids(word)]
@@ -151,9 +151,9 @@ class WordPieceTokenizer:
         return ids[:limit]
 
     def known_share(self, text: str) -> float:
-        """Share of the words that the model has a meaning for; 1 for a text without words.
+        """Returns the share of words that the model knows; 1 for a text without words.
 
-        Punctuation does not count as a word. A word has no meaning for the model if
+        Punctuation does not count as a word. A word is unknown to the model if
 
         - it becomes ``[UNK]``: emoji and words of more than 100 characters;
         - its script puts no spaces between words (Chinese, Japanese, Korean, Thai): the vocabulary
@@ -169,9 +169,9 @@ class WordPieceTokenizer:
         return sum(map(self._is_known, words)) / len(words)
 
     def limit_tokens(self, text: str) -> int:
-        """Tokens of the text, without markers; an unknown word has one for every three bytes.
+        """Counts tokens without markers; an unknown word counts one for every three bytes.
 
-        A word of more than 100 characters, or with an emoji in it, is one ``[UNK]`` otherwise.
+        In `tokenize`, a word of more than 100 characters or with an emoji is a single ``[UNK]``.
         """
         return sum(map(self._limit_tokens_of, self._words(text)))
 
@@ -182,14 +182,15 @@ class WordPieceTokenizer:
         return math.ceil(len(word.encode("utf-8", "surrogatepass")) / _UNKNOWN_BYTES_PER_TOKEN)
 
     def encode(self, text: str, max_tokens: int) -> list[int]:
-        """Ids with the markers of start and end, cut to `max_tokens` in all."""
+        """Returns the token ids with start and end markers, truncated to `max_tokens` in all."""
         return [self._start, *self.tokenize(text)[: max_tokens - 2], self._end]
 
     def join(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Ids of two texts for a model that reads them together, and to which text each belongs.
+        """Joins the token ids of two texts for a model that reads them together.
 
         Returns:
-            ``[CLS] first [SEP] second [SEP]``, and 0 for the first part, 1 for the second.
+            The ids ``[CLS] first [SEP] second [SEP]``, and for each id 0 if it belongs to the first
+            text, 1 for the second.
         """
         ids = [self._start, *first, self._end, *second, self._end]
         return ids, [0] * (len(first) + 2) + [1] * (len(second) + 1)
@@ -199,7 +200,7 @@ class WordPieceTokenizer:
         if ids == (self._unknown,):
             return False
         if not word.isascii():
-            # Decomposed, a syllable of Hangul is several letters.
+            # NFC, because a decomposed Hangul syllable has several characters.
             return not UNSPACED.search(unicodedata.normalize("NFC", word))
         if len(ids) == 1 or len(word) < _LEAST_SPELLED_CHARS or not any(map(str.isalpha, word)):
             return True

@@ -1,7 +1,7 @@
-"""Refuses calls politely when there are too many.
+"""Sheds load: refuses calls with a retry hint when too many are in flight.
 
-gRPC's own `maximum_concurrent_rpcs` lets callers run into their deadlines; a
-refusal with a hint lets them go elsewhere.
+With gRPC's own `maximum_concurrent_rpcs`, callers would run into their deadlines; after a refusal
+with a hint they can try another replica.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 
 class Admission:
-    """Sheds calls over a number in flight; health and reflection always pass.
+    """Refuses calls beyond a number in flight; health and reflection always pass.
 
     Unary calls and streams are counted apart, so that long streams cannot starve the
     short calls that they depend on.
@@ -24,9 +24,9 @@ class Admission:
     Args:
         max_unary: Unary calls at once.
         max_streams: Streaming calls at once.
-        share: Part of each that one project may take, so that some is left for others.
-        retry_after_s: Mean of the hint; spread by half to either side, so that the shed
-            callers do not come back together.
+        share: Share of each that one project may take; the rest is kept for other projects.
+        retry_after_s: Mean of the retry hint, with a jitter of 50%, so that refused callers do not
+            return at the same time.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Admission:
             if project and held[project] >= most:
                 kind = "streams" if streaming else "calls"
                 raise self._refusal(
-                    f"The project has {most} {kind} under way here, as many as it may. Try again"
-                    " when some have ended."
+                    f"The project has {most} {kind} in progress on this server, which is its limit."
+                    " Try again when some have ended."
                 )
             self._in_flight[streaming] += 1
             held[project] += 1

@@ -1,4 +1,4 @@
-"""Establishes who is calling."""
+"""Authenticates callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Metadata = Mapping[str, str | bytes]
 
 
 class Authenticator(Protocol):
-    """Tells the caller from the metadata of a call."""
+    """Identifies the caller from the metadata of a call."""
 
     async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
         """Returns the caller.
@@ -34,7 +34,7 @@ class BoundKeys:
     """Keys whose tokens are accepted by some methods only.
 
     Attributes:
-        verifier: Knows the keys.
+        verifier: Verifies tokens with these keys.
         methods: Paths of the methods, ``/package.Service/Method``.
     """
 
@@ -46,9 +46,9 @@ class TokenAuthenticator:
     """Accepts the internal token as ``authorization: Bearer <token>``: for services.
 
     Args:
-        verifier: Knows the keys whose tokens every method accepts: those of the gateway.
-        bound: Further keys, such as that of another service's background work. A key that is in
-            both is accepted everywhere.
+        verifier: Verifies tokens with the gateway's keys, which every method accepts.
+        bound: Further keys, such as the key for another service's background work. A key that is
+            in both is accepted by every method.
     """
 
     def __init__(self, verifier: TokenVerifier, bound: Sequence[BoundKeys] = ()) -> None:
@@ -60,7 +60,7 @@ class TokenAuthenticator:
         method: Method,
         metadata: Metadata,
     ) -> Caller:
-        """Returns the caller that the token speaks for.
+        """Returns the caller that the token identifies.
 
         Raises:
             UnauthenticatedError: No token, or one that is not valid.
@@ -73,11 +73,11 @@ class TokenAuthenticator:
 
 
 def bearer(metadata: Metadata) -> str:
-    """Returns what stands behind ``Bearer`` in the ``authorization`` metadata.
+    """Returns the credentials after ``Bearer`` in the ``authorization`` metadata.
 
     Raises:
-        UnauthenticatedError: Nothing there (``CREDENTIALS_MISSING``), or another scheme
-            (``CREDENTIALS_INVALID``).
+        UnauthenticatedError: The metadata is missing (``CREDENTIALS_MISSING``) or has another
+            scheme (``CREDENTIALS_INVALID``).
     """
     value = metadata.get(AUTHORIZATION_KEY)
     if not value:

@@ -21,6 +21,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from strata.shared.clock_skew import SkewMeter
 from strata.shared.context import Caller, RequestContext, current, use
 from strata.shared.errors import DeadlineExceededError
 from strata.shared.interceptors.attempts import RepeatedCall, RepeatedStream, RepeatPolicy
@@ -40,7 +41,6 @@ from strata.shared.interceptors.replay import (
     RequestReplay,
     Serialize,
 )
-from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import make_traceparent
 
 MARGIN_S = 0.05

@@ -1,4 +1,4 @@
-"""Gives every call an end."""
+"""Enforces a deadline for every call."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 
 class Deadline:
-    """Puts the deadline into the context, imposes one on calls that come without.
+    """Sets the deadline in the context, and imposes one on calls without.
 
-    A call that came with a deadline is cancelled by the transport when it passes; one
-    that came without is ended here with DEADLINE_EXCEEDED. A call that has less than
-    the floor left is refused: its caller will be gone before the answer is.
+    The transport cancels a call whose own deadline passes. A call without a deadline is ended
+    here with DEADLINE_EXCEEDED. A call with less time left than the floor is refused, because its
+    caller would not wait for the answer.
 
     Args:
-        unary_s: Imposed on unary calls.
-        stream_s: Imposed on streams.
-        floor_s: The least time that is worth starting for.
+        unary_s: Seconds imposed on unary calls.
+        stream_s: Seconds imposed on streams.
+        floor_s: Least seconds that a call must have left to be started.
     """
 
     def __init__(self, *, unary_s: float, stream_s: float, floor_s: float) -> None:
@@ -28,7 +28,7 @@ class Deadline:
         self._floor = floor_s
 
     def bind(self, method: Method, proceed: Next) -> Next:
-        """Returns the call with an end."""
+        """Returns the call with its deadline enforced."""
         if method.infrastructure:
             return proceed
         default, floor = self._default[method.streaming], self._floor
@@ -56,5 +56,5 @@ async def _until(deadline: float, call: ServerCall, proceed: Next) -> Any:
         if not scope.expired():
             raise
         raise DeadlineExceededError(
-            "The call came without a deadline and exceeded the one imposed on it."
+            "The call had no deadline and exceeded the server's default."
         ) from None

@@ -1,4 +1,4 @@
-"""The one place where an exception becomes a status."""
+"""Maps exceptions to gRPC statuses; no other code does this on the server side."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = get_logger(__name__)
 
 
 class MapErrors:
-    """Sends errors of the tree as they are, anything else as INTERNAL with an incident id.
+    """Sends `StrataError`s as they are, and other exceptions as INTERNAL with an incident id.
 
-    The traceback of a defect goes to the log under that id, never to the caller. A
-    group of errors (from a task group) that are all of the tree is sent as its first.
+    The traceback of a defect is logged under that id and never sent to the caller. Of an
+    exception group with `StrataError`s only, the first is sent.
     """
 
     def bind(self, method: Method, proceed: Next) -> Next:
@@ -47,10 +47,10 @@ class MapErrors:
                 elif task is None or task.cancelling():
                     raise
                 else:
-                    # Nobody cancelled this call: the handler let out the cancellation of
-                    # something it awaited. gRPC would leave the caller waiting.
+                    # The call was not cancelled: the handler leaked the cancellation of a task
+                    # that it awaited. gRPC would leave the caller waiting.
                     error = _incident(raised, method)
-            except Exception as raised:  # noqa: BLE001 - this is where they end
+            except Exception as raised:  # noqa: BLE001 - the last handler of the chain
                 error = _expected(raised) or _incident(raised, method)
             call.code = code_of(error)
             call.reason = error.reason
@@ -61,9 +61,10 @@ class MapErrors:
 
 
 def shutting_down() -> StrataError:
-    """Returns the error of a call that a stopping server does not carry out."""
+    """Returns the error of a call that is refused or ended because the server stops."""
     return UnavailableError(
-        "The service is shutting down; another replica, or the same one in a moment, takes calls.",
+        "The service is shutting down. Try again: another replica, or this one in a moment, will"
+        " take the call.",
         reason=Reason.SHUTTING_DOWN,
         retry_after=_RETRY_AFTER_S,
     )

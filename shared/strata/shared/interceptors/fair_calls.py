@@ -1,4 +1,4 @@
-"""Serves the unary calls of the projects in turn."""
+"""Fair scheduling of unary calls between projects."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 
 class FairCalls:
-    """Lets a call of a quiet project pass those that a busy project waits with.
+    """Lets calls of a quiet project overtake the waiting calls of a busy project.
 
-    Streams are not ordered: they last, and what they do within is ordered where it is done.
+    Streams are not scheduled here: they are long, and their work is scheduled where it is done.
     Calls without a project, such as those of an organisation key, always pass.
 
     Args:
@@ -22,7 +22,7 @@ class FairCalls:
         self._slots = slots_of_short_work(max_unary, "calls")
 
     def bind(self, method: Method, proceed: Next) -> Next:
-        """Returns the call that waits for the turn of its project."""
+        """Returns the call with a wait for a slot of its project."""
         if method.infrastructure or method.streaming:
             return proceed
 

@@ -1,4 +1,4 @@
-"""Ends uploads that send nothing: each holds a place that others could have."""
+"""Ends idle uploads, which occupy a slot that other calls could use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _UPLOAD = "Upload"
 class IdleUploads:
     """Limits the time between two messages of an upload.
 
-    Uploads are the methods to which the client alone sends a stream, and those whose name says so.
-    Other streams in both directions may be silent: their client answers when it is asked. The time
-    while the server works on a message does not count.
+    Uploads are client-streaming methods and methods with "Upload" in the name. Other bidirectional
+    streams may be idle, because their client sends only answers. The time in which the server
+    processes a message does not count.
 
     Args:
         seconds: Time that the server waits for the next message.
@@ -27,7 +27,7 @@ class IdleUploads:
         self._seconds = seconds
 
     def bind(self, method: Method, proceed: Next) -> Next:
-        """Returns the call whose requests must keep coming."""
+        """Returns the call with the idle limit on its requests."""
         name = method.path.rpartition("/")[2]
         alone = method.request_streaming and not method.response_streaming
         upload = alone or (method.request_streaming and name.startswith(_UPLOAD))

@@ -1,4 +1,4 @@
-"""Outermost: gives the call its ids, measures it and logs how it ended."""
+"""The outermost interceptor: sets the ids of a call, measures it and logs its outcome."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 
 from strata.shared.clock import Clock
+from strata.shared.clock_skew import SERVER_HOST_KEY, SERVER_TIME_KEY
 from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
-from strata.shared.skew import SERVER_HOST_KEY, SERVER_TIME_KEY
 from strata.shared.telemetry import Counter, Telemetry, new_trace_id, parse_traceparent
 
 REQUEST_ID_KEY = "x-request-id"
@@ -44,11 +44,11 @@ class Observe:
     """Sets the request context, counts, times and logs.
 
     Args:
-        telemetry: Where the metrics go: `REQUESTS` by method and code, `IN_FLIGHT` and
+        telemetry: Registry of the metrics: `REQUESTS` by method and code, `IN_FLIGHT` and
             `LATENCY` by method.
-        access_log: Log successful calls at INFO; else at DEBUG.
-        clock: Its time is sent with every answer, for `strata.shared.skew`; None sends none.
-        host: Sent beside the time if it is not empty.
+        access_log: Log successful calls at INFO instead of DEBUG.
+        clock: Its time is sent with every answer, for `strata.shared.clock_skew`; None sends none.
+        host: Host name to send with the time; empty sends none.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Observe:
         in_flight = telemetry.gauge(IN_FLIGHT, method=label)
         latency = telemetry.histogram(LATENCY, method=label)
         requests: dict[grpc.StatusCode, Counter] = {}
-        # Probes call every few seconds; they are no news.
+        # Probes call every few seconds; their calls would fill the log.
         ok_level = logging.DEBUG if method.infrastructure else self._ok_level
 
         async def run(call: ServerCall) -> Any:
@@ -86,7 +86,7 @@ class Observe:
                     call.code = _cancelled_code(call)
                     raise
                 except BaseException:
-                    # Only a status that was set on the transport gets past the errors.
+                    # Only an abort on the transport gets past `MapErrors`.
                     call.code = _final_code(call)
                     raise
                 finally:

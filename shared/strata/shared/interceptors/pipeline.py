@@ -1,11 +1,11 @@
-"""The server side of a call, the same over a socket and in the process.
+"""The server side of a call, the same over a socket and in-process.
 
 gRPC's own interceptors run per call and see a different handler for each of the
 four shapes of RPC. Here every shape is one coroutine ``handle(request, context)``
 that takes raw bytes: a streamed response is written inside it, so an interceptor
-around the coroutine is around the whole iteration. The chain is built once per
-method. Messages are parsed and serialised at its innermost end, so bytes that are
-no message become an ordinary error, and only after authentication.
+around the coroutine covers the whole iteration. The chain is built once per
+method. Its innermost part parses and serialises messages, so malformed bytes
+raise an ordinary error, and only after authentication.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Method:
         service: Full name of the service.
         request_streaming: The client sends a stream.
         response_streaming: The server sends a stream.
-        known: False for a path that nothing serves.
+        known: False for a path without a handler.
     """
 
     path: str
@@ -68,7 +68,7 @@ class Method:
 
     @property
     def label(self) -> str:
-        """The path for logs and metrics; one name for everything unknown."""
+        """The path for logs and metrics; all unknown paths share one name."""
         return self.path if self.known else "unknown"
 
 
@@ -76,15 +76,15 @@ class ServerCall:
     """One call on its way through the interceptors.
 
     Attributes:
-        method: What is called.
-        request: The serialised request, or the iterator over them.
+        method: The method that is called.
+        request: The serialised request, or the iterator over the requests.
         context: The transport's `grpc.aio.ServicerContext`.
-        metadata: What the caller sent; the last value of a key.
-        code: The status it ended with, for the interceptors outside of the errors.
-        reason: The reason beside it, when it failed with one of our errors.
-        caller: Who it turned out to be.
+        metadata: The metadata of the caller, with the last value of each key.
+        code: The final status, for the interceptors outside of `MapErrors`.
+        reason: The reason of the final status, if the call failed with a `StrataError`.
+        caller: The authenticated caller.
         trailing: Trailing metadata of every answer, errors included.
-        stopped: The server stops and ends the call; not the caller.
+        stopped: Whether the server ends the call because it stops.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class ServerInterceptor(Protocol):
     """Surrounds the calls of a method."""
 
     def bind(self, method: Method, proceed: Next) -> Next:
-        """Returns what runs instead of `proceed`; `proceed` itself to stay out of the way."""
+        """Returns the function that runs instead of `proceed`, or `proceed` to do nothing."""
         ...
 
 
@@ -128,11 +128,11 @@ class Endpoint:
 
 
 class MethodTable(grpc.GenericRpcHandler):
-    """Everything one server serves, wrapped in its interceptors.
+    """All methods of one server, wrapped in its interceptors.
 
-    Takes the place of a server in the generated ``add_<Name>Servicer_to_server``. A
-    handler of one's own (a proxy) should return the same object for the same method:
-    then the chain around it is built once.
+    Pass it as the server to the generated ``add_<Name>Servicer_to_server``. A custom handler
+    (a proxy) should return the same object for the same method, so that the chain around it is
+    built once.
 
     Args:
         interceptors: Outermost first.
@@ -152,11 +152,10 @@ class MethodTable(grpc.GenericRpcHandler):
     def stop(self) -> set[asyncio.Task[Any]]:
         """Ends the calls that run, and every later one, with UNAVAILABLE (``SHUTTING_DOWN``).
 
-        gRPC would end them as CANCELLED, which looks like a wish of the caller and is repeated
-        by nobody.
+        gRPC would end them as CANCELLED, which callers do not retry.
 
         Returns:
-            The tasks that are being ended.
+            The tasks that are being cancelled.
         """
         self._stopped = True
         ending = set()
@@ -168,18 +167,18 @@ class MethodTable(grpc.GenericRpcHandler):
         return ending
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Serves what these handlers serve; the first that knows a method has it."""
+        """Adds handlers; the first one that knows a method serves it."""
         self._generic.extend(handlers)
 
     def add_registered_method_handlers(
         self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
-        """Does nothing: generated code registers each method a second time with this."""
+        """Does nothing, because generated code registers each method twice."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """Returns the handler of a method, for gRPC; an unknown one is refused politely."""
+        """Returns the handler of a method, for gRPC; unknown methods get UNIMPLEMENTED."""
         return self.endpoint(handler_call_details).rpc_handler
 
     def endpoint(self, details: grpc.HandlerCallDetails) -> Endpoint:
@@ -194,7 +193,7 @@ class MethodTable(grpc.GenericRpcHandler):
         if cached is not None and cached[0] is raw:
             return cached[1]
         endpoint = self._build(path, raw)
-        # Anybody can call any path; what is remembered must not grow with that.
+        # Clients can call any path, so the size of the cache is bounded.
         if len(self._endpoints) < _CACHED_METHODS:
             self._endpoints[path] = (raw, endpoint)
         return endpoint
@@ -280,8 +279,8 @@ class _Invocation:
         try:
             result = self._behavior(request, HandlerContext(call.context, self))
         except NotImplementedError as error:
-            # The generated base class of servicers raises this, synchronously; a servicer
-            # of ours is a coroutine or generator and raises only once it is awaited.
+            # Raised synchronously by the generated base class of servicers; our own methods are
+            # coroutines or generators and raise only when they are awaited.
             raise not_built(self._method.path) from error
         if not self._method.response_streaming:
             return self.encode(await result)

@@ -1,4 +1,4 @@
-"""The chain that every server of Strata has."""
+"""The standard chain of interceptors of every server."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def method_table(
     (a call that waits for its slot is ended by its deadline).
 
     Args:
-        limits: What is refused.
-        authenticator: Tells the callers.
-        telemetry: Where the metrics go.
+        limits: Limits of the server.
+        authenticator: Identifies the callers.
+        telemetry: Registry of the metrics.
         access_log: See `Observe`.
         clock: See `Observe`.
         host: See `Observe`.

@@ -1,4 +1,4 @@
-"""Schema, roles and migrations of one service, made by `strata migrate` and checked at start."""
+"""Database roles, schema and migrations of a service: `strata migrate` and the check at start."""
 
 from strata.shared.migrate.passwords import scram_verifier
 from strata.shared.migrate.roles import RolePasswords, ServiceRoles

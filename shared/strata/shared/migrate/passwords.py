@@ -1,4 +1,4 @@
-"""SCRAM verifiers, so that no password is ever in the text of a statement or in a log."""
+"""SCRAM verifiers, so that passwords appear in no SQL statement and in no log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SALT_BYTES = 16
 
 
 def scram_verifier(password: str, salt: bytes | None = None) -> str:
-    """Returns what PostgreSQL stores for a password (RFC 5802, SCRAM-SHA-256).
+    """Returns the verifier that PostgreSQL stores for a password (RFC 5802, SCRAM-SHA-256).
 
     Args:
-        password: Printable ASCII, for which SASLprep changes nothing.
+        password: Printable ASCII, which SASLprep leaves unchanged.
         salt: Random by default.
 
     Raises:

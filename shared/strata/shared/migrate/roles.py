@@ -26,8 +26,8 @@ class ServiceRoles:
 
     Attributes:
         owner: Owns schema and tables, cannot log in; migrations run as it.
-        service: What the service logs in as: reads and writes rows of the tenant it has set.
-        worker: What the service's background work logs in as: what its migrations grant, no more.
+        service: Login of the service: reads and writes rows of the tenant that a transaction sets.
+        worker: Login of the service's background work: has only what the migrations grant.
     """
 
     owner: str
@@ -42,7 +42,7 @@ class ServiceRoles:
 
 @dataclass(frozen=True)
 class RolePasswords:
-    """Passwords for the roles that log in, kept by the caller."""
+    """Passwords for the roles that log in; the caller stores them."""
 
     service: str
     worker: str
@@ -51,13 +51,12 @@ class RolePasswords:
 async def ensure_roles(
     admin: AsyncConnection, roles: ServiceRoles, passwords: RolePasswords | None
 ) -> None:
-    """Makes the roles that are missing and sets the passwords, if any are given.
+    """Creates missing roles and sets the passwords, if there are any, and checks the roles.
 
-    Without passwords nothing is made: the roles are then somebody else's to make, and are
-    only looked for.
+    Without passwords the roles are managed elsewhere and are only checked.
 
     Raises:
-        FailedPreconditionError: A role is missing, or one has a right it must not have.
+        FailedPreconditionError: A role is missing, or has a privilege that it must not have.
     """
     if passwords is not None:
         await _ensure_role(admin, roles.owner, "NOLOGIN")
@@ -68,14 +67,15 @@ async def ensure_roles(
             await _ensure_role(admin, role, f"LOGIN PASSWORD '{scram_verifier(password)}'")
     await _check_roles(admin, roles)
     if await _scalar(admin, "SELECT current_setting('is_superuser')") != "on":
-        # Whoever makes a role may administer it, but act as it only by a grant of its own.
+        # The creator of a role may administer it, but needs a grant to act as it.
         await admin.execute(text(f"GRANT {roles.owner} TO CURRENT_USER"))
 
 
 async def _ensure_role(admin: AsyncConnection, role: str, options: str) -> None:
-    """Makes or alters a role.
+    """Creates or alters a role.
 
-    Roles belong to the whole cluster: a migration of another database may be at the same.
+    Roles belong to the whole database cluster, so a migration of another database can change the
+    same role at the same time. Such conflicts are retried.
     """
     for attempt in range(_ATTEMPTS):
         exists = await _scalar(admin, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'")
@@ -95,7 +95,7 @@ async def _ensure_role(admin: AsyncConnection, role: str, options: str) -> None:
 
 
 async def _plain(connection: AsyncConnection, statement: str) -> None:
-    # A verifier holds colons, which `text` would read as parameters.
+    # A verifier contains colons, which `text` would read as parameters.
     await connection.exec_driver_sql(statement)
 
 
@@ -130,10 +130,10 @@ async def _scalar(connection: AsyncConnection, statement: str) -> object:
 
 
 async def ensure_extensions(admin: AsyncConnection) -> None:
-    """Makes the extensions all services share, in `public`.
+    """Creates the extensions that all services share, in `public`.
 
     Raises:
-        FailedPreconditionError: A required one is not installed with the server.
+        FailedPreconditionError: The database server lacks a required extension.
     """
     names = REQUIRED_EXTENSIONS
     rows = await admin.execute(
@@ -153,7 +153,7 @@ async def ensure_extensions(admin: AsyncConnection) -> None:
 
 
 async def ensure_schema(admin: AsyncConnection, schema: str, roles: ServiceRoles) -> None:
-    """Makes the schema, and what each role may do in it now and with tables to come."""
+    """Creates the schema, and grants the roles their privileges on it and on future tables."""
     await admin.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {roles.owner}"))
     owner = await _scalar(
         admin, f"SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = '{schema}'"

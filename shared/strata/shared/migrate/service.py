@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 
 VERSION_TABLE = "schema_version"
 _REVISION_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.py")
-# One lock for all services: they share extensions and, in one cluster, the table of roles.
 _SEVERAL_STATEMENTS = re.compile(r";\s*\S")
 _ALEMBIC = threading.Lock()
+# One lock for all services, because they share extensions and the roles of the cluster.
 _LOCK = "hashtext('strata.migrate')"
 _Steps = Callable[["ScriptDirectory", Any], object]
 
 
 @dataclass(frozen=True)
 class ServiceMigrations:
-    """What is needed to build a service's schema, and to know whether it is built.
+    """The migrations of a service's schema, and the check that they have been applied.
 
-    The package holds `versions/NNNN_name.py`, each with `revision = "NNNN"`, its predecessor in
+    The package has files `versions/NNNN_name.py`, each with `revision = "NNNN"`, its predecessor in
     `down_revision`, and `upgrade()`. They run as the schema's owner with the schema first in
-    the search path, so plain SQL through `op.execute` needs no schema names. The service role
-    gets its rights on new tables by itself; rights and policies of the worker role are each
-    migration's own (see `strata.shared.db.policies`).
+    the search path, so plain SQL through `op.execute` needs no schema names. Default privileges
+    give the service role access to new tables; a migration that the worker role needs grants its
+    privileges and policies explicitly (see `strata.shared.db.policies`).
 
     Attributes:
         service: Name of the service: `recall`.
@@ -79,26 +79,26 @@ class ServiceMigrations:
 
     @cached_property
     def head(self) -> str:
-        """The newest revision in the package; read from file names, without Alembic."""
+        """The newest revision in the package, read from file names without Alembic."""
         if not self.revisions:
             raise FileNotFoundError(f"{self.package} has no versions/NNNN_name.py")
         return self.revisions[-1]
 
     @cached_property
     def revisions(self) -> tuple[str, ...]:
-        """All revisions in the package, oldest first; read from file names, too."""
+        """All revisions in the package, oldest first, read from file names."""
         matches = [_REVISION_FILE.fullmatch(path.name) for path in self._versions.glob("*.py")]
         return tuple(sorted(match.group(1) for match in matches if match))
 
     async def upgrade(self, admin_url: str, passwords: RolePasswords | None = None) -> None:
-        """Brings roles, schema and tables up to `head`. Safe to repeat and to run twice at once.
+        """Migrates roles, schema and tables to `head`; may be repeated and run concurrently.
 
-        Each migration is one transaction: after a failure the database stands at the last good
-        one. Afterwards every table is checked for its tenancy.
+        Each migration is one transaction: after a failure the database is at the last successful
+        one. Afterwards every table is checked for tenant isolation.
 
         Args:
-            admin_url: A superuser, or a role that may make roles, schemas and extensions.
-            passwords: Makes the roles and sets these; None if the roles are made elsewhere.
+            admin_url: URL of a superuser, or a role that may create roles, schemas, extensions.
+            passwords: Passwords to create the roles with; None if the roles are managed elsewhere.
 
         Raises:
             FailedPreconditionError: Roles or extensions are missing, the database is ahead of
@@ -119,13 +119,13 @@ class ServiceMigrations:
             await check_tenancy(admin, self.schema, self.untenanted | {VERSION_TABLE})
 
     async def downgrade(self, admin_url: str, revision: str | None = None) -> None:
-        """Takes the newest migrations back, and with them the rows of the tables that they made.
+        """Reverts the newest migrations, and drops the tables that they created with their rows.
 
-        Nothing of the service may run meanwhile. Roles, schema and extensions stay.
+        The service must not run meanwhile. Roles, schema and extensions stay.
 
         Args:
             admin_url: As for `upgrade`.
-            revision: The one to go back to; None for a schema without tables.
+            revision: The revision to return to; None for a schema without tables.
 
         Raises:
             ValueError: The package has no such revision.
@@ -153,11 +153,11 @@ class ServiceMigrations:
             return await self._version(connection)
 
     async def check(self, url: str) -> None:
-        """Makes sure that the database is at `head`; one query, by any role of the service.
+        """Checks that the database is at `head`; one query, which any role of the service may run.
 
         Raises:
-            FailedPreconditionError: It is behind or ahead (``SCHEMA_OUTDATED``); the metadata
-                names both revisions.
+            FailedPreconditionError: The database is behind or ahead (``SCHEMA_OUTDATED``); the
+                metadata names both revisions.
             UnavailableError: The database cannot be reached.
         """
         present = await self.version(url)
@@ -173,7 +173,7 @@ class ServiceMigrations:
         await connection.commit()
         async with _alone():
             await connection.run_sync(self._run_alembic, script, steps)
-        # The default privileges let the service write; the version is not its to change.
+        # The default privileges let the service write, but it must not change the version.
         table = f"{self.schema}.{VERSION_TABLE}"
         for statement in (
             f"REVOKE INSERT, UPDATE, DELETE ON {table} FROM {self.roles.service}",
@@ -183,11 +183,11 @@ class ServiceMigrations:
         await connection.commit()
 
     def _up(self, script: ScriptDirectory, current: Any) -> object:
-        # What Alembic's own `upgrade` command does.
+        # Alembic's own `upgrade` command does the same.
         return script._upgrade_revs(self.head, current)  # noqa: SLF001
 
     def _run_alembic(self, connection: Connection, script: ScriptDirectory, steps: _Steps) -> None:
-        # Alembic is needed here only, and would cost every service that merely starts 10 MB.
+        # Imported here, because Alembic would cost every running service 10 MB of memory.
         from alembic.config import Config  # noqa: PLC0415
         from alembic.runtime.environment import EnvironmentContext  # noqa: PLC0415
 
@@ -243,10 +243,10 @@ class ServiceMigrations:
 
 @asynccontextmanager
 async def _alone() -> AsyncIterator[None]:
-    """Runs the block while no other migration of this process runs, in whatever loop.
+    """Runs the block while no other migration runs in this process, in any event loop.
 
-    Alembic's `op` is one for the process: two migrations at once, each waiting for its own
-    database, would send their statements to each other's.
+    Alembic's `op` is global to the process: concurrent migrations of two databases would send
+    statements to the wrong one.
     """
     while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110 - held across event loops
         await asyncio.sleep(0.02)
@@ -265,7 +265,7 @@ async def _connect(url: str, *, autocommit: bool = True) -> AsyncIterator[AsyncC
         poolclass=NullPool,
         connect_args={
             "server_settings": {"application_name": "strata-migrate"},
-            # Services check their schema through whatever pooler they are given.
+            # Services may check their schema through a pooler.
             "statement_cache_size": 0,
             "prepared_statement_cache_size": 0,
             "prepared_statement_name_func": unique_statement_name,
@@ -299,10 +299,10 @@ def _execute_script(
 ) -> bool | None:
     """Sends several statements as one simple query.
 
-    The driver prepares what it is given, and PostgreSQL prepares only one statement at a time.
+    The driver would prepare the text, and PostgreSQL prepares only one statement at a time.
     """
     if parameters or not _SEVERAL_STATEMENTS.search(statement):
         return None
-    cursor.execute("SELECT 1", ())  # opens SQLAlchemy's transaction where there is to be one
+    cursor.execute("SELECT 1", ())  # opens SQLAlchemy's transaction, unless in autocommit mode
     context.root_connection.connection.run_async(lambda driver: driver.execute(statement))
     return True

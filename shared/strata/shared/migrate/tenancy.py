@@ -1,4 +1,4 @@
-"""The last step of every migration: no table may be left open to other tenants."""
+"""The check after every migration that all tables and views are isolated by tenant."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _VIEWS = text(
 
 
 async def check_tenancy(admin: AsyncConnection, schema: str, untenanted: Collection[str]) -> None:
-    """Refuses a schema with a table that is not bound to tenants.
+    """Checks that every table and view of a schema is isolated by tenant.
 
     Each table needs `project_id NOT NULL` first in its primary key, row-level security enabled
-    and forced, and a policy for all roles; each view `security_invoker`, as a view runs with
-    the rights of its owner otherwise.
+    and forced, and a policy for all roles. Each view needs `security_invoker`, because it would
+    run with the privileges of its owner otherwise.
 
     Args:
         admin: A connection of any role that may read the catalogue.
         schema: The service's schema.
-        untenanted: Tables that hold no tenant's data.
+        untenanted: Tables without tenant data.
 
     Raises:
-        FailedPreconditionError: Naming each table and what it lacks.
+        FailedPreconditionError: The message names each table and what it lacks.
     """
     faults = []
     for table in await admin.execute(_TABLES, {"schema": schema}):

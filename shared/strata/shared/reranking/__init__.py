@@ -1,8 +1,8 @@
-"""A second look at the best results: a model that reads question and text together.
+"""Reranking of the best search results by a model that reads query and text together.
 
-Searching compares a text with a question by what each of them says alone. A cross-encoder
-reads both at once, which is better and far slower, so it is given the best candidates only.
-The implementation stands in a module of its own (`cross_encoder`), so that importing this
+A vector search compares vectors that were made of query and text separately. A cross-encoder
+reads both at once, which is better and much slower, so it scores the best candidates only.
+The implementation is in a separate module (`cross_encoder`), so that importing this
 package loads no inference engine.
 """
 

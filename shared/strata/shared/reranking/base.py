@@ -1,4 +1,4 @@
-"""The interface that every reranker is used through, and what is told of its work."""
+"""The interface of rerankers, and the report about one reranking."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,30 +6,30 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 TEXT_TOKENS = 128
-"""Tokens of a text that are read, unless the settings say otherwise: those of a chunk."""
+"""Default number of tokens of a text that a reranker reads: those of a chunk."""
 
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Says how well texts answer a question.
+    """Scores how well texts answer a query.
 
-    Implementations MUST give the same score for the same question and text, whatever else is
-    asked with them, MUST NOT block the event loop, and stop soon when they are cancelled.
+    Implementations MUST return the same score for the same query and text, independent of the
+    other texts, MUST NOT block the event loop, and MUST stop soon when they are cancelled.
     """
 
     @property
     def model_id(self) -> str:
-        """Names the model."""
+        """Identifies the model."""
 
     async def score(self, query: str, texts: Sequence[str]) -> list[float]:
         """Returns a score for each text, in order; higher is better.
 
-        Scores are log-odds: 0 is as likely an answer as not.
+        Scores are log-odds: at 0, the text answers the query with a probability of 50%.
         """
 
 
 class Outcome(StrEnum):
-    """How reranking went."""
+    """The outcome of a reranking."""
 
     DONE = "done"
     OUT_OF_TIME = "out_of_time"
@@ -38,12 +38,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the reranker did in one search.
+    """The report about the reranking of one search.
 
     Attributes:
-        model: Its `Reranker.model_id`.
-        candidates: How many results it was given.
-        outcome: How it went; unless done, the fused order stands.
+        model: The `Reranker.model_id`.
+        candidates: How many results the reranker scored.
+        outcome: The outcome; unless done, the fused order was kept.
     """
 
     model: str

@@ -12,28 +12,28 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from strata.shared import heap_trim
-from strata.shared.embedding.session import open_session
+from strata.shared.embedding.onnx_session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.reranking.base import TEXT_TOKENS
-from strata.shared.reranking.folder import ModelFolder, read_folder, refused
-from strata.shared.reranking.passage_window import fitting
+from strata.shared.reranking.model_folder import ModelFolder, read_folder, refused
+from strata.shared.reranking.passage_window import fit_pair
 
-# Pairs scored at one visit of the thread: so many are computed in vain when time runs out.
+# Pairs scored per job of the thread; at most so many are computed in vain when time runs out.
 _BATCH = 4
 _REQUIRED = {"input_ids", "attention_mask"}
 _KNOWN = _REQUIRED | {"token_type_ids"}
 _ID_DIGITS = 12
 # The markers of a pair.
 _MARKERS = 3
-# Texts are read so far: looking through a whole book for its best part takes too long.
+# Longer texts are truncated, because searching a whole book for its best part takes too long.
 _LONGEST_TEXT = 8192
 
 
 class CrossEncoder:
-    """Reads question and text together; BERT models with one score, such as ms-marco-MiniLM.
+    """A reranker that runs a BERT cross-encoder with one score, such as ms-marco-MiniLM.
 
-    One search is scored after the other, so that under load some are in time rather than none.
-    Make it with `load`.
+    Searches are scored one after the other, so that under load some finish in time instead of none.
+    Create it with `load`.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class CrossEncoder:
     async def load(
         cls, folder: Path, *, sha256: str = "", text_tokens: int = TEXT_TOKENS
     ) -> CrossEncoder:
-        """Opens the model, and tries it with a short and with a long pair.
+        """Opens the model and tests it with a short and a long pair.
 
         Args:
             folder: See `read_folder`.
             sha256: See `read_folder`.
-            text_tokens: Most tokens of a text that are read; see `fitting`.
+            text_tokens: Most tokens of a text that are read; see `fit_pair`.
 
         Raises:
-            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the folder does not hold a model
-                that this can run.
+            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the folder has no model that can be
+                run here.
         """
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reranking")
         try:
@@ -86,23 +86,23 @@ class CrossEncoder:
         try:
             session = open_session(read.weights)
         except Exception as error:
-            raise refused(folder, f"{read.weights.name} is no model: {error}") from error
+            raise refused(folder, f"{read.weights.name} is not a model: {error}") from error
         heap_trim.trim_heap()
         inputs = {tensor.name for tensor in session.get_inputs()}
         if not _REQUIRED <= inputs <= _KNOWN:
-            raise refused(folder, f"it takes {sorted(inputs)}, and not {sorted(_KNOWN)}")
+            raise refused(folder, f"its inputs are {sorted(inputs)}, expected {sorted(_KNOWN)}")
         made = cls(folder.resolve().name, read, session, executor, text_tokens)
         made._try(folder, len(read.vocabulary))
         return made
 
     @property
     def model_id(self) -> str:
-        """See `Reranker.model_id`: name of the folder, and the beginning of the digest."""
+        """See `Reranker.model_id`. Made of the folder's name and the start of the digest."""
         return self._model_id
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of a question and a text together, markers included."""
+        """Most tokens of a query and a text together, including markers."""
         return self._max_tokens
 
     async def score(self, query: str, texts: Sequence[str]) -> list[float]:
@@ -118,18 +118,18 @@ class CrossEncoder:
         return scores
 
     async def close(self) -> None:
-        """Let the thread end. What was asked for before is still answered."""
+        """Ends the thread after it has processed earlier calls."""
         await asyncio.to_thread(self._executor.shutdown)
 
     def _score_batch(self, query: str, texts: Sequence[str]) -> list[float]:
         # One pair per run: on one thread padding costs more than batching saves, and where
         # weights are quantized a score would depend on what else is in the batch.
-        service = self._max_tokens - _MARKERS
-        question = self._tokenizer.tokenize(query, service)
+        budget = self._max_tokens - _MARKERS
+        question = self._tokenizer.tokenize(query, budget)
         scores = []
         for text in texts:
             tokens = self._tokenizer.tokenize(text, _LONGEST_TEXT)
-            pair = self._tokenizer.join(*fitting(question, tokens, service, self._text_tokens))
+            pair = self._tokenizer.join(*fit_pair(question, tokens, budget, self._text_tokens))
             scores.append(float(self._run(*pair).item()))
         return scores
 
@@ -146,7 +146,7 @@ class CrossEncoder:
 
     def _try(self, folder: Path, tokens: int) -> None:
         for length in (1, self._max_tokens - _MARKERS):
-            # The last token of the vocabulary is where a table of another one ends.
+            # With the last token, a model for a smaller vocabulary fails.
             pair = self._tokenizer.join((), [tokens - 1] * length)
             try:
                 scores = self._run(*pair)
@@ -156,7 +156,7 @@ class CrossEncoder:
                 ) from error
             if scores.size != 1:
                 raise refused(
-                    folder, f"it gives {scores.size} numbers for a pair, and a reranker gives one"
+                    folder, f"it returns {scores.size} numbers for a pair; a reranker returns one"
                 )
             if not np.isfinite(scores).all():
-                raise refused(folder, "its score for a pair is no number")
+                raise refused(folder, "its score for a pair is not a finite number")

@@ -1,4 +1,4 @@
-"""Settings of a service whose search has a reranker, and what opens it."""
+"""Settings of a service whose search can have a reranker, and a function that opens it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.shared.reranking.base import TEXT_TOKENS, Reranker
 from strata.shared.reranking.result_order import Reranking
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.searching import SearchingServiceSettings
+from strata.shared.vectors.search_settings import SearchingServiceSettings
 
 _MS = 1000
 
@@ -22,31 +22,31 @@ class RerankingServiceSettings(SearchingServiceSettings):
     reranker_path: Path | None = Field(
         default=None,
         description=(
-            "Folder of a cross-encoder that puts the best results into order (`model.onnx`, and "
+            "Folder of a cross-encoder that reranks the best results (`model.onnx`, and "
             "`vocab.txt` or `tokenizer.json`); unset means none."
         ),
     )
     reranker_sha256: str = Field(
         default="",
         pattern=r"^([0-9a-fA-F]{64})?$",
-        description="Digest that its `model.onnx` must have; unset takes any.",
+        description="SHA-256 that its `model.onnx` must have; unset accepts any.",
     )
     reranker_candidates: int = Field(
-        default=30, gt=0, le=100, description="How many of the best results it is given."
+        default=30, gt=0, le=100, description="How many of the best results it reranks."
     )
     reranker_text_tokens: int = Field(
         default=TEXT_TOKENS,
         ge=16,
         description=(
-            "Most tokens of a text that it reads; of a longer one, the part that has most of the "
-            "question."
+            "Most tokens of a text that it reads; of a longer text it reads the part that has most "
+            "of the query's words."
         ),
     )
     reranker_budget_ms: int = Field(
         default=2000,
         gt=0,
         description=(
-            "Milliseconds that a search waits for it; after that the results stay as they were."
+            "Milliseconds that a search waits for it; after that the order is not changed."
         ),
     )
 
@@ -57,13 +57,13 @@ async def open_reranking(
     telemetry: Telemetry,
     stack: AsyncExitStack,
 ) -> Reranking:
-    """Returns the reranking that the settings ask for; one that changes nothing by default.
+    """Returns the reranking of the settings; by default one that does nothing.
 
     Args:
         settings: The service's settings.
-        shared_resources: What the services of the process share: one model for all.
-        telemetry: Where is told how it goes.
-        stack: Gives the model back.
+        shared_resources: Resources of the process: all services share one model.
+        telemetry: Registry of the metrics.
+        stack: Releases the model.
 
     Raises:
         FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the folder cannot be used.

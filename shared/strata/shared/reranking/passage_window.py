@@ -1,4 +1,4 @@
-"""Which part of a text is read with a question."""
+"""Selects the part of a text that a reranker reads together with a query."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections import Counter
 from collections.abc import Sequence
 
 
-def fitting(
-    question: Sequence[int], text: Sequence[int], service: int, most: int
+def fit_pair(
+    question: Sequence[int], text: Sequence[int], budget: int, most: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns what of a question and of a text is read, as tokens.
+    """Returns the tokens of a query and of a text that are read.
 
-    A model takes longer for longer texts, and says less of them. So of a long one a part is
-    read: the one that has most of the question, by tokens that its other parts lack.
+    A model takes longer for longer texts, and its scores become worse. Of a long text one part is
+    read: the part with most tokens of the query, where rare tokens count more.
 
     Args:
-        question: Its tokens. What lies beyond half of the space is cut off, if the text needs it.
-        text: Its tokens.
-        service: Most tokens of both.
+        question: Tokens of the query. If the text needs the space, it is cut to half the budget.
+        text: Tokens of the text.
+        budget: Most tokens of both.
         most: Most tokens of the text.
     """
-    asked = question[: max(service - min(len(text), most), service // 2)]
-    return asked, _best_part(asked, text, min(most, service - len(asked)))
+    asked = question[: max(budget - min(len(text), most), budget // 2)]
+    return asked, _best_part(asked, text, min(most, budget - len(asked)))
 
 
 def _best_part(question: Sequence[int], text: Sequence[int], size: int) -> Sequence[int]:
     if len(text) <= size:
         return text
     last = len(text) - size
-    # A quarter is in two parts, so that few sentences are cut in both.
+    # Parts overlap by a quarter, so that few sentences are cut in both.
     starts = [*range(0, last, max(1, size * 3 // 4)), last]
     parts = [text[start : start + size] for start in starts]
     asked = set(question)
@@ -38,5 +38,5 @@ def _best_part(question: Sequence[int], text: Sequence[int], size: int) -> Seque
     worth = [
         math.fsum(math.log(len(parts) / holders[token]) for token in tokens) for tokens in held
     ]
-    # Of equal ones the first.
+    # Among equal parts, the first.
     return parts[worth.index(max(worth))]

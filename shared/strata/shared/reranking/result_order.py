@@ -1,4 +1,4 @@
-"""The order of the results, by the reranker where there is one."""
+"""Puts search results into the order of a reranker, if one is configured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.shared import context
 from strata.shared.logs import get_logger
 from strata.shared.reranking.base import Outcome, Report, Reranker
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.result_merge import Place
+from strata.shared.vectors.result_merge import ResultRank
 
 _Item = TypeVar("_Item")
 _log = get_logger(__name__)
@@ -20,39 +20,39 @@ _log = get_logger(__name__)
 RERANKS = "strata_reranks"
 """Counter by outcome: searches whose candidates were given to the reranker."""
 RERANK_SECONDS = "strata_rerank_seconds"
-"""Histogram: how long they waited for it."""
+"""Histogram: seconds that searches waited for the reranker."""
 
-# Of the time that a caller has left; the rest is for what a search still has to do.
+# Share of the caller's remaining time; the rest is for the other steps of the search.
 _SHARE_OF_DEADLINE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked(Generic[_Item]):
-    """A result at its place.
+    """A result with its ranks before and after reranking.
 
     Attributes:
-        item: What was found.
-        place: Where the fusion had put it, and why.
-        fused_rank: The same as a number, from 1.
-        rank: Place by the reranker's score, from 1; None if it was not asked about it.
-        score: What the reranker gave it; None likewise.
+        item: The result.
+        place: Its rank in the fused order, with the reasons.
+        fused_rank: Its position in the fused order, from 1.
+        rank: Its rank by the reranker's score, from 1; None if it was not scored.
+        score: The reranker's score; None if it was not scored.
     """
 
     item: _Item
-    place: Place
+    place: ResultRank
     fused_rank: int
     rank: int | None = None
     score: float | None = None
 
 
 class Reranking:
-    """Puts the best candidates into the order of a reranker, if that is there and in time.
+    """Reorders the best candidates with a reranker, if there is one and it answers in time.
 
     Args:
-        reranker: The model; None leaves every order as it is.
-        candidates: How many of the best results it is given.
+        reranker: The model; None leaves the order unchanged.
+        candidates: How many of the best results it scores.
         budget: Seconds that a search waits for it.
-        telemetry: Where is told how it goes; None keeps it to itself.
+        telemetry: Registry of the metrics; None for none.
     """
 
     def __init__(
@@ -74,30 +74,30 @@ class Reranking:
 
     @classmethod
     def off(cls) -> Reranking:
-        """Returns one that changes nothing."""
+        """Returns a reranking that leaves every order unchanged."""
         return cls(None, candidates=0, budget=0)
 
     def depth(self, limit: int) -> int:
-        """Returns how many results a search must find to return `limit` of them."""
+        """Returns how many results a search must fetch to return the best `limit`."""
         return limit if self._reranker is None else max(limit, self._candidates)
 
     async def order(
         self,
         query: str,
-        results: Sequence[tuple[_Item, Place]],
+        results: Sequence[tuple[_Item, ResultRank]],
         text_of: Callable[[_Item], str],
     ) -> tuple[list[Ranked[_Item]], Report | None]:
-        """Returns the same results, the first of them in the order of the reranker.
+        """Returns the same results, the first candidates in the order of the reranker.
 
-        It never raises for what the reranker does: a search does not fail for its order.
+        Failures of the reranker are logged, not raised: the search keeps its fused order.
 
         Args:
-            query: The question.
+            query: The query.
             results: The results in fused order.
-            text_of: What of a result the reranker reads; called in a thread.
+            text_of: Returns the text of a result that the reranker reads; called in a thread.
 
         Returns:
-            The results, and how it went; None if there was nothing to ask.
+            The results, and a report; None if nothing was reranked.
         """
         fused = [Ranked(item, place, rank) for rank, (item, place) in enumerate(results, start=1)]
         candidates = fused[: self._candidates]
@@ -123,7 +123,7 @@ class Reranking:
                     lambda: [text_of(candidate.item) for candidate in candidates]
                 )
                 return Outcome.DONE, _checked(await reranker.score(query, texts), len(texts))
-        except Exception as error:  # noqa: BLE001 - no search fails for the order of its results
+        except Exception as error:  # noqa: BLE001 - a search must not fail because of its order
             if isinstance(error, TimeoutError) and limit.expired():
                 _log.info("the reranker ran out of time", model=reranker.model_id)
                 return Outcome.OUT_OF_TIME, ()
@@ -141,12 +141,12 @@ class Reranking:
 
 
 def explain_rank(ranked: Ranked[_Item], place: int, report: Report | None) -> str:
-    """Tells in words what the reranker did with a result; empty if it was not asked about it.
+    """Describes the effect of the reranker on a result; empty if it was not scored.
 
     Args:
         ranked: The result.
-        place: Where it stands now, from 1.
-        report: How reranking went.
+        place: Its final position, from 1.
+        report: The report of the reranking.
     """
     if report is None or ranked.score is None:
         return ""
@@ -160,7 +160,7 @@ def explain_rank(ranked: Ranked[_Item], place: int, report: Report | None) -> st
 
 def _checked(scores: Sequence[float], count: int) -> Sequence[float]:
     if len(scores) != count or not all(map(math.isfinite, scores)):
-        raise ValueError("a score is missing or is no number")
+        raise ValueError("a score is missing or is not a finite number")
     return scores
 
 
@@ -173,8 +173,8 @@ def _sorted(candidates: Sequence[Ranked[_Item]], scores: Sequence[float]) -> lis
     # Stable: of equal ones, the fused order is kept.
     scored.sort(key=_score, reverse=True)
     scored = [replace(candidate, rank=rank) for rank, candidate in enumerate(scored, start=1)]
-    # What the question prefers (a time, whose words) tips these scales as it does those of the
-    # fusion: the reranker knows nothing of either. Large scores are all the same likelihood.
+    # The bonus for preferences (a time, an author) is added as in the fusion, because the reranker
+    # does not know them. The logistic function maps large scores to nearly the same likelihood.
     return sorted(
         scored, key=lambda candidate: -(_likelihood(_score(candidate)) + candidate.place.bonus)
     )
@@ -186,7 +186,7 @@ def _score(ranked: Ranked[_Item]) -> float:
 
 
 def _likelihood(score: float) -> float:
-    """The logistic function: log-odds to a scale from 0 to 1, that of the fused scores."""
+    """Maps log-odds to 0..1, the scale of the fused scores (logistic function)."""
     if score >= 0:
         return 1 / (1 + math.exp(-score))
     return math.exp(score) / (1 + math.exp(score)) if score > -700 else 0.0

@@ -1,6 +1,6 @@
-"""The vector index: dense and sparse search with tenant-safe filters, fused on our side.
+"""The vector index: dense and sparse search with filters by tenant, fused by Strata.
 
-The engine's client stands in `qdrant` and the BM25 encoder in `sparse`, so that importing
+The engine's client is in `qdrant` and the BM25 encoder in `sparse`, so that importing
 this package loads neither.
 """
 
@@ -10,12 +10,12 @@ from strata.shared.vectors.index import (
     Document,
     FieldKind,
     IndexedChunk,
-    Moment,
     Preference,
     SparseVector,
+    StartGate,
     VectorIndex,
     Where,
-    at_once,
+    no_gate,
 )
 
 __all__ = [
@@ -25,10 +25,10 @@ __all__ = [
     "FusionConfig",
     "Hit",
     "IndexedChunk",
-    "Moment",
     "Preference",
     "SparseVector",
+    "StartGate",
     "VectorIndex",
     "Where",
-    "at_once",
+    "no_gate",
 ]

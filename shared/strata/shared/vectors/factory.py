@@ -1,4 +1,4 @@
-"""Opens the embedding models and the vector index that the settings ask for."""
+"""Opens the embedding models and the vector index that the settings name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.shared.shared_resources import SharedResources
 from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.index import VectorIndex
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.searching import EmbeddingEndpoint, SearchingServiceSettings
+from strata.shared.vectors.search_settings import EmbeddingEndpoint, SearchingServiceSettings
 
 
 async def open_models(
@@ -21,12 +21,12 @@ async def open_models(
 ) -> EmbeddingModels:
     """Returns the models of the settings; the default one is opened.
 
-    Each has a cache in front, and the local one serves searches first.
+    Each has a cache, and the local model gives queries priority.
 
     Args:
         settings: The service's settings.
-        shared_resources: What the services of the process share.
-        stack: Gives the models back.
+        shared_resources: Resources of the process.
+        stack: Releases the models.
 
     Raises:
         FailedPreconditionError: The weights are missing.
@@ -55,12 +55,12 @@ async def open_embedder(
 async def open_vectors(
     settings: SearchingServiceSettings, shared_resources: SharedResources, stack: AsyncExitStack
 ) -> VectorIndex:
-    """Returns the vector index; nothing is connected before the first call.
+    """Returns the vector index, which connects at the first call.
 
     Args:
         settings: The service's settings.
-        shared_resources: What the services of the process share.
-        stack: Gives the index back.
+        shared_resources: Resources of the process.
+        stack: Releases the index.
     """
     address = (
         settings.qdrant_url,

@@ -1,4 +1,4 @@
-"""From `Where` to the engine's filter. The tenant is an argument, not a condition of choice."""
+"""Converts `Where` to the engine's filter; the tenant is a separate, required argument."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -19,11 +19,11 @@ from strata.shared.vectors.index import (
 
 
 def tenant_filter(collection: Collection, project_id: str, where: Where) -> models.Filter:
-    """The filter of every request on documents: the project first, then the conditions.
+    """Returns the filter of a request on documents: the project first, then the conditions.
 
     Raises:
-        InternalError: TENANT_MISSING: no project. INTERNAL: a field that is not indexed (the
-            engine would scan for it), or a time without a zone.
+        InternalError: ``TENANT_MISSING``: there is no project. ``INTERNAL``: a field is not indexed
+            (the engine would scan all points), or a time has no time zone.
     """
     must: list[models.Condition] = [_project(project_id)]
     must += [_value(collection, name, value) for name, value in where.eq.items()]
@@ -36,17 +36,17 @@ def tenant_filter(collection: Collection, project_id: str, where: Where) -> mode
     must_not: list[models.Condition] = [
         _any(collection, name, values) for name, values in where.none_of.items() if values
     ]
-    # Our own values, here and below: to check them again would take as long as to send them.
+    # Without validation, here and below: our own values are valid, and checking takes time.
     return models.Filter.model_construct(must=must, must_not=must_not or None)
 
 
 def documents_filter(
     project_id: str, document_ids: Iterable[str], *, from_chunk: int = 0
 ) -> models.Filter:
-    """Points of these documents of the project; only chunks from a number on, if given.
+    """Returns the filter for the points of some documents, optionally from a chunk number on.
 
     Raises:
-        InternalError: TENANT_MISSING: no project.
+        InternalError: ``TENANT_MISSING``: there is no project.
     """
     must: list[models.Condition] = [
         _project(project_id),
@@ -59,7 +59,7 @@ def documents_filter(
 
 
 def first_chunks(conditions: models.Filter) -> models.Filter:
-    """The same documents, one point each."""
+    """Returns a filter for the first chunks only: one point of each document."""
     first = models.FieldCondition(key=CHUNK_FIELD, match=models.MatchValue(value=0))
     must = conditions.must if isinstance(conditions.must, list) else []
     return models.Filter(must=[*must, first], must_not=conditions.must_not)
@@ -67,18 +67,18 @@ def first_chunks(conditions: models.Filter) -> models.Filter:
 
 @lru_cache(maxsize=1_000)
 def tenant_corpus(project_id: str) -> models.SearchParams:
-    """Counts how rare a word is in the project alone.
+    """Returns parameters that make the engine count the rarity of words within the project only.
 
-    Over all projects, scores would tell one tenant what words the others use.
+    Counted over all projects, scores would reveal to one tenant which words other tenants use.
     """
     return models.SearchParams(idf=models.IdfCorpusParams(corpus=project_filter(project_id)))
 
 
 def project_filter(project_id: str) -> models.Filter:
-    """Everything of the project.
+    """Returns the filter for all points of the project.
 
     Raises:
-        InternalError: TENANT_MISSING: no project.
+        InternalError: ``TENANT_MISSING``: there is no project.
     """
     return models.Filter(must=[_project(project_id)])
 

@@ -1,9 +1,9 @@
-"""One ranking out of two: search by meaning and search by words.
+"""Fuses two rankings into one: search by meaning (dense) and search by words (sparse).
 
-The fused score is ``dense + weight x words``, both on a scale from 0 to 1, and what is
-preferred on top. A weighted sum of scores beats the fusion of ranks on short facts and on
-long chats alike; the numbers are in ``docs/benchmarks/retrieval.md``. It is done here, not
-in the engine, because the engine's fusion hides the ranks.
+The fused score is ``dense + weight x words``, both on a scale from 0 to 1, plus a bonus for
+preferences. A weighted sum of scores beats rank fusion on short facts and on long chats; the
+numbers are in ``docs/benchmarks/retrieval.md``. It is done here and not in the engine, because
+the engine's fusion does not return the ranks.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 FLOOR = 0.2
 """Least score of a document that is related to a query; decision 0023 has the measurements."""
 SHORT_QUERY_WORDS = 3
-"""A query of at most so many words is short."""
+"""Most words of a short query."""
 SHORT_QUERY_SHARE = 0.75
 """Part of the floor that applies to short queries.
 
@@ -26,7 +26,7 @@ _NOT_FOUND = (None, None)
 
 
 class Candidate(NamedTuple):
-    """A chunk that one arm of the search found; ``bonus`` is for what the asker prefers."""
+    """A chunk that one arm of the search found; ``bonus`` is the score for preferences."""
 
     document_id: str
     score: float
@@ -35,18 +35,18 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FusionConfig:
-    """How much each arm counts.
+    """The weights of the two arms, and the floor.
 
     Attributes:
-        sparse_weight: Weight of the words beside meaning's 1.
-        half_words: So many words that no other text holds count half of that. Words are not
-            measured by their best hit: where a question shares only common words with the
-            texts, the best of them is still a poor one.
-        dense_low: Cosine that counts as unrelated (0 for the default model; models of the E5
-            family keep everything above 0.7).
+        sparse_weight: Weight of the words; that of the meaning is 1.
+        half_words: Number of matching words, each as rare as a word of a single text, that gives
+            half of the full score for words. The score is not relative to the best hit: if query
+            and texts share only common words, the best hit is still a poor one.
+        dense_low: Cosine that counts as unrelated: 0 for the default model; with models of the E5
+            family all cosines are above 0.7.
         dense_high: Cosine that counts as equal.
-        floor: Least sum of meaning and weighted words, without what is preferred, for a query of
-            more than `SHORT_QUERY_WORDS` words; documents below it are not related to the query.
+        floor: Least score by meaning and weighted words, without the bonus, for a query of more
+            than `SHORT_QUERY_WORDS` words; documents below it count as unrelated.
     """
 
     sparse_weight: float = 1.0
@@ -62,20 +62,20 @@ class FusionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that was found, and how.
+    """A matching document with its scores.
 
     Attributes:
         document_id: The document.
         score: The fused score that the hits are ordered by.
-        vector_rank: Place in the search by meaning, from 1; None if it is not among them.
-        fts_rank: Place in the search by words, from 1; None if it is not among them.
-        vector_score: Cosine, as the engine gave it.
-        fts_score: BM25, as the engine gave it; comparable within one query only.
-        bonus: What the score holds for being preferred.
-        meaning: What of the score is for the meaning, from 0 (unrelated) to 1 (the same): unlike
-            cosines it can be compared between models.
-        words: What of it is for the words, before their weight, from 0 to 1.
-        weak: Meaning and words together are below the floor of the query.
+        vector_rank: Rank in the search by meaning, from 1; None if that did not find it.
+        fts_rank: Rank in the search by words, from 1; None if that did not find it.
+        vector_score: Cosine, as returned by the engine.
+        fts_score: BM25, as returned by the engine; comparable within one query only.
+        bonus: The part of the score for preferences.
+        meaning: The part for the meaning, from 0 (unrelated) to 1 (equal). Unlike cosines it is
+            comparable between models.
+        words: The part for the words, before weighting, from 0 to 1.
+        weak: The score for meaning and words is below the floor of the query.
     """
 
     document_id: str
@@ -91,7 +91,7 @@ class Hit:
 
     @property
     def rrf_score(self) -> float:
-        """Reciprocal rank fusion of the two ranks (k = 60), for clients that expect it."""
+        """The reciprocal rank fusion of both ranks (k = 60), for clients that expect it."""
         ranks = (self.vector_rank, self.fts_rank)
         return sum(1 / (_RRF_K + rank) for rank in ranks if rank is not None)
 
@@ -102,8 +102,8 @@ _Found: TypeAlias = Candidate | None
 _Place: TypeAlias = tuple[_Order, float, float, int | None, _Found, int | None, _Found]
 
 
-def rarest(corpus: int) -> float:
-    """What BM25 gives a word that one chunk of a corpus holds (its inverse frequency)."""
+def rarest_word_score(corpus: int) -> float:
+    """Returns the BM25 score of a word that a single chunk of the corpus contains (its IDF)."""
     return math.log(1 + (max(corpus, 1) - 0.5) / 1.5)
 
 
@@ -124,35 +124,35 @@ def fuse(
     floor_share: float = 1.0,
     weak: bool = False,
 ) -> list[Hit]:
-    """Rank the documents of both arms.
+    """Ranks the documents of both arms.
 
     Args:
-        dense: Candidates by meaning, in any order; empty if that arm was not asked.
-        sparse: Candidates by words, in any order; empty if that arm was not asked.
+        dense: Candidates by meaning, in any order; empty if that arm was not used.
+        sparse: Candidates by words, in any order; empty if that arm was not used.
         limit: Most hits to return.
-        depth: How many candidates each arm was asked for.
-        config: Weights.
-        corpus: Chunks that the rarity of words was counted over.
-        dense_weight: Weight of the meaning: the share of the query that the model knows.
+        depth: Number of candidates that each arm was asked for.
+        config: Weights and floor.
+        corpus: Number of chunks over which the rarity of words was counted.
+        dense_weight: Weight of the meaning: the share of the query's words that the model knows.
         floor_share: Part of `FusionConfig.floor` that applies to the query; see `floor_share`.
         weak: Also return documents below the floor, marked as weak.
 
     Returns:
-        At most one hit per document. Ties go to the better cosine, the better words, then to
-        the smaller id, so that equal input in any order gives equal output.
+        At most one hit per document. Ties are broken by cosine, by the score for words, and by the
+        smaller id, so that the result does not depend on the order of the input.
     """
     by_meaning = _ranked(dense)
-    # A document without a word of the query is no candidate; ranking it anyway ruins the
-    # fusion (recall at 1: .10 with, .41 without).
+    # Candidates without a word of the query are dropped: ranking them lowers recall at 1 from
+    # .41 to .10.
     by_words = _ranked(hit for hit in sparse if hit.score > 0)
-    # A list cut at `depth` says of a document it lacks only that its cosine is not above
-    # the last one: that bound stands for it.
+    # If the list was cut at `depth`, the cosine of a missing document is at most that of the last
+    # one; this bound is used in its place.
     cut = len(dense) >= depth
     unseen = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
     floor = config.floor * floor_share
-    half = config.half_words * rarest(corpus)
+    half = config.half_words * rarest_word_score(corpus)
 
-    # Only what is returned becomes a hit: of what is looked at, most is not.
+    # Only returned documents become `Hit`s, because most candidates are not returned.
     places: list[_Place] = []
     for document_id in by_meaning.keys() | by_words.keys():
         vector_rank, meaning = by_meaning.get(document_id, _NOT_FOUND)
@@ -173,14 +173,13 @@ def fuse(
     return [_hit(place, config.sparse_weight, floor) for place in places[:limit]]
 
 
-def joined(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
-    """Makes one ranking of the hits of several models, each asked for other documents.
+def merge_rankings(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
+    """Merges the hits of several models, each with documents of its own, into one ranking.
 
-    A rank is the place among all that were found so, whatever the model: no two hits have the
-    same.
+    Ranks are assigned again over the hits of all models, so that they are unique.
 
     Args:
-        groups: All that each model found, uncut; a document is in one of them only.
+        groups: The uncut hits of each model; a document is in one group only.
         limit: Most hits to return.
     """
     hits = [hit for group in groups for hit in group]
@@ -233,7 +232,7 @@ def _dense_score(cosine: float, config: FusionConfig) -> float:
 
 
 def _ranked(candidates: Iterable[Candidate]) -> dict[str, tuple[int, Candidate]]:
-    """The best chunk of each document, with the document's rank."""
+    """Returns the best chunk of each document, with the document's rank."""
     ordered = sorted(candidates, key=lambda hit: (-hit.score, hit.document_id))
     result: dict[str, tuple[int, Candidate]] = {}
     for hit in ordered:

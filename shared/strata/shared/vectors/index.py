@@ -1,8 +1,8 @@
-"""The interface of the vector index, free of any engine.
+"""The interface of the vector index, independent of the engine.
 
-A *document* (a passage, a message) is what callers know; the index stores it as one point
-per chunk of its text and answers in documents. PostgreSQL holds the truth: a document's
-payload here is only what is filtered on, and any collection can be dropped and rebuilt.
+Callers work with *documents* (passages, messages). The index stores one point per chunk of a
+document's text, and returns documents. PostgreSQL is the source of truth: the index stores only
+the fields that searches filter on, and every collection can be dropped and rebuilt.
 """
 
 import re
@@ -21,7 +21,7 @@ CHUNK_FIELD = "chunk"
 RESERVED_FIELDS = frozenset({PROJECT_FIELD, DOCUMENT_FIELD, CHUNK_FIELD})
 
 LAYOUT_VERSION = 1
-"""Raised when points are laid out or sparse vectors are made in another way: a new generation."""
+"""Incremented when the layout of points or the sparse vectors change; starts new generations."""
 
 PayloadValue: TypeAlias = str | int | datetime | Sequence[str]
 FilterValue: TypeAlias = str | int
@@ -30,7 +30,7 @@ FilterValue: TypeAlias = str | int
 class FieldKind(StrEnum):
     """How a payload field is indexed.
 
-    There is no bool: the embedded engine takes a bool in a condition for a number, which
+    There is no bool, because the embedded engine reads a bool in a condition as a number, which
     matches nothing. Store 0 or 1.
     """
 
@@ -44,11 +44,11 @@ class Collection:
     """A kind of documents.
 
     Attributes:
-        name: The alias under which the serving generation is reached.
-        fields: What can be filtered on, beside project and document id; each is indexed.
-        time_field: The field that `Where.since` and `Where.until` are about.
-        depth: Chunks that each arm of a search looks at, at least. Documents of many chunks
-            need more of them: the best ten documents can hold the best hundred chunks.
+        name: The alias of the serving generation.
+        fields: Fields to filter on, beside project and document id; all are indexed.
+        time_field: The field that `Where.since` and `Where.until` apply to.
+        depth: Least number of chunks that each arm of a search retrieves. Documents with many
+            chunks need more: the best ten documents can have the best hundred chunks.
     """
 
     name: str
@@ -63,17 +63,17 @@ class Collection:
             raise ValueError(f"fields of the index itself: {sorted(reserved)}")
 
     def generation(self, model_id: str) -> str:
-        """Name of the collection that holds the vectors of this model, in this layout."""
+        """Returns the name of the engine's collection for this model and layout."""
         slug = re.sub(r"[^a-z0-9.-]+", "-", model_id.lower()).strip("-")[:80]
         if slug != model_id:
-            # Two model ids can have one slug; their vectors must not meet.
+            # A hash, because two model ids can have the same slug, and their vectors must not mix.
             slug = f"{slug}-{sha256(model_id.encode()).hexdigest()[:8]}"
         return f"{self.name}__{slug}__v{LAYOUT_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
 class SparseVector:
-    """Weights of the terms that occur; indices are unique and below 2**32."""
+    """The weights of the terms of a text; indices are unique and below 2**32."""
 
     indices: Sequence[int]
     values: Sequence[float]
@@ -84,7 +84,7 @@ class SparseVector:
 
 @dataclass(frozen=True, slots=True)
 class IndexedChunk:
-    """The vectors of a part of a document."""
+    """The vectors of one chunk of a document."""
 
     dense: Sequence[float]
     sparse: SparseVector
@@ -92,7 +92,7 @@ class IndexedChunk:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What is stored for one passage or message.
+    """The indexed form of one passage or message.
 
     Attributes:
         id: Unique in project and collection.
@@ -127,26 +127,28 @@ class Where:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it lets every document of the project through."""
+        """Whether it matches every document of the project."""
         lists = (*self.all_of.values(), *self.none_of.values())
         return not (self.eq or self.any_of or any(lists) or self.since or self.until)
 
     @property
     def matches_nothing(self) -> bool:
-        """Whether no document can match, so that the engine need not be asked."""
+        """Whether no document can match, so that no request is needed."""
         return any(not values for values in self.any_of.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Documents to place higher, others still being found. Preferences add up.
+    """A bonus for documents with a field value or a time. Bonuses of several preferences add up.
+
+    Either `value`, or `since` and `until`, is set. Other documents are still found.
 
     Attributes:
-        weight: Added to the fused score (meaning counts up to 1).
+        weight: Added to the fused score, in which meaning counts up to 1.
         field: One of the collection's fields.
-        value: The field has this value; or
-        since: the field, a time, is at this time or later. Time zone aware.
-        until: And before this time. Time zone aware.
+        value: The field has this value.
+        since: The field is a time at or after this one. Time zone aware.
+        until: The field is a time before this one. Time zone aware.
     """
 
     weight: float
@@ -156,7 +158,7 @@ class Preference:
     until: datetime | None = None
 
     def holds(self, stored: object) -> bool:
-        """Says whether a value, as the engine gives it back, is a preferred one."""
+        """Returns whether a value, as returned by the engine, is preferred."""
         if self.value is not None:
             return stored == self.value
         if not isinstance(stored, str):
@@ -167,61 +169,61 @@ class Preference:
         )
 
 
-# Returns when something has happened.
-Moment: TypeAlias = Callable[[], Awaitable[object]]
+# Awaited before a request is sent.
+StartGate: TypeAlias = Callable[[], Awaitable[object]]
 
 
-async def at_once() -> None:
-    """A `Moment` that has come."""
+async def no_gate() -> None:
+    """A `StartGate` that is open."""
 
 
 class VectorIndex(Protocol):
-    """Documents of all projects, searched within one.
+    """An index of the documents of all projects, which is searched within one project.
 
-    `project_id` is an argument of every call on documents and becomes a condition of every
-    request; there is no way to ask without it. Writes are acknowledged when they survive the
-    death of the engine's process. All calls may be repeated.
+    `project_id` is a required argument of every call on documents and becomes a condition of every
+    request. Writes are acknowledged once they survive a crash of the engine's process. All calls
+    may be repeated.
 
     Every method raises `UnavailableError` when the engine cannot be reached, takes too long,
-    or does not have the collection (it was dropped and is not rebuilt yet), and
+    or does not have the collection (it was dropped and not rebuilt yet), and
     `InternalError` when it refuses a request.
     """
 
     async def ensure(
         self, collection: Collection, model_id: str, dim: int, *, generation: str | None = None
     ) -> str:
-        """Make the generation of the model, with all indexes, if it is not there.
+        """Creates the generation of the model with all indexes, if it does not exist.
 
-        The first generation of a collection also becomes the serving one. Compare the answer
-        with `serving` to see whether another model's generation still serves.
+        The first generation of a collection also becomes the serving one. Compare the result
+        with `serving` to see whether the generation of another model still serves.
 
         Args:
-            collection: Of which collection.
+            collection: The collection.
             model_id: The model.
             dim: Components of its vectors.
-            generation: The name, if not the first of the model.
+            generation: The name, if it is not the first generation of the model.
 
         Returns:
             The name of the generation.
 
         Raises:
-            FailedPreconditionError: It is there with another dimension.
+            FailedPreconditionError: The generation exists with another dimension.
         """
 
     async def serving(self, collection: Collection) -> str | None:
-        """The generation behind the alias, or None before the first `ensure`."""
+        """Returns the generation behind the alias; None before the first `ensure`."""
 
     async def generations(self, collection: Collection) -> list[str]:
-        """All generations that are there, serving or not, sorted."""
+        """Returns all existing generations, serving or not, sorted."""
 
     async def switch(self, collection: Collection, generation: str) -> None:
-        """Let another generation serve, at once for every reader."""
+        """Makes another generation the serving one, atomically for all readers."""
 
     async def drop(self, collection: Collection, generation: str) -> None:
-        """Delete a generation that does not serve; no error if it is not there.
+        """Deletes a generation that does not serve; no error if it does not exist.
 
         Raises:
-            FailedPreconditionError: IN_USE: it serves.
+            FailedPreconditionError: ``IN_USE``: it serves.
         """
 
     async def upsert(
@@ -233,15 +235,15 @@ class VectorIndex(Protocol):
         generation: str | None = None,
         replace: bool = False,
     ) -> None:
-        """Store documents, over those of the same ids.
+        """Stores documents, and replaces those with the same ids.
 
         Args:
-            collection: Where.
+            collection: The collection.
             project_id: The tenant.
-            documents: Any number.
-            generation: One to write into; None is the serving one.
-            replace: Remove chunks that a longer former text left behind. Not needed for new
-                documents, and saves a request there.
+            documents: Any number of documents.
+            generation: The generation to write to; None for the serving one.
+            replace: Also delete chunks of a longer former text. It takes a further request, which
+                new documents do not need.
         """
 
     async def set_payload(
@@ -253,7 +255,7 @@ class VectorIndex(Protocol):
         *,
         generation: str | None = None,
     ) -> None:
-        """Overwrite some fields of documents, keeping their vectors."""
+        """Overwrites some fields of documents and keeps their vectors."""
 
     async def query(
         self,
@@ -271,17 +273,27 @@ class VectorIndex(Protocol):
         floor_share: float = 1.0,
         uncut: bool = False,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
-        """The documents that fit best: by meaning, by words, or by both, fused.
+        """Returns the best documents: by meaning, by words, or by both, fused.
 
-        The conditions are applied by the engine before the limit. A sparse vector without
-        terms (a query of stop words) finds nothing by words. ``unrelated`` is the cosine of
-        texts that have nothing in common, if the model has one of its own. ``dense_weight`` is
-        that of the meaning, 1 for a query that the model reads whole. Documents below
-        ``floor_share`` of the floor are left out, unless ``weak`` asks for them. ``uncut`` gives
-        all that was looked at for the limit, for a ranking together with hits of other models.
-        The engine is asked ``after`` a moment, if one is given, and not before.
+        The engine applies the conditions before the limit.
+
+        Args:
+            collection: The collection.
+            project_id: The tenant.
+            dense: Vector to search by meaning with.
+            sparse: Terms to search by words with; without terms (stop words) nothing matches.
+            where: Conditions on the documents.
+            prefer: Documents to rank higher.
+            limit: Most documents to return.
+            generation: The generation to search; None for the serving one.
+            unrelated: Cosine of unrelated texts, if that of the model is not 0.
+            dense_weight: Weight of the meaning; 1 for a query whose words the model all knows.
+            floor_share: Part of the floor below which documents are left out.
+            uncut: Return all retrieved documents, to be merged with hits of other models.
+            weak: Also return documents below the floor, marked as weak.
+            after: The request is sent once this gate opens.
         """
 
     async def delete(
@@ -292,7 +304,7 @@ class VectorIndex(Protocol):
         *,
         generation: str | None = None,
     ) -> None:
-        """Remove documents; ids that are not there are no error."""
+        """Deletes documents; unknown ids are not an error."""
 
     async def delete_where(
         self,
@@ -302,7 +314,7 @@ class VectorIndex(Protocol):
         *,
         generation: str | None = None,
     ) -> None:
-        """Remove all documents that match; an empty `Where` is the whole project."""
+        """Deletes all documents that match; an empty `Where` matches the whole project."""
 
     async def count(
         self,
@@ -312,10 +324,10 @@ class VectorIndex(Protocol):
         *,
         generation: str | None = None,
     ) -> int:
-        """How many documents match, exactly."""
+        """Returns how many documents match, exactly."""
 
     async def check(self) -> None:
-        """One cheap round trip, for readiness."""
+        """Makes one cheap round trip, for readiness checks."""
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""

@@ -1,4 +1,4 @@
-"""The engine's client, without a model object for every point that is stored or found."""
+"""A client of the engine that creates no model object per point that is stored or found."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,24 +8,24 @@ from qdrant_client.conversions.conversion import RestToGrpc, json_to_value
 
 
 class LeanPoint(NamedTuple):
-    """A point that was found: its score, and the fields that were asked for."""
+    """A point in a result: its score and the requested fields."""
 
     score: float
     payload: dict[str, Any]
 
 
 class LeanResponse(NamedTuple):
-    """What one of the requests of a batch found, best first."""
+    """The points that one request of a batch found, best first."""
 
     points: list[LeanPoint]
 
 
 class LeanQdrantClient(AsyncQdrantClient):
-    """Stores and searches with a fraction of the processor time per point; all else is inherited.
+    """Stores and searches points with less processor time; other methods are inherited.
 
-    A search for messages looks at some hundred chunks. The inherited method makes a pydantic
-    object of each, which takes longer than the search itself. And what is stored is looked
-    through for texts to embed, and copied from message to message.
+    A search for messages retrieves some hundred chunks. The inherited method makes a pydantic
+    object of each, which takes longer than the search itself. When points are stored, the
+    inherited method looks for texts to embed and copies the points between messages.
     """
 
     async def upsert(
@@ -47,7 +47,7 @@ class LeanQdrantClient(AsyncQdrantClient):
         timeout: int | None = None,  # noqa: ASYNC109 - the signature is inherited
         **kwargs: Any,
     ) -> Any:
-        """Returns a `LeanResponse` per request; only scalar fields of a payload are read."""
+        """Returns a `LeanResponse` per request, with the scalar fields of the payloads only."""
         batch = _batch(collection_name, requests)
         if consistency is not None:
             batch.read_consistency.CopyFrom(consistency)
@@ -58,7 +58,7 @@ class LeanQdrantClient(AsyncQdrantClient):
     def prepared(
         self, collection_name: str, requests: Sequence[models.QueryRequest]
     ) -> Callable[[], Awaitable[list[LeanResponse]]]:
-        """Makes the message of `query_batch_points` now; returns what sends it."""
+        """Builds the message of `query_batch_points` now; returns a function that sends it."""
         batch = _batch(collection_name, requests)
         return lambda: self._responses(batch)
 
@@ -86,7 +86,7 @@ def _fill_query(
     collection_name: str,
     filters: dict[int, grpc.Filter],
 ) -> None:
-    """Fills in one request of a batch, whose arms share one filter object."""
+    """Fills in one request of a batch; the arms of a search share one filter object."""
     if not _is_plain(request):
         message.CopyFrom(RestToGrpc.convert_query_request(request, collection_name))
         return

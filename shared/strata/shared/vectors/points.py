@@ -1,4 +1,4 @@
-"""Documents as the engine's points and back."""
+"""Conversion between documents and the engine's points."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -33,17 +33,17 @@ _SCHEMAS = {
 
 
 def point_id(project_id: str, document_id: str, chunk: int) -> str:
-    """The point's id. Made from the project too: no tenant can overwrite another's point."""
+    """Returns the id of a point. It depends on the project, so tenants never share a point."""
     return str(uuid5(_NAMESPACE, f"{project_id}\0{document_id}\0{chunk}"))
 
 
 def points_of(
     collection: Collection, project_id: str, documents: Sequence[Document]
 ) -> Iterator[models.PointStruct]:
-    """One point per chunk.
+    """Yields one point per chunk.
 
     Raises:
-        InternalError: A document without chunks, or with a field the collection has not.
+        InternalError: A document has no chunks, or a field that the collection does not have.
     """
     for document in documents:
         if not document.chunks:
@@ -53,7 +53,7 @@ def points_of(
             vectors: dict[str, Any] = {DENSE: list(chunk.dense)}
             if chunk.sparse:
                 vectors[SPARSE] = engine_sparse(chunk.sparse)
-            # Our own values: to check them again takes as long as to store them.
+            # Without validation: our own values are valid, and checking takes as long as storing.
             yield models.PointStruct.model_construct(
                 id=point_id(project_id, document.id, number),
                 vector=vectors,
@@ -67,10 +67,10 @@ def points_of(
 
 
 def payload_of(collection: Collection, payload: Mapping[str, PayloadValue]) -> dict[str, Any]:
-    """The payload as the engine stores it: times in RFC 3339, UTC.
+    """Returns the payload as the engine stores it, with times in RFC 3339, UTC.
 
     Raises:
-        InternalError: A field that the collection has not.
+        InternalError: A field is not one of the collection.
     """
     if unknown := payload.keys() - collection.fields.keys():
         raise InternalError(f"{collection.name} has no fields {sorted(unknown)}")
@@ -78,7 +78,7 @@ def payload_of(collection: Collection, payload: Mapping[str, PayloadValue]) -> d
 
 
 def engine_sparse(vector: SparseVector) -> models.SparseVector:
-    """The engine's form of a sparse vector."""
+    """Returns the engine's form of a sparse vector."""
     return models.SparseVector.model_construct(
         indices=list(vector.indices), values=list(vector.values)
     )
@@ -87,7 +87,7 @@ def engine_sparse(vector: SparseVector) -> models.SparseVector:
 def candidates_of(
     points: Sequence[models.ScoredPoint], prefer: Sequence[Preference] = ()
 ) -> list[Candidate]:
-    """What one arm of a search found."""
+    """Returns the candidates that one arm of a search found."""
     candidates = []
     for point in points:
         payload = point.payload or {}
@@ -102,7 +102,7 @@ def candidates_of(
 def payload_indexes(
     collection: Collection,
 ) -> dict[str, models.PayloadSchemaType | models.KeywordIndexParams]:
-    """Every field that is ever filtered on; without an index the engine scans."""
+    """Returns the index of every field that is filtered on; without one the engine would scan."""
     keyword = models.KeywordIndexType.KEYWORD
     indexes: dict[str, models.PayloadSchemaType | models.KeywordIndexParams] = {
         # Lets the engine store each tenant's points together.

@@ -1,6 +1,6 @@
-"""The vector index on Qdrant: a server, a cluster, or the embedded engine's process.
+"""The vector index on Qdrant: a server, a cluster, or the process of the embedded engine.
 
-All of them are reached by the same client over gRPC, so this is the one code path.
+The same gRPC client reaches all of them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import grpc
 from qdrant_client import AsyncQdrantClient, models
 
 from strata.shared.errors import FailedPreconditionError, InternalError, Reason
-from strata.shared.vectors.circuit import CircuitBreaker
+from strata.shared.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.vectors.filters import (
     documents_filter,
     first_chunks,
@@ -30,10 +30,10 @@ from strata.shared.vectors.index import (
     DOCUMENT_FIELD,
     Collection,
     Document,
-    Moment,
     PayloadValue,
     Preference,
     SparseVector,
+    StartGate,
     Where,
 )
 from strata.shared.vectors.lean_client import LeanQdrantClient
@@ -49,15 +49,15 @@ from strata.shared.vectors.points import (
 from strata.shared.vectors.qdrant_errors import (
     CLIENT_ERRORS,
     EngineDownError,
-    may_pass_at_once,
+    is_cut_connection,
     status_of,
-    translated,
+    to_strata_error,
 )
 
 _T = TypeVar("_T")
 
 _DEPTH_PER_HIT = 3
-# Making so many points and their messages takes some 6 ms, in which nothing else is done.
+# Building so many points and their messages takes about 6 ms, which blocks the event loop.
 _UPSERT_POINTS = 64
 _DELETE_DOCUMENTS = 512
 _RETRY_AFTER_SECONDS = 0.05
@@ -67,7 +67,7 @@ _LONGEST_CORPUS_SECONDS = 600.0
 _MAX_CORPORA = 10_000
 _GRPC_OPTIONS = {
     "grpc.keepalive_time_ms": 30_000,
-    # gRPC's own limit is two minutes; a restarted engine must be found again at once.
+    # gRPC's default maximum is two minutes; a restarted engine must be reachable at once.
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
 }
@@ -78,12 +78,12 @@ class QdrantConfig:
     """How collections are made and requests are sent.
 
     Attributes:
-        read_timeout: Seconds for a search or count, retry included.
-        write_timeout: Seconds for a change, retry included.
-        shard_number: Shards of a new collection; None leaves it to the engine.
+        read_timeout: Seconds for a search or count, including a retry.
+        write_timeout: Seconds for a change, including a retry.
+        shard_number: Shards of a new collection; None for the engine's default.
         replication_factor: Copies of each shard of a new collection.
         write_consistency_factor: Copies that must confirm a write.
-        fusion: How the two arms of a search are weighed.
+        fusion: Weights of the two arms of a search.
     """
 
     read_timeout: float = 5.0
@@ -95,7 +95,7 @@ class QdrantConfig:
 
 
 def connect(url: str, api_key: str | None = None) -> AsyncQdrantClient:
-    """A client that speaks gRPC; no connection is made before the first call.
+    """Returns a client that uses gRPC and connects at the first call.
 
     Args:
         url: ``http://host:port`` or ``https://…``; the port is that of gRPC (6334).
@@ -109,7 +109,7 @@ def connect(url: str, api_key: str | None = None) -> AsyncQdrantClient:
         grpc_port=parts.port or _GRPC_PORT,
         https=parts.scheme == "https",
         prefer_grpc=True,
-        # As a header: the client's own parameter warns of plain text, also on loopback.
+        # As a header, because the client warns about its own parameter on plain connections.
         headers={"api-key": api_key} if api_key else None,
         grpc_options=dict(_GRPC_OPTIONS),
         check_compatibility=False,
@@ -117,7 +117,7 @@ def connect(url: str, api_key: str | None = None) -> AsyncQdrantClient:
 
 
 class QdrantIndex:
-    """See `VectorIndex`. Owns the client: `close` closes it."""
+    """A `VectorIndex` on Qdrant. It owns the client: `close` closes it."""
 
     def __init__(
         self,
@@ -242,13 +242,13 @@ class QdrantIndex:
         floor_share: float = 1.0,
         uncut: bool = False,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """See `VectorIndex.query`."""
         where = where or Where()
         conditions = tenant_filter(collection, project_id, where)
         if dense is None and sparse is None:
-            raise InternalError("a search by nothing")
+            raise InternalError("a search needs a dense or a sparse vector")
         depth = max(collection.depth, limit * _DEPTH_PER_HIT)
         fields = [DOCUMENT_FIELD, *{preference.field for preference in prefer}]
         arms: dict[str, models.QueryRequest] = {}
@@ -346,7 +346,7 @@ class QdrantIndex:
         return config if unrelated is None else replace(config, dense_low=unrelated)
 
     async def _corpus_size(self, target: str, project_id: str) -> int:
-        """Points of the project, some seconds ago; only its logarithm matters."""
+        """Returns the cached number of points of the project; only its logarithm matters."""
         now = asyncio.get_running_loop().time()
         count, until = self._corpora.get((target, project_id), (0, 0.0))
         if now < until:
@@ -357,7 +357,7 @@ class QdrantIndex:
         )
         if len(self._corpora) >= _MAX_CORPORA:
             self._corpora.clear()
-        # What is large changes slowly, and takes longer to count.
+        # A large number changes slowly and takes longer to count.
         seconds = min(_CORPUS_SECONDS * max(1.0, reply.count / 1_000), _LONGEST_CORPUS_SECONDS)
         self._corpora[(target, project_id)] = (reply.count, now + seconds)
         return reply.count
@@ -375,7 +375,7 @@ class QdrantIndex:
                     sparse_vectors_config={
                         SPARSE: models.SparseVectorParams(modifier=models.Modifier.IDF)
                     },
-                    # Every search is within one project: a graph per project, none over all.
+                    # One graph per project and no global one: every search is within one project.
                     hnsw_config=models.HnswConfigDiff(m=0, payload_m=16),
                     shard_number=config.shard_number,
                     replication_factor=config.replication_factor,
@@ -383,7 +383,7 @@ class QdrantIndex:
                 ),
             )
         except InternalError as error:
-            # Another replica was faster.
+            # Another replica may have created it.
             cause = error.__cause__
             if cause is None or status_of(cause) is not grpc.StatusCode.ALREADY_EXISTS:
                 raise
@@ -426,9 +426,9 @@ class QdrantIndex:
         return await self._call(operation, call, self._config.write_timeout)
 
     async def _call(self, operation: str, call: Callable[[], Awaitable[_T]], seconds: float) -> _T:
-        """Under a time limit, once again after a cut connection, errors translated.
+        """Runs an operation with a time limit, one retry after a lost connection, and our errors.
 
-        Every operation here leaves the same state when it is done twice.
+        All operations are idempotent.
         """
         with self._circuit.guard():
             try:
@@ -436,7 +436,7 @@ class QdrantIndex:
                     return await _again_if_cut(call)
             except CLIENT_ERRORS as error:
                 cause: Exception = error
-                failure = translated(error, operation)
+                failure = to_strata_error(error, operation)
                 if isinstance(failure, EngineDownError):
                     raise failure from error
         raise failure from cause
@@ -446,7 +446,7 @@ async def _again_if_cut(call: Callable[[], Awaitable[_T]]) -> _T:
     try:
         return await call()
     except CLIENT_ERRORS as error:
-        if not may_pass_at_once(error):
+        if not is_cut_connection(error):
             raise
     await asyncio.sleep(_RETRY_AFTER_SECONDS)
     return await call()
@@ -460,7 +460,7 @@ def _arm(
     fields: list[str],
     params: models.SearchParams | None = None,
 ) -> models.QueryRequest:
-    # Our own values: to check each number of a vector takes longer than to send it.
+    # Without validation: checking each number of a vector takes longer than sending it.
     return models.QueryRequest.model_construct(
         query=vector,
         using=name,
@@ -486,7 +486,7 @@ def _target(collection: Collection, generation: str | None) -> str:
 
 def _check_generation(collection: Collection, generation: str) -> None:
     if not generation.startswith(f"{collection.name}__"):
-        raise InternalError(f"{generation} is no generation of {collection.name}")
+        raise InternalError(f"{generation} is not a generation of {collection.name}")
 
 
 def _slices(document_ids: Sequence[str]) -> list[Sequence[str]]:

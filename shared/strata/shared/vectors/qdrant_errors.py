@@ -1,4 +1,4 @@
-"""Failures of the Qdrant client as errors of ours."""
+"""Maps failures of the Qdrant client to the error tree."""
 
 import grpc
 from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
@@ -20,27 +20,27 @@ _REFUSALS = frozenset(
 
 
 class EngineDownError(UnavailableError):
-    """The engine does not answer: counted by the circuit breaker."""
+    """The engine does not answer; the circuit breaker counts this error."""
 
 
 def status_of(error: BaseException) -> grpc.StatusCode | None:
-    """The gRPC status of an error, if it is one."""
+    """Returns the gRPC status of an error; None if it has none."""
     return error.code() if isinstance(error, grpc.aio.AioRpcError) else None
 
 
-def may_pass_at_once(error: BaseException) -> bool:
-    """Whether the same call may succeed right away: the connection was cut or renewed."""
+def is_cut_connection(error: BaseException) -> bool:
+    """Returns whether the connection was lost, so that the call may succeed at once."""
     return status_of(error) is grpc.StatusCode.UNAVAILABLE
 
 
-def translated(error: BaseException, operation: str) -> StrataError:
-    """The error to raise; the engine's own words are kept as its cause, for the log."""
+def to_strata_error(error: BaseException, operation: str) -> StrataError:
+    """Returns the error to raise; raise it from the client's error, which is for the log."""
     metadata = {"dependency": "vector index", "operation": operation}
     status = status_of(error)
     missing = status is grpc.StatusCode.NOT_FOUND
     if missing or (isinstance(error, UnexpectedResponse) and error.status_code == 404):
         return UnavailableError(
-            "the vector collection is not there; it has to be built again from the database",
+            "the vector collection does not exist; it has to be rebuilt from the database",
             metadata={**metadata, "cause": "collection_missing"},
             retry_after=5.0,
         )

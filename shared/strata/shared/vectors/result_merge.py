@@ -1,8 +1,8 @@
-"""What the index found and what only PostgreSQL knows yet, in one order.
+"""Merges the hits of the vector index with texts that are not indexed yet.
 
-The text and the conditions of each result are those of PostgreSQL, so that an index that
-lags behind can miss something but never show what is wrong. Without the index the words
-alone are searched.
+PostgreSQL provides the text of each result and checks the conditions, so an index that lags
+behind can miss results but never return wrong ones. Without the index, PostgreSQL searches by
+words alone.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from strata.shared.errors import (
 )
 from strata.shared.logs import get_logger
 from strata.shared.vectors.fusion import Hit
-from strata.shared.vectors.index import Moment
+from strata.shared.vectors.index import StartGate
 
-# What waits for the index is found by words alone. Its score is set between those of the
-# hits: a good match by words ranks with a fair one by meaning.
+# Texts that are not indexed yet are found by words alone. This weight places a good match by words
+# beside a fair match by meaning.
 _PENDING_WEIGHT = 0.5
-# Turns of the event loop until a request that is being made is on its way.
+# Iterations of the event loop until a started request has been sent.
 _STEPS_OF_A_REQUEST = 3
-# A connection is kept so long for an answer of the index; more at once than there are connections
-# must not wait for a model elsewhere, which takes a second.
+# How long a database connection is held while the index answers. A query that waits for a remote
+# model takes a second; concurrent ones must not use up the connection pool.
 _HELD_SECONDS = 0.025
 BELOW_FLOOR = "relevance"
 """Name of the floor among the conditions that leave matches out of a search."""
@@ -38,30 +38,30 @@ _Item_co = TypeVar("_Item_co", covariant=True)
 _log = get_logger(__name__)
 
 
-class Look(Protocol[_Item_co]):
-    """The database as it was at one moment, for one question."""
+class DatabaseSnapshot(Protocol[_Item_co]):
+    """A consistent snapshot of the database, queried for one search."""
 
     async def waiting(self) -> Sequence[tuple[_Item_co, float]]:
-        """Returns, of what the index lacks, the best by words with their scores."""
+        """Returns the best matches by words among the texts not indexed yet, with scores."""
         ...
 
     async def by_ids(self, ids: Sequence[str]) -> Mapping[str, _Item_co]:
-        """Returns by name what there is of those that the index named, under all conditions."""
+        """Returns the texts with these ids that meet all conditions, by id."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a result stands, and why.
+class ResultRank:
+    """The score of a result and how it came about.
 
     Attributes:
-        mode: ``hybrid``, ``vector`` or ``fts``: which arms found it.
-        score: What the results are ordered by.
-        vector_rank: Place by meaning, from 1; None if not found so.
-        fts_rank: Place by words, from 1; None if not found so.
-        bonus: What the score holds for being preferred.
-        waiting: It is not in the index yet.
-        weak: It is below the floor: it has nothing to do with the query.
+        mode: ``hybrid``, ``vector`` or ``fts``: the arms that found it.
+        score: The score that the results are ordered by.
+        vector_rank: Rank by meaning, from 1; None if not found by meaning.
+        fts_rank: Rank by words, from 1; None if not found by words.
+        bonus: The part of the score for preferences.
+        waiting: It is not indexed yet.
+        weak: It is below the floor, so it counts as unrelated to the query.
     """
 
     mode: str
@@ -80,16 +80,16 @@ def merge(
     bonus: Callable[[_Item], float] = lambda _: 0.0,
     *,
     unknown_words: bool = False,
-) -> list[tuple[_Item, Place]]:
-    """Puts what the index found and what only the words found into one order.
+) -> list[tuple[_Item, ResultRank]]:
+    """Merges hits of the index and matches of PostgreSQL into one order.
 
     Args:
-        hits: From the index.
-        by_id: What PostgreSQL says of them; what is not there is not shown.
-        by_words: Found by PostgreSQL's own search: name, item and score, best first.
-        bonus: What is preferred of these; in the scores of the hits it is there already.
-        unknown_words: The index does not know every word of the query. PostgreSQL does: what it
-            found counts also for the hits of the index.
+        hits: Hits of the index.
+        by_id: The items of the hits in PostgreSQL; hits without an item are dropped.
+        by_words: Matches of PostgreSQL's search by words: id, item and score, best first.
+        bonus: Returns the bonus of such a match; scores of hits already include theirs.
+        unknown_words: Whether the index does not know all words of the query. If so, the scores
+            of PostgreSQL also count for hits of the index.
     """
     best = max((score for _, _, score in by_words), default=0.0) or 1.0
     more: dict[str, tuple[int, float]] = {}
@@ -107,19 +107,19 @@ def merge(
         for rank, (name, item, score) in enumerate(by_words, start=1)
         if name not in by_id
     ]
-    # Stable: of equal ones, each list keeps its own order.
+    # The sort is stable: results with equal scores keep the order of their list.
     ranked.sort(key=lambda pair: -pair[1].score)
     return ranked
 
 
 @dataclass(frozen=True, slots=True)
 class Matches(Generic[_Item]):
-    """What index and database have for a question.
+    """The matches of index and database for a search.
 
     Attributes:
-        hits: What the index found.
-        by_id: What the database has of these, by name.
-        by_words: What the database found by words, best first, with the scores.
+        hits: Hits of the index.
+        by_id: The items of the hits in the database, by id.
+        by_words: Matches of the database by words with scores, best first.
     """
 
     hits: Sequence[Hit]
@@ -127,75 +127,77 @@ class Matches(Generic[_Item]):
     by_words: Sequence[tuple[_Item, float]]
 
 
-async def find(
-    look: Callable[[], AbstractAsyncContextManager[Look[_Item]]],
-    index: Callable[[Moment], Awaitable[list[Hit]]],
+async def search_both(
+    open_snapshot: Callable[[], AbstractAsyncContextManager[DatabaseSnapshot[_Item]]],
+    index: Callable[[StartGate], Awaitable[list[Hit]]],
     by_words: Callable[[], Awaitable[Sequence[tuple[_Item, float]]]],
 ) -> Matches[_Item]:
-    """Asks index and database, so that nothing is missed that is on its way into the index.
+    """Searches index and database, without missing texts that are being indexed meanwhile.
 
-    The moment at which the database is looked at for what waits comes before the index is asked:
-    the other way round, what the index takes in meanwhile would be found by neither. From then on
-    both search at the same time. What is asked of the index (a vector of the question, mostly) is
-    made while the database fixes the moment. What the index names is read in the same
-    transaction, unless the answer takes so long that others would want for its connection.
+    The snapshot of the database is taken before the index is searched. In the reverse order, a text
+    that is indexed in between would be found by neither. Then both search at the same time. The
+    request to the index, mostly the vector of the query, is prepared while the snapshot is taken.
+    The items of the hits are read in the same snapshot, unless the index takes so long that the
+    connection should be released.
 
     Args:
-        look: Looks at the database; the moment is fixed when the context is entered.
-        index: Searches the index, after the moment that it is given.
-        by_words: Searches all of the database, for when the index cannot be asked.
+        open_snapshot: Opens a snapshot; it is taken when the context is entered.
+        index: Searches the index once its gate opens.
+        by_words: Searches the whole database by words, if the index cannot be searched.
     """
-    begun = asyncio.Event()
+    snapshot_taken = asyncio.Event()
 
-    async def ask() -> list[Hit] | None:
-        return await if_there(index(begun.wait))
+    async def search_index() -> list[Hit] | None:
+        return await hits_or_none(index(snapshot_taken.wait))
 
-    asked = asyncio.create_task(ask())
-    named: dict[str, _Item] = {}
+    search = asyncio.create_task(search_index())
+    items: dict[str, _Item] = {}
     try:
-        async with look() as seen:
-            begun.set()
-            # The index takes longer: what it is asked goes out before a statement is made.
+        async with open_snapshot() as snapshot:
+            snapshot_taken.set()
+            # The index takes longer, so its request is sent before a statement is built.
             for _ in range(_STEPS_OF_A_REQUEST):
                 await asyncio.sleep(0)
-            waiting = await seen.waiting()
-            await asyncio.wait({asked}, timeout=_HELD_SECONDS)
-            if asked.done():
-                named.update(await _named(seen, asked.result()))
-        hits = await asked
+            waiting = await snapshot.waiting()
+            await asyncio.wait({search}, timeout=_HELD_SECONDS)
+            if search.done():
+                items.update(await _items_of(snapshot, search.result()))
+        hits = await search
     finally:
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        search.cancel()
+        await asyncio.gather(search, return_exceptions=True)
     if hits is None:
         return Matches((), {}, await by_words())
-    if missing := [hit for hit in hits if hit.document_id not in named]:
-        # Not read yet, or younger than the moment.
-        async with look() as seen:
-            named.update(await _named(seen, missing))
-    return Matches(hits, named, waiting)
+    if missing := [hit for hit in hits if hit.document_id not in items]:
+        # Not read yet, or stored after the snapshot.
+        async with open_snapshot() as snapshot:
+            items.update(await _items_of(snapshot, missing))
+    return Matches(hits, items, waiting)
 
 
-async def _named(look: Look[_Item], hits: Sequence[Hit] | None) -> Mapping[str, _Item]:
-    # Also where there are none: what a search costs does not depend on what it finds.
-    return {} if hits is None else await look.by_ids([hit.document_id for hit in hits])
+async def _items_of(
+    snapshot: DatabaseSnapshot[_Item], hits: Sequence[Hit] | None
+) -> Mapping[str, _Item]:
+    # Queried even without hits, so that the cost of a search does not depend on its results.
+    return {} if hits is None else await snapshot.by_ids([hit.document_id for hit in hits])
 
 
-async def if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
-    """Returns what the index answers; None if it cannot be asked."""
+async def hits_or_none(search: Awaitable[list[Hit]]) -> list[Hit] | None:
+    """Returns the hits of the index; None if the index cannot be searched."""
     try:
-        return await asked
+        return await search
     except (UnavailableError, ResourceExhaustedError, FailedPreconditionError) as error:
-        # The model of the vectors can limit the rate, or have lost its key.
+        # The embedding model can limit the rate or refuse its key.
         _log.warning("searching by words only", reason=error.reason.value)
         return None
 
 
-def explained(place: Place, reasons: Sequence[str]) -> str:
-    """Tells in words why something stands where it stands.
+def explain_result(place: ResultRank, reasons: Sequence[str]) -> str:
+    """Describes in words how the rank of a result came about.
 
     Args:
-        place: Where it stands.
-        reasons: Why it was preferred, if it was.
+        place: The rank.
+        reasons: The preferences that it meets, if any.
     """
     arms = []
     if place.vector_rank is not None:
@@ -213,15 +215,15 @@ def explained(place: Place, reasons: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-def _waiting(share: float, rank: int, bonus: float) -> Place:
-    return Place("fts", _PENDING_WEIGHT * share + bonus, None, rank, bonus, waiting=True)
+def _waiting(share: float, rank: int, bonus: float) -> ResultRank:
+    return ResultRank("fts", _PENDING_WEIGHT * share + bonus, None, rank, bonus, waiting=True)
 
 
-def _place(hit: Hit, words: tuple[int, float] | None = None) -> Place:
-    """Returns the place of a hit; ``words`` is what PostgreSQL adds, as rank and score."""
+def _place(hit: Hit, words: tuple[int, float] | None = None) -> ResultRank:
+    """Returns the rank of a hit; ``words`` are the rank and score by PostgreSQL, if they count."""
     fts_rank, added = (hit.fts_rank, 0.0) if words is None else words
     mode = "fts"
     if hit.vector_rank is not None:
         mode = "vector" if fts_rank is None else "hybrid"
     weak = hit.weak and words is None
-    return Place(mode, hit.score + added, hit.vector_rank, fts_rank, hit.bonus, weak=weak)
+    return ResultRank(mode, hit.score + added, hit.vector_rank, fts_rank, hit.bonus, weak=weak)

@@ -1,16 +1,16 @@
-"""BM25 as sparse vectors, made on our side so that every engine gets the same ones.
+"""Sparse vectors for BM25, made by Strata so that all engines get the same ones.
 
-Words are split, folded and stemmed by the engine's own BM25 encoder. Scripts that put no
-spaces between words are cut into overlapping pairs of characters first: the encoder's
-multilingual tokenizer segments by dictionaries and guesses the language per text, so that
-a word of a Japanese sentence is not the word that a query of it alone becomes.
+The engine's own BM25 encoder splits, folds and stems words. Scripts without spaces between words
+are split into overlapping pairs of characters first. The encoder's multilingual tokenizer would
+use dictionaries and guess the language per text, so that a Japanese word could be tokenized
+differently in a sentence and in a query.
 """
 
 import unicodedata
 
 from qdrant_edge import Bm25, Bm25Config, TokenizerType
 
-from strata.shared.scripts import UNSPACED
+from strata.shared.unspaced_scripts import UNSPACED
 from strata.shared.vectors.index import SparseVector
 
 # Passages and messages are short. On three chats of the BEAM benchmark 64 was at least as
@@ -19,7 +19,7 @@ _AVERAGE_TOKENS = 64.0
 
 
 class SparseEncoder:
-    """Encodes documents and queries. Takes some 40 microseconds for a sentence."""
+    """Encodes documents and queries; takes about 40 microseconds for a sentence."""
 
     def __init__(self) -> None:
         self._bm25 = Bm25(
@@ -32,18 +32,18 @@ class SparseEncoder:
         )
 
     def document(self, text: str) -> SparseVector:
-        """Term weights of a text that is searched; empty if it has stop words only."""
+        """Returns the term weights of a document; empty if it has stop words only."""
         vector = self._bm25.embed_document(_prepare(text, single_characters=True))
         return SparseVector(tuple(vector.indices), tuple(vector.values))
 
     def query(self, text: str) -> SparseVector:
-        """Terms of a text that is searched for; empty if it has stop words only."""
+        """Returns the terms of a query; empty if it has stop words only."""
         vector = self._bm25.embed_query(_prepare(text, single_characters=False))
         return SparseVector(tuple(vector.indices), tuple(vector.values))
 
 
 def unspaced_pairs(text: str) -> list[str]:
-    """Returns the pairs of neighbours in the runs of scripts without spaces, each once.
+    """Returns the distinct pairs of adjacent characters in runs of scripts without spaces.
 
     A run of one character counts as a pair.
     """
@@ -63,7 +63,7 @@ def _prepare(text: str, *, single_characters: bool) -> str:
 
 
 def _pairs(run: str, single_characters: bool) -> str:
-    """The pairs of neighbours; for documents also each character, so that one alone is found."""
+    """Returns pairs of adjacent characters; for documents also single ones, to be found alone."""
     if len(run) == 1:
         return f" {run} "
     terms = [run[place : place + 2] for place in range(len(run) - 1)]

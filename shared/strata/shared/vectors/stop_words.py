@@ -1,4 +1,4 @@
-"""English stop words of queries: those that the encoder of the word vectors has no term for."""
+"""Removes English stop words from queries: words for which the sparse encoder has no term."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _ENCODER = SparseEncoder()
 
 
 def without_stop_words(words: str) -> str:
-    """Returns a query without its English stop words, or all of it if it has no others.
+    """Returns a query without English stop words, or unchanged if it has no other words.
 
-    They are the words that nearly every text has, so that they say nothing about what is looked
-    for. Quoted phrases stay whole.
+    Nearly every text contains stop words, so they do not help a search. Quoted phrases stay whole.
     """
     parts = _QUOTED_OR_WORD.findall(words)
     kept = [part for part in parts if not _is_stop_word(part.strip(_PUNCTUATION))]

@@ -1,4 +1,4 @@
-"""What a question prefers by speaking of a time."""
+"""Preference for texts of a time that the query names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from strata.shared.time_expressions import TimeRange
 from strata.shared.vectors.index import Preference
 
 WHEN_WEIGHT = 0.2
-"""What is stored at a time that the question names gets this much more.
+"""Bonus for texts that were stored at a time that the query names.
 
-Meaning counts up to 1, and what answers a question is above what does not by some 0.2: the time
-tips the scales and does not outweigh them. Anything from 0.1 to 0.2 was as good on seven chats.
+Meaning counts up to 1, and relevant texts score about 0.2 above irrelevant ones. The bonus decides
+between similar scores and does not outweigh relevance. Values from 0.1 to 0.2 were equally good on
+seven chats.
 """
 
 
-def of_that_time(spoken: Sequence[TimeRange], field: str = "create_time") -> list[Preference]:
-    """Returns the preferences for what was stored at one of some times."""
+def time_preferences(spoken: Sequence[TimeRange], field: str = "create_time") -> list[Preference]:
+    """Returns the preferences for texts of the time ranges that a query names."""
     return [
         Preference(WHEN_WEIGHT, field, since=time_range.start, until=time_range.end)
         for time_range in spoken

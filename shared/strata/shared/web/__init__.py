@@ -1,1 +1,1 @@
-"""Reaching the web without being led elsewhere: addresses, the guard, bounded fetching."""
+"""Safe access to the web (protection against SSRF): address checks, URL guard, bounded fetching."""

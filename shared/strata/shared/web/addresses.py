@@ -1,9 +1,9 @@
-"""Which network addresses an untrusted URL may lead to.
+"""Network addresses that an untrusted URL may lead to (protection against SSRF).
 
-The tables are ours and not those of `ipaddress`, whose answers differ between versions of
-Python; a test holds them against it. What is not listed as reachable is not reached: all of
-IPv6 but global unicast, and every form that carries an IPv4 address inside an IPv6 one (mapped,
-NAT64, 6to4, Teredo), because what those lead to depends on routers that are not seen from here.
+The tables are our own, because those of `ipaddress` differ between versions of Python; a test
+compares both. Only addresses that are listed as public are allowed. All of IPv6 except global
+unicast is refused, and so is every form that embeds an IPv4 address in an IPv6 one (mapped, NAT64,
+6to4, Teredo), because its destination depends on routers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CARRIERS = tuple(
 _6TO4 = ipaddress.IPv6Network("2002::/16")
 _TEREDO = ipaddress.IPv6Network("2001::/32")
 _V4_BITS = 0xFFFFFFFF
-# What no setting opens: who reads a cloud's metadata has the keys of the machine.
+# No setting allows these: the metadata of a cloud contains the credentials of the machine.
 _NEVER = tuple(
     map(
         ipaddress.ip_network,
@@ -86,7 +86,7 @@ def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """Returns networks such as ``10.1.0.0/16``; a lone address is a network of one.
 
     Raises:
-        ValueError: One is none, or lies in what may never be reached.
+        ValueError: A text is not a network, or the network may never be reached.
     """
     networks = tuple(ipaddress.ip_network(text.strip()) for text in texts)
     for network in networks:
@@ -97,7 +97,7 @@ def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_public(address: Address) -> bool:
-    """Says whether an address belongs to a host of the public Internet, and to nobody's inside."""
+    """Returns whether an address belongs to the public Internet, and to no private network."""
     if any(address in network for network in _NEVER):
         return False
     if isinstance(address, ipaddress.IPv4Address):
@@ -108,7 +108,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
-    """Says whether an address lies in one of the networks that were opened on purpose."""
+    """Returns whether an address lies in one of the explicitly allowed networks."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
     if any(
@@ -119,8 +119,8 @@ def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
 
 
 def _carried(address: Address) -> list[ipaddress.IPv4Address]:
-    """Returns the IPv4 addresses that an IPv6 one may lead to, by way of a translator or tunnel."""
-    # Nobody's address and the machine's own look as if they were compatible ones.
+    """Returns the IPv4 addresses that an IPv6 address can lead to, by translation or tunnel."""
+    # The unspecified and the loopback address have the form of IPv4-compatible ones.
     if isinstance(address, ipaddress.IPv4Address) or int(address) <= 1:
         return []
     bits = int(address)
@@ -128,19 +128,19 @@ def _carried(address: Address) -> list[ipaddress.IPv4Address]:
     if address in _6TO4:
         embedded.append(bits >> 80 & _V4_BITS)
     if address in _TEREDO:
-        # The server of the tunnel, and its client, which is written inverted.
+        # The tunnel's server, and its client, whose bits are inverted.
         embedded += [bits >> 64 & _V4_BITS, ~bits & _V4_BITS]
     return [ipaddress.IPv4Address(bits) for bits in embedded]
 
 
 def check_addresses(texts: Sequence[str], allowed: Sequence[Network] = ()) -> list[Address]:
-    """Returns the addresses that a name has, if every one of them may be reached.
+    """Returns the addresses of a name, if all of them may be reached.
 
-    One that may not spoils them all: a name that means the inside and the outside at once is a
-    trap, and it is not known which one a connection would take.
+    A single forbidden address refuses the name: a name with public and private addresses is an
+    attack, and a connection could use any of them.
 
     Raises:
-        ForbiddenUrlError: There is none, or one may not be reached.
+        ForbiddenUrlError: The name has no address, or one that may not be reached.
     """
     addresses: list[Address] = []
     for text in texts:
@@ -149,7 +149,7 @@ def check_addresses(texts: Sequence[str], allowed: Sequence[Network] = ()) -> li
         except ValueError:
             raise ForbiddenUrlError(f"{text!r} is no network address.") from None
         if not is_public(address) and not is_allowed(address, allowed):
-            # Without the address: what a name means on the inside is nobody's business.
+            # Without the address, because internal addresses are not shown to callers.
             raise ForbiddenUrlError(
                 "The URL leads to a private or reserved network, which may not be reached."
             )

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to a page; the messages are written for a model or a person."""
+"""Errors of fetching a page; the messages are written for a model or a person."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from strata.shared.errors import InvalidArgumentError, UnavailableError
 
 
 class ForbiddenUrlError(InvalidArgumentError):
-    """The URL, or where it leads, may not be reached; trying again does not help."""
+    """The URL, or its destination, may not be reached; a retry does not help."""
 
 
 class FetchError(UnavailableError):
-    """The server could not be reached, was too slow or answered something unusable."""
+    """The server could not be reached, was too slow, or sent an unusable answer."""

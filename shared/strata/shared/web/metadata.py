@@ -1,7 +1,7 @@
-"""Names of metadata services of clouds and clusters: the one list of them.
+"""Names of the metadata services of clouds and clusters.
 
-They are refused wherever a host is given or reached, whatever else is allowed: their answers hold
-the credentials of the machine. Their addresses are in `strata.shared.web.addresses`.
+These hosts are always refused, because their answers contain the credentials of the machine. Their
+addresses are in `strata.shared.web.addresses`.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ NAMES = frozenset(
     )
 )
 _WILDCARD = "*."
-# Clouds give every zone of theirs such a name: metadata.us-east-1.compute.internal.
+# Names per zone have these labels first: metadata.us-east-1.compute.internal.
 _FIRST_LABELS = frozenset(("metadata", "instance-data"))
 _ZONE = ".internal"
 
 
 def is_metadata_name(host: str) -> bool:
-    """Says whether a name is that of a metadata service, or below one.
+    """Returns whether a name is that of a metadata service, or a subdomain of one.
 
     Args:
-        host: In lower-case ASCII; a final dot makes no difference.
+        host: A name in lower-case ASCII; a final dot is ignored.
     """
     host = host.removesuffix(".")
     if host.endswith(_ZONE) and not _FIRST_LABELS.isdisjoint(host.split(".")):
         return True
-    # A single label is a name of its own, and no suffix: foo.kubernetes is something else.
+    # A single label matches only itself: foo.kubernetes is another host.
     return host in NAMES or any(host.endswith(f".{name}") for name in NAMES if "." in name)
 
 
 def reaches_metadata(pattern: str) -> bool:
-    """Says whether a host, or ``*.`` before one, stands for a metadata service."""
+    """Returns whether a host or a wildcard such as ``*.internal`` matches a metadata service."""
     if not pattern.startswith(_WILDCARD):
         return is_metadata_name(pattern)
     suffix = pattern[1:]

@@ -24,15 +24,15 @@ def _look_up(host: str, port: int) -> list[_Entry]:
 
 
 class SystemResolver:
-    """The resolver of the operating system, on threads of its own.
+    """The resolver of the operating system, on its own threads.
 
-    A project has a sixteenth of the threads at most, so names that hang delay the names of their
-    own project alone. A thread counts until the operating system has returned, whether or not
-    anybody still waits for it. The project is that of the current call.
+    A project gets at most a sixteenth of the threads, so names that hang delay only look-ups of
+    their own project. A thread counts as used until the operating system returns, even if the
+    caller no longer waits. The project is that of the current call.
 
     Args:
-        threads: Names that are looked up at the same time at most; threads are made when needed.
-        timeout_s: Seconds after which a name counts as not found, waiting for a thread included.
+        threads: Most look-ups at the same time; threads are started when needed.
+        timeout_s: Seconds after which a look-up fails, including the wait for a thread.
     """
 
     def __init__(self, threads: int = _THREADS, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -45,8 +45,8 @@ class SystemResolver:
         """Returns the addresses of a name.
 
         Raises:
-            OSError: It has none; `TimeoutError` if there was no answer in time, or too many
-                look-ups of the project wait already.
+            OSError: The name has no address. `TimeoutError` if there was no answer in time, or if
+                too many look-ups of the project are waiting.
         """
         has_thread = asyncio.Event()
         task = asyncio.create_task(self._resolve(host, port, has_thread))
@@ -63,7 +63,7 @@ class SystemResolver:
         return [str(entry[4][0]) for entry in entries]
 
     def close(self) -> None:
-        """Lets the threads end; look-ups under way are not waited for."""
+        """Ends the threads without waiting for running look-ups."""
         for task in self._tasks:
             task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -77,5 +77,5 @@ class SystemResolver:
     def _forget(self, task: asyncio.Task[list[_Entry]]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            # Nobody may be left to read it.
+            # Marks the error as retrieved, because the caller may have stopped waiting.
             task.exception()

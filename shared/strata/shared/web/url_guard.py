@@ -1,9 +1,9 @@
-"""What an untrusted URL may be, and where it may lead.
+"""Checks of untrusted URLs against SSRF: their form, and the addresses that they lead to.
 
-A URL goes through three gates. `parse_url` takes only what every parser reads alike. An address
-written in it is checked before any resolver is asked. A name is resolved once, all its addresses
-are checked, and the connection is made to these: whoever asks a second time can be told
-something else (DNS rebinding).
+There are three checks. `parse_url` accepts only URLs that every parser reads in the same way. An
+address in a URL is checked before any resolver is asked. A name is resolved once, all its
+addresses are checked, and the connection is made to these addresses; a second look-up could
+return other ones (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNWRITABLE = re.compile("[\x00-\x20\x7f\\\\\ud800-\udfff]")
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*)(?::(?P<port>[0-9]{1,5}))?")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-# Names that mean something else on the inside than outside, or nothing outside.
+# Suffixes of names that resolve differently, or only, inside a private network.
 _INTERNAL_SUFFIXES = frozenset(
     (
         *("localhost", "local", "localdomain", "internal", "intranet", "private", "corp", "home"),
@@ -43,7 +43,7 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL that was taken apart.
+    """A parsed URL.
 
     Attributes:
         host: The name in lower-case ASCII without a final dot, or the address.
@@ -59,50 +59,50 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """Host and port as the Host header wants them."""
+        """Host and port in the form of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What credentials belong to."""
+        """The origin (scheme, host, port) that credentials belong to."""
         return self.scheme, self.host, self.port
 
     @property
     def url(self) -> str:
-        """The URL in its one spelling."""
+        """The normalised URL."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     def join(self, location: str) -> Target:
-        """Returns where a redirect leads.
+        """Returns the target of a redirect.
 
         Raises:
-            ForbiddenUrlError: That is no URL that may be fetched.
+            ForbiddenUrlError: The location is not a URL that may be fetched.
         """
-        # Before joining, which would quietly drop some of them.
+        # Checked before joining, which would silently drop some of these characters.
         if _UNWRITABLE.search(location):
             raise ForbiddenUrlError("The redirect has spaces, backslashes or control characters.")
         return parse_url(urljoin(self.url, location))
 
 
 class Admission(Protocol):
-    """Decides where a target may be reached."""
+    """Decides whether a target may be reached, and at which addresses."""
 
     async def resolve(self, target: Target) -> list[Address]:
         """Returns the addresses to connect to, in order of preference.
 
         Raises:
-            ForbiddenUrlError: It may not be reached.
+            ForbiddenUrlError: The target may not be reached.
             FetchError: Its name cannot be resolved.
         """
         ...
 
 
 def parse_url(text: str) -> Target:
-    """Takes a URL apart; what two parsers could read in two ways is refused.
+    """Parses a URL; refuses URLs that parsers could read differently.
 
     Raises:
-        ForbiddenUrlError: It is no http or https URL, names no proper host, carries credentials
+        ForbiddenUrlError: It is not an http or https URL, has no valid host, contains credentials
             or is too long.
     """
     text = text.strip(" \t\r\n")
@@ -149,7 +149,7 @@ def _read_authority(text: str, default_port: int) -> tuple[str, int, Address | N
 
 
 def _read_ipv4(host: str, port: int) -> tuple[str, int, Address]:
-    # Decimal, octal, hexadecimal and short spellings: some resolvers read them, some do not.
+    # Octal, hexadecimal and short spellings are refused: only some resolvers accept them.
     try:
         address = ipaddress.IPv4Address(host)
     except ValueError:
@@ -160,7 +160,7 @@ def _read_ipv4(host: str, port: int) -> tuple[str, int, Address]:
 
 
 def _read_name(host: str) -> str:
-    """Returns the name in ASCII; only what IDNA 2008 permits, without mapping look-alikes."""
+    """Returns the name in ASCII. It must be valid in IDNA 2008; look-alikes are not mapped."""
     name = host.lower().removesuffix(".")
     if not name:
         raise ForbiddenUrlError("The URL names no host.")
@@ -185,22 +185,21 @@ def _read_path(rest: str) -> str:
 
 
 def is_internal_name(host: str) -> bool:
-    """Says whether a name means something only on the inside of a network."""
+    """Returns whether a name has a meaning only inside a private network."""
     return "." not in host or host.rpartition(".")[2] in _INTERNAL_SUFFIXES
 
 
 class Guard:
-    """Lets through what leads to the public web, and to networks that were opened on purpose.
+    """Allows targets on the public web and in explicitly allowed private networks.
 
     Args:
-        resolver: Finds the addresses of a name.
-        private_networks: Networks that are reached though they are not public, such as a
-            company's own wiki: ``10.1.0.0/16``. With any given, internal names are resolved too,
-            and must lead there.
+        resolver: Returns the addresses of a name.
+        private_networks: Private networks that may be reached, such as ``10.1.0.0/16`` for a
+            company's wiki. If there are any, internal names are resolved too and must lead there.
         ports: Ports that may be connected to.
 
     Raises:
-        ValueError: A network is none, or may never be opened.
+        ValueError: A text is not a network, or the network may never be allowed.
     """
 
     def __init__(
@@ -215,7 +214,7 @@ class Guard:
         self._ports = frozenset(ports)
 
     async def resolve(self, target: Target) -> list[Address]:
-        """Returns the checked addresses of a target; connect to these, and ask no one again.
+        """Returns the checked addresses of a target; connect to these without resolving again.
 
         Raises:
             ForbiddenUrlError: It may not be reached.
@@ -243,10 +242,10 @@ class Guard:
 
 
 class Trusting:
-    """Lets everything through: for URLs that the operator wrote, and for no others.
+    """Allows every target; only for URLs that the operator configured.
 
     Args:
-        resolver: Finds the addresses of a name.
+        resolver: Returns the addresses of a name.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -265,10 +264,10 @@ class Trusting:
 
 
 async def look_up(resolver: Resolver, target: Target) -> list[str]:
-    """Asks a resolver once.
+    """Resolves the name of a target once.
 
     Raises:
-        FetchError: The name has no address, too many, or nobody answered.
+        FetchError: The name has no address or too many, or there was no answer.
     """
     try:
         addresses = list(await resolver(target.host, target.port))

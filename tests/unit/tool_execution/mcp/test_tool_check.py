@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from image_samples import encoded, padded, png
 from strata.shared.images import MAX_IMAGE_BYTES
-from strata.shared.json_schemas import GivenSchemaError
+from strata.shared.json_schemas import UnusableSchemaError
 from strata.tool_execution.domain.mcp import McpTool, ReportedTool, ToolState, reconcile
 from strata.tool_execution.domain.tools import ToolError
 from strata.tool_execution.mcp.results import read_result
@@ -48,7 +48,7 @@ def test_any_listing_gives_one_checked_tool_per_name(listed: list[Any]) -> None:
 def test_usable_schemas_are_closed_object_schemas(schema: Any) -> None:
     try:
         usable = usable_schema(schema)
-    except GivenSchemaError:
+    except UnusableSchemaError:
         return
     Draft202012Validator.check_schema(usable)
     assert usable["type"] == "object"
@@ -117,7 +117,7 @@ def test_restricting_keywords_are_removed_from_schemas(schema: Any, properties: 
     ],
 )
 def test_what_cannot_be_used_is_refused(schema: Any) -> None:
-    with pytest.raises(GivenSchemaError):
+    with pytest.raises(UnusableSchemaError):
         usable_schema(schema)
 
 
@@ -125,7 +125,7 @@ def test_a_schema_nested_without_end_is_refused() -> None:
     schema: dict[str, Any] = {}
     for _ in range(5_000):
         schema = {"type": "object", "properties": {"a": schema}}
-    with pytest.raises(GivenSchemaError):
+    with pytest.raises(UnusableSchemaError):
         usable_schema(schema)
 
 

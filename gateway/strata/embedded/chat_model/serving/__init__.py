@@ -1,7 +1,6 @@
-"""Serves one local model over the OpenAI wire protocol, on loopback, in a process of its own.
+"""Serves one local model over the OpenAI wire protocol, on loopback, in its own process.
 
-The process lives in the runtime's environment, where neither Strata nor its dependencies exist:
-only the standard library, the llama.cpp bindings and the numpy they bring are imported, and this
-package is loaded by path under the name `serving`. Hence its relative imports. `__main__` states
-what it serves.
+The process runs in the runtime's environment, which has neither Strata nor its dependencies: it
+imports only the standard library, the llama.cpp bindings and numpy. This package is loaded by path
+under the name `serving`, so its imports are relative. `__main__` describes the API.
 """

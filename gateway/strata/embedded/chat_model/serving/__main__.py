@@ -3,13 +3,12 @@
     python -I -c 'import runpy, sys; sys.path.append(FOLDER); runpy.run_module("serving")' CONFIG
 
 CONFIG is a JSON file: model_path, model_id, api_key, port, context_tokens, batch_tokens,
-threads. It is removed once it is read, since it holds the key.
+threads. It is deleted after reading, because it contains the key.
 
-Served on 127.0.0.1, with the key as bearer token: GET /health, GET /v1/models,
+It serves on 127.0.0.1, with the key as bearer token: GET /health, GET /v1/models,
 POST /v1/chat/completions (streamed or not; text, json_object and json_schema formats) and
-POST /tokenize. Nothing is served before the model has been loaded and has computed a little.
-One request computes at a time, the others wait in order; a request whose client has gone is
-given up, waiting or computing.
+POST /tokenize. It serves only after the model has been loaded and warmed up. One request is
+computed at a time, the others wait in order. A request whose client has disconnected is dropped.
 """
 
 from __future__ import annotations

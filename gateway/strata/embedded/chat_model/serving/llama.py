@@ -1,4 +1,4 @@
-"""The engine: llama.cpp through its Python bindings."""
+"""The inference engine: llama.cpp through its Python bindings."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ _LONGEST_PIECE_BYTES = 512
 
 
 class LlamaEngine:
-    """One model with one sequence, whose memory is kept from request to request.
+    """One model with one sequence, whose KV cache is kept between requests.
 
-    What a prompt shares with the previous prompt and reply, counted from the beginning, is not
-    computed again.
+    The common prefix of a prompt with the previous prompt and reply is not computed again.
 
     Args:
         model_path: The GGUF file.
-        context_tokens: Longest prompt and reply together.
-        batch_tokens: Prompt tokens computed between two looks at whether the client is there.
+        context_tokens: Most tokens of prompt and reply together.
+        batch_tokens: Prompt tokens that are computed between two checks for a disconnected client.
         threads: Threads that compute.
     """
 
     def __init__(
         self, model_path: str, context_tokens: int, batch_tokens: int, threads: int
     ) -> None:
-        # The bindings have no types, and are not there where this module is only checked.
+        # Imported dynamically: the bindings have no types and are missing where mypy runs.
         self._bindings: Any = importlib.import_module("llama_cpp")
         self._converter: Any = importlib.import_module("llama_cpp.llama_grammar")
         self._model: Any = self._bindings.Llama(
@@ -79,7 +78,7 @@ class LlamaEngine:
                 yield self._piece(token)
 
     def warm_up(self) -> None:
-        """Computes a little, so that code this processor cannot run fails now and not later."""
+        """Computes a token, so that code that this processor cannot run fails at start."""
         for count, _ in enumerate(self.generate(self.encode(_WARM_UP), Sampling())):
             if count > 2:
                 return
@@ -95,7 +94,7 @@ class LlamaEngine:
         yield None
 
     def _piece(self, token: int) -> bytes:
-        # The bindings' own function has space for 32 bytes and drops longer tokens (indentation).
+        # The bindings' own function has a buffer of 32 bytes and drops longer tokens (indentation).
         buffer = (ctypes.c_char * _LONGEST_PIECE_BYTES)()
         size = self._bindings.llama_token_to_piece(
             self._vocabulary, token, buffer, _LONGEST_PIECE_BYTES, 0, False
@@ -105,7 +104,7 @@ class LlamaEngine:
     def _make_grammar(self, schema: str) -> str:
         try:
             return str(self._converter.json_schema_to_gbnf(schema))
-        except Exception as error:  # whatever the converter meets in a schema it does not know
+        except Exception as error:  # the converter raises any error for an unsupported schema
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Turns a checked request into text: the queue, the engine, and what may be sent when."""
+"""Computes the reply to a validated request: queue, engine, and streaming of safe text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_SECONDS = 0.2
 
 
 class Engine(Protocol):
-    """The model, used by one thread at a time (`encode` by any)."""
+    """The model; only `encode` may be called by several threads at a time."""
 
     context_tokens: int
 
@@ -28,7 +28,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, tokens: list[int], sampling: Sampling) -> Iterator[bytes | None]:
-        """Yields None while the prompt is read, then the bytes of each token, until the end.
+        """Yields None while the prompt is processed, then the bytes of each token.
 
         Raises ValueError, before the first token, for a schema that cannot be a grammar.
         """
@@ -36,12 +36,12 @@ class Engine(Protocol):
 
     @property
     def reused_tokens(self) -> int:
-        """Prompt tokens of the last `generate` that did not have to be read again."""
+        """Prompt tokens of the last `generate` that were in the cache."""
         ...
 
 
 class TextAssembler:
-    """Turns token bytes into text that can be sent: whole characters, and no stop text."""
+    """Decodes the bytes of tokens to text that can be sent: whole characters, no stop texts."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -50,7 +50,7 @@ class TextAssembler:
         self.stopped = False
 
     def feed(self, data: bytes, *, final: bool = False) -> str:
-        """Takes a token's bytes; returns the text that is certain now."""
+        """Adds the bytes of a token; returns the text that can be sent now."""
         if self.stopped:
             return ""
         self._held += self._decode(data, final)
@@ -65,14 +65,14 @@ class TextAssembler:
         return ready
 
     def _overlap(self, stop: str) -> int:
-        """How much of the end of the held text could be the beginning of a stop text."""
+        """Returns the length of the longest suffix of the held text that may start a stop text."""
         longest = min(len(stop) - 1, len(self._held))
         return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)
 
 
 @dataclass
 class Reply:
-    """What came out of one request so far."""
+    """The reply to one request so far."""
 
     prompt_tokens: int
     completion_tokens: int = 0
@@ -92,7 +92,7 @@ class Reply:
 
 
 class Turnstile:
-    """Lets one request through at a time, in the order of arrival."""
+    """A queue that admits one request at a time, in the order of arrival."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self._limit = limit
@@ -101,7 +101,7 @@ class Turnstile:
 
     @contextlib.contextmanager
     def turn(self, heartbeat: Callable[[], None]) -> Iterator[None]:
-        """Waits for the turn; `heartbeat` is called meanwhile and may raise to leave the queue."""
+        """Waits until admitted; calls `heartbeat` meanwhile, which may raise to leave the queue."""
         ticket = object()
         with self._changed:
             if len(self._queue) > self._limit:
@@ -147,7 +147,7 @@ class ChatService:
         reply: Reply,
         heartbeat: Callable[[], None],
     ) -> Iterator[str]:
-        """Yields the reply's text, and fills in `reply`. `heartbeat` may raise to give up."""
+        """Yields the reply's text and fills in `reply`. `heartbeat` may raise to stop."""
         with self._turnstile.turn(heartbeat):
             pieces = self.engine.generate(tokens, request.sampling)
             try:

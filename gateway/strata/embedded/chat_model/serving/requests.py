@@ -1,4 +1,4 @@
-"""Reads and checks what a client asks for."""
+"""Parses and validates requests of clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 
 class ApiError(Exception):
-    """A failure that the client is told, in the shape of the OpenAI API."""
+    """An error that is sent to the client in the form of the OpenAI API."""
 
     def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. `schema` is JSON text that constrains the whole reply."""
+    """The sampling parameters. `schema` is a JSON schema as text that the reply must satisfy."""
 
     temperature: float = 0.7
     top_p: float = 1.0
@@ -42,7 +42,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One checked request."""
+    """A validated request."""
 
     segments: Sequence[tuple[str, bool]]
     sampling: Sampling
@@ -53,7 +53,7 @@ class ChatRequest:
 
 
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
-    """Checks a request body. Raises ApiError naming the field that is wrong."""
+    """Parses a request body. Raises ApiError, which names the wrong field."""
     for name in ("tools", "functions"):
         if body.get(name):
             message = (
@@ -82,11 +82,11 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def chat_segments(messages: object) -> list[tuple[str, bool]]:
-    """Lays messages out in ChatML, the format this model was trained on.
+    """Formats messages in ChatML, the format that this model was trained on.
 
-    The template in the model's own file adds a persona and expects native tools, so it is not
-    used. Markers are segments of their own: text that merely looks like a marker stays text and
-    cannot begin a message of another role.
+    The template in the model's file is not used, because it adds a persona and expects native
+    tools. Markers are separate segments, so that text that looks like a marker cannot start a
+    message of another role.
     """
     if not isinstance(messages, list) or not messages:
         raise ApiError(400, "messages must be a non-empty list", "invalid_value", "messages")

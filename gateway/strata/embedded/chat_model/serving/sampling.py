@@ -1,8 +1,8 @@
-"""Chooses the next token; a grammar is checked first on the one token that would be taken.
+"""Samples the next token; a grammar is checked on the proposed token first.
 
-The bindings apply a grammar to the whole vocabulary before they choose, which costs as much as
-half of the model's own work for a token. Nearly always the token that the model wants is
-allowed, and looking at that one alone is free.
+The bindings apply a grammar to the whole vocabulary before they sample, which takes half as long
+as the model's work for a token. The proposed token is nearly always allowed, and checking that one
+alone costs nearly nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Sampler:
     Args:
         bindings: The module `llama_cpp`.
         vocabulary: Handle of the model's vocabulary.
-        sampling: What was asked for.
-        seed: Of the random choice.
+        sampling: The requested parameters.
+        seed: Seed of the random choice.
         grammar: Rules in GBNF that the whole reply must follow, or None.
 
     Raises:
@@ -93,7 +93,7 @@ class Sampler:
             self._bindings.llama_sampler_free(self._grammar)
 
     def next_token(self, context: Any) -> int:
-        """Chooses the token that follows what the context has computed last."""
+        """Returns the next token after the last computation of the context."""
         if self._grammar is None:
             return int(self._bindings.llama_sampler_sample(self._chain, context, -1))
         # Penalties count what was proposed: a refused proposal must not leave a trace in them.
@@ -104,7 +104,7 @@ class Sampler:
         return token
 
     def _proposal(self, context: Any) -> int | None:
-        """The token that the model wants, or None if the grammar forbids it."""
+        """Returns the sampled token; None if the grammar forbids it."""
         token = int(self._bindings.llama_sampler_sample(self._chain, context, -1))
         candidate = self._bindings.llama_token_data(token, 1.0, 0.0)
         self._apply(self._grammar, ctypes.pointer(candidate), 1)

@@ -22,7 +22,7 @@ IDLE_SECONDS = 60.0
 
 
 class ClientGoneError(Exception):
-    """Nobody is left to answer."""
+    """The client has disconnected."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -34,14 +34,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     _last_write = 0.0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """Says nothing: a request line is of no use to anybody here."""
+        """Does nothing, because request lines are not logged."""
 
     def do_GET(self) -> None:
-        """Answers the two read-only paths."""
+        """Serves the two read-only paths."""
         self._guarded({"/health": self._health, "/v1/models": self._models})
 
     def do_POST(self) -> None:
-        """Answers the two paths that take a body."""
+        """Serves the two paths that take a body."""
         self._guarded({"/v1/chat/completions": self._chat, "/tokenize": self._tokenize})
 
     def _guarded(self, routes: Mapping[str, Callable[[], None]]) -> None:
@@ -53,7 +53,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._fail(error)
         except (ClientGoneError, ConnectionError, TimeoutError):
             self.close_connection = True
-        except Exception as error:  # noqa: BLE001 (the client is told, whatever it is)
+        except Exception as error:  # noqa: BLE001 (every error is sent to the client)
             sys.stderr.write(f"request failed: {error!r}\n")
             self._fail(ApiError(500, f"{type(error).__name__}: {error}", "internal_error"))
 
@@ -125,7 +125,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
             self._event({**head, "choices": [choice]})
 
-        # Sent before the prompt is read, which can take longer than clients wait for a first byte.
+        # Sent before the prompt is processed, which can take longer than a client's timeout for
+        # the first byte.
         event({"role": "assistant", "content": ""})
         for text in self.server.chat.texts(request, tokens, reply, self._keep_alive):
             event({"content": text})
@@ -140,7 +141,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return {"id": reply.id, "object": kind, "created": reply.created, "model": model}
 
     def _require_client(self) -> None:
-        """Raises ClientGoneError once the other side has closed its end."""
+        """Raises ClientGoneError if the client has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             raise ClientGoneError
@@ -159,7 +160,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _fail(self, error: ApiError) -> None:
         with contextlib.suppress(OSError):
-            if self._streaming:  # the status has gone out: the error is an event
+            if self._streaming:  # the status has been sent, so the error is sent as an event
                 self.close_connection = True
                 self._event(error.body)
                 self._chunk(b"")
@@ -188,4 +189,4 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.chat = chat
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing about connections that break."""
+        """Does nothing, because broken connections are not logged."""

@@ -1,4 +1,4 @@
-"""What the servicers have in common: the engine's thread, and errors as statuses."""
+"""The common base of the servicers: access to the worker, and errors as gRPC statuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _refusing(name: str) -> Handler:
 
 
 def complete(servicer: type) -> type:
-    """Maps errors of the methods a servicer has, and refuses by name those it has not."""
+    """Wraps the methods of a servicer to map their errors; missing methods are refused by name."""
     for base in servicer.__mro__[1:-1]:
         for name in vars(base):
             if name[0].isupper():
@@ -55,15 +55,15 @@ class EngineServicer:
     async def read(
         self, name: str, work: Callable[[edge.EdgeShard], _Response]
     ) -> tuple[_Response, float]:
-        """Returns what `work` returns for a collection's shard, and the seconds it took."""
+        """Returns the result of `work` on a collection's shard, and the seconds it took."""
         return await self._worker.run(lambda store: work(store.shard(name)))
 
     async def search(
         self, name: str, work: Callable[[edge.EdgeShard, FilterRewriter], _Response]
     ) -> tuple[_Response, float]:
-        """As `read`; `work` is also given what tells which part of a filter must be checked."""
+        """Like `read`; `work` also gets the filter rewriter of the collection."""
         return await self._worker.run_now(
-            lambda store: work(store.shard(name), store.narrowing(name))
+            lambda store: work(store.shard(name), store.filter_rewriter(name))
         )
 
     async def write(

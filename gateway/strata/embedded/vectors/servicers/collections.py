@@ -28,17 +28,17 @@ class CollectionsServicer(EngineServicer, wire.collections_service.CollectionsSe
         return await self._do(lambda store: store.create(request))
 
     async def Delete(self, request: wire.collections.DeleteCollection, context: Context) -> Any:
-        """Deletes points by id or filter."""
+        """Deletes a collection."""
         return await self._do(lambda store: store.delete(request.collection_name))
 
     async def UpdateAliases(self, request: wire.collections.ChangeAliases, context: Context) -> Any:
-        """Changes aliases, all or none."""
+        """Changes aliases atomically."""
         return await self._do(lambda store: store.change_aliases(request.actions))
 
     async def CollectionExists(
         self, request: wire.collections.CollectionExistsRequest, context: Context
     ) -> Any:
-        """Says whether a collection or alias exists."""
+        """Returns whether a collection or alias exists."""
         name = request.collection_name
         exists, seconds = await self._worker.run(lambda store: store.exists(name))
         return wire.collections.CollectionExistsResponse(
@@ -56,7 +56,7 @@ class CollectionsServicer(EngineServicer, wire.collections_service.CollectionsSe
     async def Get(
         self, request: wire.collections.GetCollectionInfoRequest, context: Context
     ) -> Any:
-        """Reads points by id."""
+        """Returns the configuration and the counts of a collection."""
         name = request.collection_name
         info, seconds = await self._worker.run(lambda store: store.info(name))
         return wire.collections.GetCollectionInfoResponse(result=info, time=seconds)
@@ -79,10 +79,10 @@ class CollectionsServicer(EngineServicer, wire.collections_service.CollectionsSe
 
 @complete
 class RootServicer(wire.root_service.QdrantServicer):
-    """`qdrant.Qdrant`: whether the process answers. It does not wait for the engine."""
+    """`qdrant.Qdrant`: the health check, which does not wait for the engine."""
 
     async def HealthCheck(self, request: wire.root.HealthCheckRequest, context: Context) -> Any:
-        """Answers."""
+        """Returns name and version."""
         return wire.root.HealthCheckReply(
             title="strata embedded vector engine", version=API_VERSION
         )

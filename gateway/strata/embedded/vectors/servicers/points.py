@@ -1,4 +1,4 @@
-"""`qdrant.Points`: what is stored and searched."""
+"""`qdrant.Points`: storing, reading and searching points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from strata.embedded.vectors.convert_queries import scroll_request, with_payload
 from strata.embedded.vectors.convert_schema import field_index
 from strata.embedded.vectors.errors import BadRequestError
 from strata.embedded.vectors.filter_rewriter import FilterRewriter
-from strata.embedded.vectors.searching import search
+from strata.embedded.vectors.post_filter import search
 from strata.embedded.vectors.servicers.base import Context, EngineServicer, complete
 
 _UPDATE_MODES = {
@@ -49,10 +49,10 @@ def _selected(
 
 @complete
 class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
-    """`qdrant.Points`: what is stored and searched."""
+    """`qdrant.Points`: storing, reading and searching points."""
 
     async def Upsert(self, request: wire.points.UpsertPoints, context: Context) -> Any:
-        """Stores points, in place of those with the same ids."""
+        """Stores points, and replaces those with the same ids."""
 
         def build() -> list[edge.UpdateOperation]:
             return [
@@ -165,11 +165,11 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
         return wire.points.GetResponse(result=points, time=seconds)
 
     async def Query(self, request: wire.points.QueryPoints, context: Context) -> Any:
-        """Searches."""
+        """Runs one query."""
 
-        def work(shard: edge.EdgeShard, narrowing: FilterRewriter) -> wire.points.QueryResponse:
+        def work(shard: edge.EdgeShard, rewriter: FilterRewriter) -> wire.points.QueryResponse:
             response = wire.points.QueryResponse()
-            [hits] = search(shard, narrowing, [request])
+            [hits] = search(shard, rewriter, [request])
             put_scored(response.result, hits)
             return response
 
@@ -178,13 +178,11 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
         return answer
 
     async def QueryBatch(self, request: wire.points.QueryBatchPoints, context: Context) -> Any:
-        """Searches several times in one pass."""
+        """Runs several queries in one pass."""
 
-        def work(
-            shard: edge.EdgeShard, narrowing: FilterRewriter
-        ) -> wire.points.QueryBatchResponse:
+        def work(shard: edge.EdgeShard, rewriter: FilterRewriter) -> wire.points.QueryBatchResponse:
             response = wire.points.QueryBatchResponse()
-            for hits in search(shard, narrowing, request.query_points):
+            for hits in search(shard, rewriter, request.query_points):
                 put_scored(response.result.add().result, hits)
             return response
 

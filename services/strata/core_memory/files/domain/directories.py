@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.files.domain.file_windows import Window
 from strata.core_memory.files.domain.files import ContentState
-from strata.shared.escaping import escape
 from strata.shared.one_line import one_line
+from strata.shared.tag_escapes import escape
 
 CLOSED_SHOWN = 50
 """Maximum of closed files that are listed for a folder."""

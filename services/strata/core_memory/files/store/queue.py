@@ -15,7 +15,7 @@ from sqlalchemy import TextClause, text
 
 from strata.core_memory.files.domain.ports import IndexProgress
 from strata.shared.db import Database
-from strata.shared.turns import Turns, projects_in_turn
+from strata.shared.project_turns import Turns, projects_in_turn
 
 # Number of candidates per claim: rows that other replicas have locked are skipped.
 _TRIES = 8

@@ -1,12 +1,12 @@
-"""Rebuilding a collection while it serves: its state, its steps and its check."""
+"""Rebuilds of a collection while it serves searches: state, steps and check."""
 
 from strata.shared.vectors.reindex.state import (
+    CopyProgress,
+    FoundCounts,
     Phase,
-    Progress,
     Reindex,
     Serving,
-    Share,
     slot_of,
 )
 
-__all__ = ["Phase", "Progress", "Reindex", "Serving", "Share", "slot_of"]
+__all__ = ["CopyProgress", "FoundCounts", "Phase", "Reindex", "Serving", "slot_of"]

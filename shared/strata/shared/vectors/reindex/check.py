@@ -1,4 +1,4 @@
-"""The check before a switch: are stored texts found again, as well as before?"""
+"""The check before a switch: whether the new index finds stored texts as well as the old one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from math import comb
 from strata.shared.errors import FailedPreconditionError
 from strata.shared.logs import get_logger
 from strata.shared.vectors.index import Where
-from strata.shared.vectors.reindex.state import Serving, Share
-from strata.shared.vectors.texts import TextIndex
+from strata.shared.vectors.reindex.state import FoundCounts, Serving
+from strata.shared.vectors.text_index import TextIndex
 
 _QUESTION_WORDS = 12
 _FEWEST_WORDS = 4
@@ -21,8 +21,8 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored text that has to be found again."""
+class StoredText:
+    """A stored text that the check searches for."""
 
     project_id: str
     id: str
@@ -31,37 +31,37 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the check found.
+    """The result of the check.
 
     Attributes:
-        share: How many of the texts each found again.
-        gained: How many of them only the new one found.
+        share: How many of the texts each index found.
+        gained: How many of them only the new index found.
     """
 
-    share: Share
+    share: FoundCounts
     gained: int = 0
 
     @property
     def lost(self) -> int:
-        """How many of the texts only the old one found."""
+        """How many of the texts only the old index found."""
         return self.share.old - (self.share.new - self.gained)
 
 
 async def compare(
     old: tuple[TextIndex, Serving],
     new: tuple[TextIndex, Serving],
-    texts: Sequence[Stored],
+    texts: Sequence[StoredText],
     where: Where,
 ) -> Comparison:
-    """Returns how many texts each finds, by meaning alone, from some words of them.
+    """Returns how many texts each index finds by meaning, from a part of each text.
 
-    Words are not what a new model changes, and would hide that its vectors are of no use.
+    Search by words is left out: it does not depend on the model and would hide useless vectors.
 
     Args:
-        old: What serves.
-        new: What is to serve.
-        texts: What has to be among the best ten.
-        where: Which documents both are asked for.
+        old: The serving index and generation.
+        new: The index and generation that are to serve.
+        texts: Texts that have to be among the best ten.
+        where: Conditions of the searches.
 
     Raises:
         UnavailableError: The engine or a model cannot be reached.
@@ -72,25 +72,25 @@ async def compare(
         try:
             by_old = await _finds(*old, stored, where)
         except FailedPreconditionError as error:
-            # Its model is gone from the settings, which can be why it is replaced.
+            # Its model may have been removed from the settings, which can be why it is replaced.
             _log.warning("the old index cannot be asked", reason=error.reason.value)
         found_old += by_old
         found_new += by_new
         gained += by_new and not by_old
-    return Comparison(Share(len(texts), found_old, found_new), gained)
+    return Comparison(FoundCounts(len(texts), found_old, found_new), gained)
 
 
-def verdict(comparison: Comparison, least: float) -> str:
+def refusal_reason(comparison: Comparison, least: float) -> str:
     """Returns why the new index may not serve; empty if it may.
 
-    Where many texts are alike, which ten of them come first is chance, and each index finds
-    some that the other does not. So a new one that finds less may serve all the same if its
-    losses are no more than a fair coin would make of the texts that only one of both found
-    (a one-sided sign test). One that finds nothing new has no such excuse.
+    If many texts are alike, it is chance which ten are the best, and each index finds some that
+    the other does not. So a new index that finds less may still serve if its losses are not
+    significant: a one-sided sign test over the texts that only one of both found. This needs
+    texts that only the new index found.
 
     Args:
-        comparison: What the check found.
-        least: The part of what the old one finds that the new one has to find.
+        comparison: The result of the check.
+        least: Share of the old index's finds that the new index has to find.
     """
     share = comparison.share
     needed = max(least * share.old, 1.0 if share.asked else 0.0)
@@ -99,15 +99,15 @@ def verdict(comparison: Comparison, least: float) -> str:
     ):
         return ""
     return (
-        f"Of {share.asked} stored texts the new index found {share.new} again, the one that serves"
-        f" {share.old}: at least {needed:.0f} are asked for."
+        f"Of {share.asked} stored texts the new index found {share.new}, the serving one"
+        f" {share.old}; at least {needed:.0f} are required."
     )
 
 
 def question(text: str) -> str:
-    """Returns a part from the middle of a text: half of a short one, some words of a long one.
+    """Returns the query for a text: half of a short text, some words of a long one.
 
-    The whole text would be found by its equal vector, however little the vector says.
+    The whole text would be found by its equal vector, even with a useless model.
     """
     words = text.split()
     if len(words) < _FEWEST_WORDS:
@@ -128,7 +128,7 @@ def _by_chance(lost: int, gained: int) -> bool:
     return as_bad > _CHANCE * (1 << throws)
 
 
-async def _finds(texts: TextIndex, within: Serving, stored: Stored, where: Where) -> bool:
+async def _finds(texts: TextIndex, within: Serving, stored: StoredText, where: Where) -> bool:
     hits = await texts.search(
         stored.project_id, question(stored.text), where, _AMONG, words=False, within=within
     )

@@ -1,4 +1,4 @@
-"""What operators ask of the indexes of a service, and what they are answered."""
+"""Administration of the indexes of a service: their state, and rebuilds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from strata.shared.errors import (
     PermissionDeniedError,
     Reason,
 )
-from strata.shared.vectors.indexing import Lag
-from strata.shared.vectors.reindex.driver import Rebuildable
+from strata.shared.vectors.indexer import IndexLag
 from strata.shared.vectors.reindex.ledger import Ledger, no_reindex, not_in_phase
+from strata.shared.vectors.reindex.reindexer import Rebuildable
 from strata.shared.vectors.reindex.routes import Routes
 from strata.shared.vectors.reindex.state import Phase, Reindex, Serving
 
@@ -30,38 +30,38 @@ _MAX_REQUEST_ID = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """An index that can be asked about and rebuilt.
+class ManagedIndex:
+    """An index whose state can be read and that can be rebuilt.
 
     Attributes:
-        routes: What serves.
-        rebuild: How it is rebuilt.
-        count: How many texts it is to hold.
-        lag: How far it is behind.
+        routes: The generations of the index.
+        rebuild: Rebuilds the index.
+        count: Returns how many texts the index should hold.
+        lag: Returns the backlog of the index.
     """
 
     routes: Routes
     rebuild: Rebuildable
     count: Callable[[], Awaitable[int]]
-    lag: Callable[[], Awaitable[Lag]]
+    lag: Callable[[], Awaitable[IndexLag]]
 
 
 class IndexAdmin:
-    """See the module.
+    """Serves the index methods of a service's API.
 
     Args:
-        ledger: What serves and what is rebuilt.
-        models: The models of the settings.
-        indexes: By the name on the wire; none where nothing is indexed.
-        allowed: Whether keys may ask at all.
-        wake: Tells the reindexer that there is something to do.
+        ledger: The stored generations and rebuilds; None if the service has no index.
+        models: The configured models; None if the service has no index.
+        indexes: The indexes by their name on the wire.
+        allowed: Whether API keys may use these methods.
+        wake: Wakes the reindexer.
     """
 
     def __init__(
         self,
         ledger: Ledger | None,
         models: EmbeddingModels | None,
-        indexes: Mapping[str, Offered],
+        indexes: Mapping[str, ManagedIndex],
         *,
         allowed: bool = True,
         wake: Callable[[], None] = lambda: None,
@@ -73,12 +73,12 @@ class IndexAdmin:
         self._wake = wake
 
     async def state(self, name: str) -> pb.IndexState:
-        """Returns what serves and what waits.
+        """Returns the serving generation, the backlog and the latest rebuild.
 
         Raises:
             InvalidArgumentError: There is no such index.
-            PermissionDeniedError: Keys may not ask.
-            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: nothing is indexed here.
+            PermissionDeniedError: API keys may not use this method.
+            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: indexing is switched off.
         """
         index, ledger, models = self._open(name)
         serving = await index.routes.serving(fresh=True)
@@ -99,11 +99,11 @@ class IndexAdmin:
         return state
 
     async def start(self, name: str, model: str, request_id: str) -> pb.Reindex:
-        """Begins to rebuild an index.
+        """Starts to rebuild an index.
 
         Raises:
             InvalidArgumentError: There is no such index or model.
-            FailedPreconditionError: ``IN_USE``: a rebuild is open.
+            FailedPreconditionError: ``IN_USE``: another rebuild is not finished.
         """
         index, ledger, models = self._open(name)
         if len(request_id) > _MAX_REQUEST_ID:
@@ -120,11 +120,11 @@ class IndexAdmin:
         return to_proto(job)
 
     async def finish(self, name: str) -> pb.Reindex:
-        """Drops the old collection of a rebuild that serves; repeating it is success.
+        """Drops the old collection after the new one serves; may be repeated.
 
         Raises:
             NotFoundError: ``REINDEX_NOT_FOUND``.
-            FailedPreconditionError: ``IN_USE``: it does not serve, or was taken back.
+            FailedPreconditionError: ``IN_USE``: the new one does not serve, or was rolled back.
         """
         index, job = await self._latest(name)
         moved = await finished(index.rebuild, job)
@@ -132,18 +132,18 @@ class IndexAdmin:
         return to_proto(moved)
 
     async def roll_back(self, name: str) -> pb.Reindex:
-        """Lets the old collection serve again; repeating it is success.
+        """Makes the old collection serve again; may be repeated.
 
         Raises:
             NotFoundError: ``REINDEX_NOT_FOUND``.
-            FailedPreconditionError: ``IN_USE``: it is over.
+            FailedPreconditionError: ``IN_USE``: the rebuild has ended.
         """
         index, job = await self._latest(name)
         moved = await rolled_back(index.rebuild, job)
         self._wake()
         return to_proto(moved)
 
-    async def _latest(self, name: str) -> tuple[Offered, Reindex]:
+    async def _latest(self, name: str) -> tuple[ManagedIndex, Reindex]:
         index, ledger, _ = self._open(name)
         slot = (await index.routes.serving()).slot
         job = await ledger.latest(slot)
@@ -151,7 +151,7 @@ class IndexAdmin:
             raise no_reindex(name)
         return index, job
 
-    def _open(self, name: str) -> tuple[Offered, Ledger, EmbeddingModels]:
+    def _open(self, name: str) -> tuple[ManagedIndex, Ledger, EmbeddingModels]:
         if not self._allowed:
             raise PermissionDeniedError(
                 "This server does not let keys see or rebuild the indexes that projects share.",
@@ -169,10 +169,10 @@ class IndexAdmin:
 
 
 async def finished(rebuild: Rebuildable, job: Reindex) -> Reindex:
-    """Ends a rebuild that serves, before its grace is over.
+    """Finishes a rebuild whose new collection serves, before its grace period ends.
 
     Raises:
-        FailedPreconditionError: ``IN_USE``: it does not serve, or was taken back.
+        FailedPreconditionError: ``IN_USE``: the new one does not serve, or was rolled back.
     """
     if job.phase is Phase.FINISHED:
         return job
@@ -182,10 +182,10 @@ async def finished(rebuild: Rebuildable, job: Reindex) -> Reindex:
 
 
 async def rolled_back(rebuild: Rebuildable, job: Reindex) -> Reindex:
-    """Takes a rebuild back.
+    """Rolls a rebuild back.
 
     Raises:
-        FailedPreconditionError: ``IN_USE``: it is over.
+        FailedPreconditionError: ``IN_USE``: the rebuild has ended.
     """
     if job.phase in (Phase.ROLLED_BACK, Phase.CANCELLED):
         return job

@@ -1,4 +1,4 @@
-"""What serves and what is rebuilt, in PostgreSQL: it outlives every process and every engine."""
+"""The stored state of indexes in PostgreSQL: serving generations and rebuilds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from strata.shared.vectors.reindex.state import Phase, Progress, Reindex, Serving, Share
+from strata.shared.vectors.reindex.state import CopyProgress, FoundCounts, Phase, Reindex, Serving
 
 _NOTHING = text("SELECT 1")
 _AWAKE_S = 20.0
@@ -26,7 +26,7 @@ _ACTIVE = "('building', 'checking', 'switched')"
 
 
 class Ledger:
-    """The tables of one service; see `schema`.
+    """The index tables of one service; see `schema`.
 
     Args:
         worker: Connects as the service's worker role.
@@ -38,19 +38,19 @@ class Ledger:
         self._sql = _Statements(schema)
 
     async def serving(self, slot: str) -> Serving | None:
-        """Returns what serves; None if that was never stored."""
+        """Returns the serving generation of a slot; None if it was never stored."""
         async with self._worker.system_transaction(read_only=True) as connection:
             row = (await connection.execute(self._sql.serving, {"slot": slot})).one_or_none()
         return None if row is None else _serving(row)
 
     async def slots(self, prefix: str) -> list[Serving]:
-        """Returns what serves in every slot whose name begins so."""
+        """Returns the serving generations of all slots with the prefix."""
         async with self._worker.system_transaction(read_only=True) as connection:
             rows = await connection.execute(self._sql.slots, {"low": prefix, "high": prefix + "~"})
             return [_serving(row) for row in rows]
 
     async def written(self, slot: str) -> list[Serving]:
-        """Returns what is written now, what serves first; empty if that was never stored."""
+        """Returns the generations to write, the serving one first; empty if never stored."""
         async with self._worker.system_transaction(read_only=True) as connection:
             row = (await connection.execute(self._sql.written, {"slot": slot})).one_or_none()
         if row is None:
@@ -62,23 +62,23 @@ class Ledger:
         return generations
 
     async def keep(self, serving: Serving) -> Serving:
-        """Stores what serves unless something is stored, and returns what is."""
+        """Stores the serving generation unless one is stored; returns the stored one."""
         async with self._worker.system_transaction() as connection:
             await connection.execute(self._sql.keep, asdict(serving))
             row = (await connection.execute(self._sql.serving, {"slot": serving.slot})).one()
         return _serving(row)
 
     async def start(self, source: Serving, target: Serving, total: int, request_id: str) -> Reindex:
-        """Begins to rebuild a whole collection.
+        """Starts to rebuild a whole collection.
 
         Args:
-            source: What serves, if that was never stored.
-            target: What to build; its generation gets a number that was never used.
+            source: The serving generation, if none was stored.
+            target: The generation to build; its name gets an unused number.
             total: Documents to copy.
-            request_id: A repeated one gives the first answer.
+            request_id: A repeated request returns the rebuild of the first.
 
         Raises:
-            FailedPreconditionError: ``IN_USE``: another rebuild is open.
+            FailedPreconditionError: ``IN_USE``: another rebuild is not finished.
         """
         async with self._worker.system_transaction() as connection:
             if request_id:
@@ -108,11 +108,11 @@ class Ledger:
 
     @asynccontextmanager
     async def claim(self, slots: Sequence[str], grace: float) -> AsyncIterator[Reindex | None]:
-        """Gives a rebuild that has something to do; no one else gets it while the block runs.
+        """Claims a rebuild that has work to do, for the duration of the block.
 
         Args:
-            slots: Of which collections.
-            grace: Seconds after a switch when it has something to do again.
+            slots: The collections to consider.
+            grace: Seconds after a switch until the rebuild has work again.
         """
         values = {"slots": list(slots), "grace": timedelta(seconds=grace)}
         async with self._worker.system_transaction(read_only=True) as connection:
@@ -120,8 +120,8 @@ class Ledger:
             async with _kept_awake(connection):
                 yield None if row is None else _reindex(row)
 
-    async def advance(self, job: Reindex, progress: Progress) -> None:
-        """Notes how far the copy is, unless the rebuild was ended meanwhile."""
+    async def advance(self, job: Reindex, progress: CopyProgress) -> None:
+        """Stores the progress of the copy, unless the rebuild has ended meanwhile."""
         values = {
             "project": job.project_id,
             "id": job.id,
@@ -133,12 +133,12 @@ class Ledger:
             await connection.execute(self._sql.advance, values)
 
     async def move(
-        self, job: Reindex, phase: Phase, *, note: str = "", share: Share | None = None
+        self, job: Reindex, phase: Phase, *, note: str = "", share: FoundCounts | None = None
     ) -> Reindex:
-        """Brings the rebuild of a whole collection into another phase, with what serves then.
+        """Moves the rebuild of a whole collection to another phase, and sets what then serves.
 
         Raises:
-            FailedPreconditionError: It is not in the phase that ``job`` says.
+            FailedPreconditionError: The rebuild is no longer in the phase of ``job``.
         """
         async with self._worker.system_transaction() as connection:
             moved = await move_reindex(
@@ -149,14 +149,14 @@ class Ledger:
         return moved
 
     async def cleaned(self, job: Reindex) -> None:
-        """Notes that nothing is left over."""
+        """Stores that the unneeded generation has been removed."""
         async with self._worker.system_transaction() as connection:
             await connection.execute(self._sql.cleaned, {"project": job.project_id, "id": job.id})
 
 
 @asynccontextmanager
 async def _kept_awake(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Keeps PostgreSQL from ending a transaction that only holds a lock for a long step."""
+    """Prevents PostgreSQL from ending an idle transaction that holds a lock for a long step."""
     over = asyncio.Event()
 
     async def keep() -> None:
@@ -183,10 +183,18 @@ async def insert_reindex(
     total: int,
     request_id: str,
 ) -> Reindex:
-    """Stores a rebuild of project, slot and archive, from one generation to another.
+    """Stores a new rebuild.
+
+    Args:
+        connection: Connection of a tenant or worker.
+        schema: The service's schema.
+        where: Project, slot and archive; project and archive are empty for a whole collection.
+        generations: The source and the target.
+        total: Documents to copy.
+        request_id: Id of the request that starts it.
 
     Raises:
-        FailedPreconditionError: ``IN_USE``: another one is open.
+        FailedPreconditionError: ``IN_USE``: another rebuild is not finished.
     """
     project_id, slot, archive_id = where
     source, target = generations
@@ -204,7 +212,7 @@ async def insert_reindex(
         row = (await connection.execute(_Statements(schema).insert, values)).one()
     except IntegrityError as error:
         raise FailedPreconditionError(
-            "it is rebuilt already, or what the last rebuild left over is still being cleared away",
+            "another rebuild is running, or the last one is being cleaned up; try again later",
             reason=Reason.IN_USE,
             metadata={"used_by": archive_id or slot},
         ) from error
@@ -218,12 +226,12 @@ async def move_reindex(
     phase: Phase,
     *,
     note: str = "",
-    share: Share | None = None,
+    share: FoundCounts | None = None,
 ) -> Reindex:
-    """Brings a rebuild from its phase into another.
+    """Moves a rebuild from its phase to another.
 
     Raises:
-        FailedPreconditionError: It is in another phase by now.
+        FailedPreconditionError: The rebuild has moved to another phase meanwhile.
     """
     new_share = share or job.share
     values = {
@@ -243,7 +251,7 @@ async def move_reindex(
 async def read_reindex(
     connection: AsyncConnection, schema: str, project_id: str, slot: str, archive_id: str
 ) -> Reindex | None:
-    """Returns the newest rebuild, read on a connection of a tenant."""
+    """Returns the newest rebuild; for a connection of a tenant."""
     values = {"project": project_id, "slot": slot, "archive": archive_id}
     row = (await connection.execute(_Statements(schema).latest, values)).one_or_none()
     return None if row is None else _reindex(row)
@@ -252,14 +260,14 @@ async def read_reindex(
 async def repeated_reindex(
     connection: AsyncConnection, schema: str, project_id: str, request_id: str
 ) -> Reindex | None:
-    """Returns what a request of this id has begun, read on a connection of a tenant."""
+    """Returns the rebuild that a request started; for a connection of a tenant."""
     values = {"project": project_id, "request": request_id}
     row = (await connection.execute(_Statements(schema).repeated, values)).one_or_none()
     return None if row is None else _reindex(row)
 
 
 def not_in_phase(job: Reindex) -> FailedPreconditionError:
-    """Returns the error for a step that the rebuild has not come to, or has passed."""
+    """Returns the error for a step that does not fit the phase of the rebuild."""
     return FailedPreconditionError(
         f"the rebuild is in phase {job.phase.value}, or has just left it",
         reason=Reason.IN_USE,
@@ -275,7 +283,7 @@ def no_reindex(slot: str) -> NotFoundError:
 
 
 class _Statements:
-    """The statements of one service. Open ones go through partial indexes."""
+    """The SQL statements of one service; queries for open rebuilds use partial indexes."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -376,11 +384,11 @@ def _reindex(row: Row[Any]) -> Reindex:
         phase=Phase(row.phase),
         create_time=row.create_time,
         phase_time=row.phase_time,
-        progress=Progress(
+        progress=CopyProgress(
             tuple(row.cursor), row.done, [(key[0], key[1]) for key in _loaded(row.sample)]
         ),
         total=row.total,
-        share=Share(*_loaded(row.share)),
+        share=FoundCounts(*_loaded(row.share)),
         note=row.note,
         cleaned=row.cleaned,
     )

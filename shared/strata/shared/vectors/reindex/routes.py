@@ -1,4 +1,4 @@
-"""Which generations of a collection are asked and written."""
+"""The generations of a collection that are searched and written."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from strata.shared.vectors.index import Collection
 from strata.shared.vectors.reindex.ledger import Ledger
 from strata.shared.vectors.reindex.state import Serving, slot_of
 
-# A reader that does not know of a switch yet asks the old generation, which is written until
-# long after.
+# Until its cache expires, a reader may search the old generation after a switch. That is safe,
+# because the old one is written for much longer.
 _REMEMBERED_S = 2.0
 
 
 class Routes(Protocol):
-    """Says where the documents of one collection are."""
+    """The generations that hold the documents of one collection."""
 
     async def serving(self, *, fresh: bool = False) -> Serving:
-        """Returns the generation that answers; ``fresh`` does not trust what was known before."""
+        """Returns the generation to search; ``fresh`` bypasses the cache."""
         ...
 
     async def written(self) -> Sequence[Serving]:
-        """Returns the generations to write, the one that answers first.
+        """Returns the generations to write, the serving one first.
 
-        MUST be asked after what is to be written was read: a rebuild that begins later reads
-        it, too.
+        MUST be called after the texts to write were read: a rebuild that starts later reads them,
+        too.
         """
         ...
 
 
 class FixedRoutes:
-    """One generation for ever: that of a model."""
+    """Routes to a single, fixed generation: that of a model."""
 
     def __init__(self, collection: Collection, models: EmbeddingModels) -> None:
         self._one = first_generation(collection, models)
@@ -48,12 +48,12 @@ class FixedRoutes:
 
 
 class StoredRoutes:
-    """What PostgreSQL says; until it says something, the generation of the default model.
+    """Routes as stored in PostgreSQL; by default the generation of the default model.
 
     Args:
-        ledger: What serves and what is rebuilt.
+        ledger: The stored generations and rebuilds.
         collection: The collection.
-        models: The models of the settings.
+        models: The configured models.
     """
 
     def __init__(self, ledger: Ledger, collection: Collection, models: EmbeddingModels) -> None:
@@ -68,7 +68,7 @@ class StoredRoutes:
         """See `Routes.serving`."""
         if not fresh and (known := self._remembered()):
             return known
-        # Searches of one moment ask once.
+        # Concurrent searches share one query.
         async with self._asking:
             if not fresh and (known := self._remembered()):
                 return known
@@ -84,11 +84,11 @@ class StoredRoutes:
         return await self._ledger.written(self._slot) or [await self._ledger.keep(self._first)]
 
 
-class OwnModels:
+class GenerationsByModel:
     """The generations of a collection that has one for each model.
 
     Args:
-        ledger: What serves.
+        ledger: The stored generations.
         collection: The collection.
     """
 
@@ -99,7 +99,7 @@ class OwnModels:
         self._until = 0.0
 
     async def all(self, *, fresh: bool = False) -> Sequence[Serving]:
-        """Returns all of them; ``fresh`` does not trust what was known before."""
+        """Returns all generations; ``fresh`` bypasses the cache."""
         now = asyncio.get_running_loop().time()
         if fresh or now >= self._until:
             self._known = await self._ledger.slots(self._prefix)
@@ -107,22 +107,22 @@ class OwnModels:
         return self._known
 
     async def knows(self, generation: Serving) -> bool:
-        """Says whether it was added before."""
+        """Returns whether a generation is known."""
         return generation in self._known or generation in await self.all(fresh=True)
 
     async def add(self, generation: Serving) -> None:
-        """Notes that a generation is there."""
+        """Adds a generation."""
         await self._ledger.keep(generation)
         self._until = 0.0
 
 
 def first_generation(collection: Collection, models: EmbeddingModels, model: str = "") -> Serving:
-    """Returns the generation that a model has before any rebuild; by default the default model's.
+    """Returns the generation of a model before any rebuild.
 
     Args:
         collection: The collection.
-        models: The models of the settings.
-        model: For a collection with a generation per model, which.
+        models: The configured models.
+        model: The model, for a collection with one generation per model; empty for the default.
     """
     info = models.info(model) if model else models.default
     generation = collection.generation(info.id)

@@ -10,10 +10,10 @@ TABLES = ("serving_indexes", "reindexes")
 
 
 def create_sql(service: str) -> Iterator[str]:
-    """Yields the statements that make the tables.
+    """Yields the statements that create the tables.
 
-    Rows of whole collections belong to no project: the worker writes them, and of these a
-    tenant sees only what serves. A rebuild of one archive belongs to its project.
+    Rows about whole collections belong to no project. The worker writes them, and tenants see only
+    the serving generations. A rebuild of one archive belongs to its project.
     """
     yield """
         CREATE TABLE serving_indexes (
@@ -50,7 +50,7 @@ def create_sql(service: str) -> Iterator[str]:
             PRIMARY KEY (project_id, id)
         )
         """
-    # One at a time; what it leaves over is cleared away before the next begins.
+    # One rebuild at a time; its unneeded generation is removed before the next one starts.
     yield """
         CREATE UNIQUE INDEX reindexes_open ON reindexes (project_id, slot, archive_id)
         WHERE NOT cleaned
@@ -66,7 +66,7 @@ def create_sql(service: str) -> Iterator[str]:
         yield tenant_policy_sql(table)
         yield worker_policy_sql(table, service)
         yield grant_sql("SELECT, INSERT, UPDATE", table, worker)
-    # Which model serves is no secret, and no tenant's.
+    # All tenants may read which model serves.
     yield "CREATE POLICY shared ON serving_indexes FOR SELECT USING (project_id = '')"
 
 

@@ -1,4 +1,4 @@
-"""What serves, and how far a rebuild is. PostgreSQL holds both."""
+"""The state of an index: its serving generation, and the progress of a rebuild."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from strata.shared.vectors.index import Collection
 
 
 class Phase(StrEnum):
-    """Where a reindex stands.
+    """The phase of a rebuild.
 
     ``building``: both collections are written, and the new one is filled from PostgreSQL.
-    ``checking``: it is full; both are asked for the same texts.
-    ``switched``: the new one serves, both are still written, and one can go back.
-    The others are ends: ``finished`` drops the old collection; ``rolled_back``, ``failed`` and
-    ``cancelled`` drop the new one.
+    ``checking``: the new one is complete; both are searched for the same texts.
+    ``switched``: the new one serves, both are still written, and a rollback is possible.
+    The other phases are final: ``finished`` drops the old collection; ``rolled_back``, ``failed``
+    and ``cancelled`` drop the new one.
     """
 
     BUILDING = "building"
@@ -35,16 +35,16 @@ class Phase(StrEnum):
 
     @property
     def new_serves(self) -> bool:
-        """Whether the new collection is the one that is asked."""
+        """Whether searches use the new collection."""
         return self in (Phase.SWITCHED, Phase.FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The generation that answers, and the model of its vectors.
+    """The serving generation of a slot, and the model of its vectors.
 
     Attributes:
-        slot: What it stands for; see `slot_of`.
+        slot: Key of the collection; see `slot_of`.
         generation: Name of the collection in the engine.
         model: Id of the embedding model.
         dim: Components of its vectors.
@@ -59,13 +59,13 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a new collection is filled.
+class CopyProgress:
+    """The progress of copying documents to a new collection.
 
     Attributes:
-        cursor: The last key that is in it; empty at the start.
+        cursor: The last key that was copied; empty at the start.
         done: Documents that were copied.
-        sample: Some of their keys (project and id), evenly drawn.
+        sample: Keys (project and id) of a uniform random sample of them.
     """
 
     cursor: tuple[str, ...] = ()
@@ -74,8 +74,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What the check found: of ``asked`` texts so many were found again in each collection."""
+class FoundCounts:
+    """The result of the check: how many of ``asked`` texts each collection found."""
 
     asked: int = 0
     old: int = 0
@@ -91,16 +91,16 @@ class Reindex:
         slot: What is rebuilt.
         project_id: The project of the archive; empty for a whole collection.
         archive_id: The archive; empty for a whole collection.
-        source: What serves until the switch.
-        target: What is built.
-        phase: Where it stands.
-        progress: How far the copy is.
+        source: The generation that serves until the switch.
+        target: The generation that is built.
+        phase: The current phase.
+        progress: Progress of the copy.
         total: Documents to copy, as counted at the start.
-        share: What the check found.
+        share: The result of the check.
         note: Why it failed.
-        cleaned: Whether what it left over is gone.
-        create_time: When it began.
-        phase_time: When it came into this phase.
+        cleaned: Whether the unneeded generation has been removed.
+        create_time: When it was started.
+        phase_time: When it entered the current phase.
     """
 
     id: str
@@ -112,33 +112,33 @@ class Reindex:
     phase: Phase
     create_time: datetime
     phase_time: datetime
-    progress: Progress = field(default_factory=Progress)
+    progress: CopyProgress = field(default_factory=CopyProgress)
     total: int = 0
-    share: Share = field(default_factory=Share)
+    share: FoundCounts = field(default_factory=FoundCounts)
     note: str = ""
     cleaned: bool = False
 
     @property
     def serving(self) -> Serving:
-        """The one that is asked."""
+        """The generation that serves."""
         return self.target if self.phase.new_serves else self.source
 
     @property
     def other(self) -> Serving:
-        """The one that is not."""
+        """The generation that does not serve."""
         return self.source if self.phase.new_serves else self.target
 
 
 @dataclass(frozen=True, slots=True)
 class ReindexConfig:
-    """How rebuilds are made.
+    """The configuration of rebuilds.
 
     Attributes:
         batch: Texts embedded at a time.
-        sample: Stored texts of the check.
-        share: Part of what the old collection finds that the new one has to find.
-        grace: Seconds for which a replaced collection is kept up.
-        patience: Seconds after which a rebuild whose model or engine does not answer fails.
+        sample: Number of stored texts in the check.
+        share: Share of the old collection's finds that the new one has to find.
+        grace: Seconds for which a replaced collection is kept up to date.
+        patience: Seconds after which a rebuild fails if its model or engine does not answer.
     """
 
     batch: int = 32
@@ -149,7 +149,7 @@ class ReindexConfig:
 
 
 def slot_of(collection: Collection, model: str = "") -> str:
-    """Returns the name under which PostgreSQL knows what serves.
+    """Returns the key under which PostgreSQL stores the serving generation.
 
     Args:
         collection: The collection.

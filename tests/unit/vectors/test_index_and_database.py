@@ -1,4 +1,4 @@
-"""Asking index and database so that nothing is missed on its way from the one to the other."""
+"""Concurrent search of index and database, without missing texts that are being indexed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from strata.shared.errors import UnavailableError
-from strata.shared.vectors import Hit, Moment
-from strata.shared.vectors.result_merge import Matches, find
+from strata.shared.vectors import Hit, StartGate
+from strata.shared.vectors.result_merge import Matches, search_both
 
 
 def hit(name: str) -> Hit:
@@ -63,7 +63,7 @@ class Services:
         self.seen.append("all words")
         return [("by words", 0.5)]
 
-    async def ask(self, after: Moment) -> list[Hit]:
+    async def ask(self, after: StartGate) -> list[Hit]:
         self.seen.append("vector")
         await after()
         self.seen.append("index")
@@ -76,8 +76,8 @@ class Services:
             raise UnavailableError("gone")
         return [hit(name) for name in self.hits]
 
-    def find(self) -> asyncio.Task[Matches[str]]:
-        return asyncio.create_task(find(self.look, self.ask, self.by_words))
+    def search_both(self) -> asyncio.Task[Matches[str]]:
+        return asyncio.create_task(search_both(self.look, self.ask, self.by_words))
 
 
 async def run_dry() -> None:
@@ -91,9 +91,9 @@ async def until_seen(services: Services, what: str) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_not_before() -> None:
+async def test_the_index_is_searched_after_the_snapshot_is_taken() -> None:
     services = Services()
-    finding = services.find()
+    finding = services.search_both()
     await run_dry()
     assert services.seen == ["look", "vector"]  # what is asked is made meanwhile
     services.begins.set()
@@ -109,9 +109,9 @@ async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_n
 
 
 @pytest.mark.parametrize("index_first", [True, False])
-async def test_it_waits_for_both(index_first: bool) -> None:
+async def test_the_search_waits_for_index_and_database(index_first: bool) -> None:
     services = Services()
-    finding = services.find()
+    finding = services.search_both()
     services.begins.set()
     gates = [services.index, services.words]
     for gate in gates if index_first else reversed(gates):
@@ -121,11 +121,11 @@ async def test_it_waits_for_both(index_first: bool) -> None:
     assert (await finding).by_words == [("by words", 0.5)]
 
 
-async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
+async def test_the_connection_is_released_while_the_index_is_slow() -> None:
     services = Services()
     services.begins.set()
     services.words.set()
-    finding = services.find()
+    finding = services.search_both()
     await until_seen(services, "done")
     assert not finding.done()
     services.index.set()
@@ -134,10 +134,10 @@ async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
     assert (matches.by_id, matches.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
-async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None:
+async def test_items_newer_than_the_snapshot_are_read_in_another_one() -> None:
     services = Services().open()
     services.hits, services.young = ["old", "young"], {"young"}
-    matches = await services.find()
+    matches = await services.search_both()
     assert matches.by_id == {"old": "OLD", "young": "YOUNG"}
     assert [query for query in services.seen if query.startswith("ids")] == [
         "ids old young",
@@ -145,35 +145,35 @@ async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None
     ]
 
 
-async def test_where_the_index_finds_nothing_it_costs_the_same() -> None:
+async def test_a_search_without_hits_makes_the_same_queries() -> None:
     services = Services().open()
     services.hits = []
-    assert (await services.find()).by_id == {}
+    assert (await services.search_both()).by_id == {}
     assert services.seen[-3:] == ["statement", "ids ", "done"]
 
 
-async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -> None:
+async def test_a_database_error_is_raised_and_no_task_is_left() -> None:
     services = Services().open()
     services.index.clear()
     services.fails = UnavailableError("no database")
     with pytest.raises(UnavailableError, match="no database"):
-        await services.find()
+        await services.search_both()
     assert "index" not in services.seen
 
 
-async def test_without_the_index_all_is_searched_by_words() -> None:
+async def test_without_the_index_the_database_searches_by_words() -> None:
     services = Services().open()
     services.away = True
-    matches = await services.find()
+    matches = await services.search_both()
     assert services.seen[-2:] == ["done", "all words"]
     assert (matches.hits, matches.by_id, matches.by_words) == ((), {}, [("by words", 0.5)])
 
 
-async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
+async def test_cancelling_also_cancels_the_search_of_the_index() -> None:
     services = Services()
     services.begins.set()
     services.words.set()
-    finding = services.find()
+    finding = services.search_both()
     await run_dry()
     finding.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -181,12 +181,12 @@ async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
     assert {"called off", "done"} <= set(services.seen)
 
 
-async def test_an_error_of_the_index_that_is_no_outage_is_told() -> None:
+async def test_an_index_error_that_is_not_an_outage_is_raised() -> None:
     services = Services().open()
 
-    async def broken(_: Moment) -> list[Hit]:
+    async def broken(_: StartGate) -> list[Hit]:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await find(services.look, broken, services.by_words)
+        await search_both(services.look, broken, services.by_words)
     assert services.seen[-1] == "done"

@@ -14,10 +14,10 @@ import qdrant_edge as edge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.embedded.vectors import filter_rewriter, searching, wire
+from strata.embedded.vectors import filter_rewriter, post_filter, wire
 from strata.embedded.vectors.convert_queries import query_request
 from strata.embedded.vectors.filter_rewriter import FilterRewriter
-from strata.embedded.vectors.searching import search
+from strata.embedded.vectors.post_filter import search
 
 DENSE, SPARSE = "dense", "words"
 POINTS = st.lists(
@@ -130,10 +130,10 @@ def test_a_search_finds_what_a_plain_one_finds(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(filter_rewriter, "_MANY_POINTS", 1)
         patch.setattr(filter_rewriter, "_BROAD", share)
-        patch.setattr(searching, "_SAMPLE", sample)
+        patch.setattr(post_filter, "_SAMPLE", sample)
         # Few more than are asked for, so that there often are not enough.
-        patch.setattr(searching, "_MARGIN", 1.0)
-        patch.setattr(searching, "_AT_LEAST_MORE", more)
+        patch.setattr(post_filter, "_MARGIN", 1.0)
+        patch.setattr(post_filter, "_LEAST_EXTRA", more)
         with closing(new_shard(folder)) as shard:
             put(shard, points)
             known = FilterRewriter(shard)
@@ -162,7 +162,7 @@ class Spy:
         return self._shard.query_batch(asked)
 
 
-def test_a_condition_that_most_points_meet_is_checked_of_the_best_alone(
+def test_a_broad_condition_is_checked_on_the_best_points_only(
     shard: edge.EdgeShard, broad: None
 ) -> None:
     put(shard, [(number % 10, {"a"}, {0}) for number in range(100)])
@@ -176,7 +176,7 @@ def test_a_condition_that_most_points_meet_is_checked_of_the_best_alone(
     assert "has_id" in second.lower() or "HasId" in second
 
 
-def test_where_the_best_do_not_meet_it_all_points_are_looked_at_and_it_is_not_tried_again(
+def test_if_the_best_points_fail_the_condition_post_filtering_stops(
     shard: edge.EdgeShard, broad: None
 ) -> None:
     # The nearest come first, and none of the first half is within the range.
@@ -189,7 +189,7 @@ def test_where_the_best_do_not_meet_it_all_points_are_looked_at_and_it_is_not_tr
     assert len(spy.searched) == 4
 
 
-def test_where_a_few_too_few_of_the_best_meet_it_more_are_taken_the_next_time(
+def test_if_too_few_points_match_the_next_search_retrieves_more(
     shard: edge.EdgeShard, broad: None
 ) -> None:
     # Of every ten of the best three are within the range, of the others nine.
@@ -197,16 +197,16 @@ def test_where_a_few_too_few_of_the_best_meet_it_more_are_taken_the_next_time(
     put(shard, [(value, {"a"}, {0}) for value in values])
     spy: Any = Spy(shard)
     known, message = FilterRewriter(shard), dense(20, at_least(5))
-    estimated = known.of(message.filter).share
+    estimated = known.rewritten(message.filter).share
     assert estimated == pytest.approx(0.7, abs=0.05)
     for searches in (3, 2, 2):
         before = len(spy.searched)
         assert comparable(search(spy, known, [message])[0]) == plainly(shard, message)
         assert len(spy.searched) == before + searches
-    assert 0 < known.of(message.filter).share < 0.5
+    assert 0 < known.rewritten(message.filter).share < 0.5
 
 
-def test_a_search_by_words_is_made_as_it_was_asked(shard: edge.EdgeShard, broad: None) -> None:
+def test_a_search_by_words_is_not_post_filtered(shard: edge.EdgeShard, broad: None) -> None:
     put(shard, [(number % 10, {"a"}, {0}) for number in range(100)])
     spy: Any = Spy(shard)
     message = sparse(10, at_least(5))
@@ -214,14 +214,14 @@ def test_a_search_by_words_is_made_as_it_was_asked(shard: edge.EdgeShard, broad:
     assert len(spy.searched) == 1
 
 
-def test_conditions_that_go_together_are_seen_to(shard: edge.EdgeShard, broad: None) -> None:
+def test_correlated_conditions_are_sampled(shard: edge.EdgeShard, broad: None) -> None:
     put(shard, [(number % 2 * 9, {"a"} if number % 2 else {"b"}, {0}) for number in range(600)])
     known, message = FilterRewriter(shard), dense(20, at_least(5), tagged("a"))
-    narrowed = known.of(message.filter)
-    assert narrowed.share == pytest.approx(0.25, abs=0.05)
+    rewritten = known.rewritten(message.filter)
+    assert rewritten.share == pytest.approx(0.25, abs=0.05)
     for _ in range(2):
         assert comparable(search(shard, known, [message])[0]) == plainly(shard, message)
-        assert narrowed.share == pytest.approx(0.45, abs=0.02)
+        assert rewritten.share == pytest.approx(0.45, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_conditions_that_go_together_are_seen_to(shard: edge.EdgeShard, broad: N
         dense(10, at_least(5), prefetch=[wire.points.PrefetchQuery(limit=50)]),
     ],
 )
-def test_other_searches_are_made_as_they_were_asked(
+def test_other_searches_are_not_post_filtered(
     shard: edge.EdgeShard, broad: None, message: wire.points.QueryPoints
 ) -> None:
     put(shard, [(number % 10, {"a"}, {0}) for number in range(100)])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from strata.shared.errors import InternalError, UnavailableError
-from strata.shared.vectors.circuit import CircuitBreaker
+from strata.shared.vectors.circuit_breaker import CircuitBreaker
 
 
 class Hand:
@@ -84,7 +84,7 @@ def test_failed_tries_make_the_pause_longer_up_to_a_limit(
     assert not refused(circuit)
 
 
-def test_calls_under_way_when_it_opens_do_not_lengthen_the_pause(
+def test_calls_in_progress_when_it_opens_do_not_lengthen_the_pause(
     circuit: CircuitBreaker, clock: Hand
 ) -> None:
     guards = [circuit.guard() for _ in range(10)]

@@ -1,8 +1,8 @@
-"""How far the clocks of other services differ from this one's.
+"""Measures how far the clocks of other services differ from the local clock.
 
-Each server sends its time with every answer, as trailing metadata. The client side of a
-call compares it with its own clock: the answer was made between the sending of the request
-and the arrival of the response, so the time of a server whose clock agrees lies between.
+Each server sends its time with every answer, as trailing metadata. The client compares it with
+its own clock: if the clocks agree, the server's time lies between the sending of the request and
+the arrival of the response.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def skew_between(server: float, sent: float, received: float) -> float:
 
     Args:
         server: Time of the server while it handled the call, seconds since 1970.
-        sent: When the request was sent, by the own clock.
-        received: When the response arrived, by the own clock.
+        sent: When the request was sent, by the local clock.
+        received: When the response arrived, by the local clock.
     """
     if server > received:
         return server - received
@@ -44,7 +44,7 @@ def skew_between(server: float, sent: float, received: float) -> float:
 
 
 def server_time(trailing: Iterable[tuple[str, str | bytes]] | None) -> float | None:
-    """Returns the time that a server sent with its answer, None if it sent none."""
+    """Returns the time that a server sent with its answer; None if it sent none."""
     value = _value(trailing, SERVER_TIME_KEY)
     try:
         return float(value) if value else None
@@ -67,8 +67,8 @@ class SkewMeter:
     over `NOTICEABLE_S` are logged once per minute and service.
 
     Args:
-        telemetry: Where the gauge is.
-        clock: The own clock.
+        telemetry: Registry of the gauge.
+        clock: The local clock.
     """
 
     def __init__(self, telemetry: Telemetry, clock: Clock) -> None:
@@ -79,18 +79,18 @@ class SkewMeter:
         self._hosts: dict[str, dict[str, tuple[float, float]]] = {}
 
     def due(self, peer: str) -> bool:
-        """Whether a measurement is wanted: one every five seconds and service is enough."""
+        """Returns whether to measure: once every five seconds for each service."""
         return self._clock.monotonic() >= self._next.get(peer, 0.0)
 
     def note(
         self, peer: str, trailing: Iterable[tuple[str, str | bytes]] | None, elapsed_s: float
     ) -> None:
-        """Takes the time that came with an answer.
+        """Records the time that came with an answer.
 
         Args:
             peer: The service.
             trailing: The trailing metadata of the answer.
-            elapsed_s: Time since the request was sent; after a long call nothing is learned.
+            elapsed_s: Seconds since the request was sent; long calls are not measured.
         """
         server = server_time(trailing)
         if server is None or elapsed_s > _SLOWEST_S:

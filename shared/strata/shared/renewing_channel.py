@@ -1,10 +1,10 @@
-"""A channel that learns of new replicas by itself.
+"""A channel that picks up new replicas by resolving its host name again.
 
-gRPC looks a name up when a channel is new or a connection of it breaks, and not otherwise: a
-new replica behind a headless service would get its first call when some server closes a
-connection for its age. So the channel is replaced every few seconds by a new one to the same
-name. Connections belong to all channels of a process that have the same target and arguments:
-those that exist are used on, and only to new addresses new ones are made.
+gRPC resolves a name only when a channel is created or one of its connections breaks. A new replica
+behind a headless service would get its first call only after some server closed an aged
+connection. This channel is therefore replaced every few seconds by a new one to the same name.
+Channels with the same target and arguments share their connections: existing connections stay in
+use, and new ones are opened only to new addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 
 def names_a_host(target: str) -> bool:
-    """Whether a gRPC target has a host name in it, which can get other addresses."""
+    """Returns whether a gRPC target has a host name, whose addresses can change."""
     match = _NAMED.fullmatch(target)
     if match is None:
         return False
@@ -44,14 +44,14 @@ def names_a_host(target: str) -> bool:
 
 
 class RenewingChannel(grpc.aio.Channel):
-    """A channel to all addresses of a host name, as they are now.
+    """A channel to the current addresses of a host name.
 
-    It is replaced only while it is used, and only by a channel that is connected: a name
-    server that does not answer changes nothing.
+    The inner channel is replaced only while it is in use, and only by a channel that is connected:
+    if the name server does not answer, the old one stays.
 
     Args:
         make: Makes a channel; always to the same target, with the same arguments, and with
-            the connections of the process (``grpc.use_local_subchannel_pool`` is 0).
+            shared connections (``grpc.use_local_subchannel_pool`` is 0).
         every_s: Mean pause between two replacements, seconds.
     """
 
@@ -69,7 +69,7 @@ class RenewingChannel(grpc.aio.Channel):
         """The channel that new calls go through."""
         self._used = True
         if self._renewing is None and not self._closed:
-            # Not in the context of the call that happens to be the first.
+            # In an empty context, not in that of the first call.
             self._renewing = asyncio.get_running_loop().create_task(
                 self._keep_renewing(), context=contextvars.Context()
             )
@@ -92,7 +92,7 @@ class RenewingChannel(grpc.aio.Channel):
         return _Callable(self, "stream_stream", args, kwargs)
 
     async def close(self, grace: float | None = None) -> None:
-        """Ends the replacing; closes the channel and those that still have calls."""
+        """Stops the replacement; closes the channel and former channels that still have calls."""
         self._closed = True
         channels = [*self._draining.values(), self._current]
         tasks = [*self._draining, *([self._renewing] if self._renewing is not None else [])]
@@ -127,14 +127,14 @@ class RenewingChannel(grpc.aio.Channel):
 
     async def _keep_renewing(self) -> None:
         while True:
-            # Spread, so that the processes of a cluster do not ask in step.
+            # Jitter, so that the processes of a cluster do not resolve at the same time.
             await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # noqa: S311
             if not self._used:
                 continue
             self._used = False
             try:
                 await self._renew()
-            except Exception:  # noqa: BLE001 - the present channel goes on, and another try comes
+            except Exception:  # noqa: BLE001 - the current channel stays until the next attempt
                 _log.exception("channel not renewed")
 
     async def _renew(self) -> None:
@@ -148,14 +148,14 @@ class RenewingChannel(grpc.aio.Channel):
                 return
             raise
         before, self._current = self._current, after
-        # Calls that run on it go on; its connections have another owner now.
+        # Running calls continue; the new channel now holds the shared connections.
         draining = asyncio.get_running_loop().create_task(before.close(_DRAIN_S))
         self._draining[draining] = before
         draining.add_done_callback(self._draining.pop)
 
 
 class _Callable:
-    """Starts calls of one method through the channel of the moment."""
+    """Starts calls of one method through the current channel."""
 
     def __init__(
         self,

@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 
 from contract.channels.conftest import until
-from strata.shared.bidi_call import answering
+from strata.shared.bidi_call import call_and_answer
 from strata.shared.channels import ChannelFactory
-from strata.shared.endings import let_end
+from strata.shared.stream_completion import complete_in_background
 from strata.shared.telemetry import Telemetry
 
 
@@ -52,7 +52,7 @@ def codes(telemetry: Telemetry) -> Callable[[], dict[str, float]]:
     return read
 
 
-async def test_a_stream_that_is_let_end_is_logged_as_it_ended(
+async def test_a_completed_stream_is_logged_with_its_final_status(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     server = await start(servicer(echo, ends=True))
@@ -62,7 +62,7 @@ async def test_a_stream_that_is_let_end_is_logged_as_it_ended(
     async def first_of_count() -> None:
         call = stub.Count(echo.pb.Note())
         async for _ in call:
-            let_end(call)
+            complete_in_background(call)
             return
 
     with keys.signed_in():
@@ -72,14 +72,14 @@ async def test_a_stream_that_is_let_end_is_logged_as_it_ended(
     assert ended() == {"OK": 1}
 
 
-async def test_a_stream_in_which_the_server_asks_is_let_end_after_its_result(
+async def test_a_stream_with_questions_completes_after_its_result(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     server = await start(servicer(echo, ends=True))
     ended = codes(server.telemetry)
     stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))
     with keys.signed_in():
-        stream: Any = answering(
+        stream: Any = call_and_answer(
             stub.Chat, echo.pb.Note(), lambda _: None, lambda _: True, ends=lambda _: True
         )
         async with aclosing(stream) as results:
@@ -89,17 +89,17 @@ async def test_a_stream_in_which_the_server_asks_is_let_end_after_its_result(
     assert ended() == {"OK": 1}
 
 
-async def test_a_server_that_does_not_end_is_cancelled_after_all(
+async def test_a_call_that_the_server_does_not_end_is_cancelled(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.shared.endings._LONGEST_S", 0.1)
+    monkeypatch.setattr("strata.shared.stream_completion._LONGEST_S", 0.1)
     server = await start(servicer(echo, ends=False))
     ended = codes(server.telemetry)
     stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))
     with keys.signed_in():
         call = stub.Count(echo.pb.Note())
         assert await call.read() is not grpc.aio.EOF
-        let_end(call)
+        complete_in_background(call)
         await until(lambda: bool(ended()))
     assert ended() == {"CANCELLED": 1}
 
@@ -110,7 +110,7 @@ async def test_no_task_reads_requests_after_the_end_of_a_call(
     server = await start(servicer(echo, ends=True))
     stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))
     with keys.signed_in():
-        stream: Any = answering(stub.Chat, echo.pb.Note(), lambda _: None, lambda _: True)
+        stream: Any = call_and_answer(stub.Chat, echo.pb.Note(), lambda _: None, lambda _: True)
         async with aclosing(stream) as responses:
             assert len([response async for response in responses]) == 1
     await until(

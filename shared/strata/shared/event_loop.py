@@ -1,4 +1,4 @@
-"""The event loop that processes run on."""
+"""The choice of the event loop: uvloop where it is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns the maker of uvloop's event loop, None where uvloop is not installed."""
+    """Returns the factory of uvloop's event loop; None if uvloop is not installed."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     import uvloop  # noqa: PLC0415 - optional, and not on every platform

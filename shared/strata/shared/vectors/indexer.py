@@ -1,4 +1,4 @@
-"""Keeps the index up with PostgreSQL: commit first, index after."""
+"""Brings the vector index up to date with PostgreSQL, after the commit of each change."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _LONGEST_PAUSE_S = 30.0
 _log = get_logger(__name__)
 
 WAITING = "strata_index_waiting"
-"""Gauge by collection: texts that the index does not have yet, 100,000 at most."""
+"""Gauge by collection: texts that are not indexed yet, 100,000 at most."""
 LAG_SECONDS = "strata_index_lag_seconds"
-"""Gauge by collection: age of the oldest of them."""
+"""Gauge by collection: age of the oldest text that is not indexed yet, in seconds."""
 MOST_COUNTED = 100_000
-"""Counting what waits stops where more would say no more."""
+"""Limit of counting the texts that are not indexed yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
-    """How far the index is behind: texts, and seconds since the oldest of them was stored."""
+class IndexLag:
+    """The backlog of the index: number of texts, and seconds since the oldest was stored."""
 
     waiting: int = 0
     seconds: float = 0.0
 
 
 class LagGauges:
-    """Tells how far the index of a collection is behind.
+    """Gauges of the backlog of a collection's index.
 
     Args:
-        telemetry: Where it is told; None keeps it to itself.
+        telemetry: Registry of the gauges; None for none.
         collection: The collection.
     """
 
@@ -44,17 +44,17 @@ class LagGauges:
         self._waiting = registry.gauge(WAITING, collection=collection)
         self._seconds = registry.gauge(LAG_SECONDS, collection=collection)
 
-    def tell(self, lag: Lag) -> None:
-        """Replaces what was told before."""
+    def set(self, lag: IndexLag) -> None:
+        """Sets the gauges."""
         self._waiting.set(lag.waiting)
         self._seconds.set(lag.seconds)
 
 
 class Backlog(Protocol):
-    """What waits for one collection of the index."""
+    """The texts that wait to be written to one collection of the index."""
 
     async def ensure(self) -> None:
-        """Makes the collection if it is not there; then everything waits for it.
+        """Creates the collection if it does not exist, and marks all texts as waiting for it.
 
         Raises:
             UnavailableError: Database or engine cannot be reached.
@@ -65,23 +65,22 @@ class Backlog(Protocol):
         """Indexes one batch; returns whether there was anything to do.
 
         Raises:
-            UnavailableError: Database, engine or model cannot be reached; nothing is lost.
+            UnavailableError: Database, engine or model cannot be reached; the batch stays waiting.
         """
         ...
 
 
 class Indexer:
-    """Writes what is pending into the index, for ever.
+    """Writes pending texts to the index until it is cancelled.
 
-    It is woken right after a commit in this process, and looks by itself every
-    ``poll`` seconds for what other replicas or a crash left behind. One batch is under
-    way at a time: what comes faster than it can be embedded waits in PostgreSQL, where it
-    is found by its words.
+    A commit in this process wakes it. In addition it polls for texts that other replicas or a
+    crash left pending. It processes one batch at a time. Texts that arrive faster than they can
+    be embedded wait in PostgreSQL, where searches find them by their words.
 
     Args:
-        backlogs: The work. They take turns: those before one do not hold it up.
-        poll: Seconds.
-        check_interval_s: How often it checks that the collections are still there.
+        backlogs: The backlogs, which are processed in turn.
+        poll: Seconds between two polls.
+        check_interval_s: Seconds between checks that the collections still exist.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Indexer:
         self._quiet.set()
 
     def wake(self) -> None:
-        """Tells that something was committed."""
+        """Wakes the indexer after a commit."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -127,10 +126,10 @@ class Indexer:
             self._wake.clear()
 
     async def index_pending(self) -> bool:
-        """Indexes one batch of every backlog that has one; returns whether one had.
+        """Indexes one batch of every backlog; returns whether there was any.
 
         Raises:
-            UnavailableError: Database, engine or model cannot be reached; nothing is lost.
+            UnavailableError: Database, engine or model cannot be reached; the batch stays waiting.
         """
         worked = False
         for backlog in self._backlogs:
@@ -142,7 +141,7 @@ class Indexer:
         return worked
 
     async def quiet(self, seconds: float) -> None:
-        """Returns when nothing waits for the index, or after some seconds."""
+        """Waits until nothing is pending, for some seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._quiet.wait()

@@ -1,7 +1,7 @@
-"""Brings rebuilds forward, a batch at a time.
+"""Advances rebuilds of collections, one batch at a time.
 
-Everything that a step needs stands in PostgreSQL and is claimed there, so that any replica goes
-on where another one died. Every step can be repeated.
+The state of a rebuild is in PostgreSQL and is claimed there, so that any replica can continue after
+another one has died. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from strata.shared.errors import (
 )
 from strata.shared.logs import get_logger
 from strata.shared.vectors.index import Where
-from strata.shared.vectors.reindex.check import Stored, compare, verdict
+from strata.shared.vectors.reindex.check import StoredText, compare, refusal_reason
 from strata.shared.vectors.reindex.ledger import Ledger
 from strata.shared.vectors.reindex.state import (
+    CopyProgress,
+    FoundCounts,
     Phase,
-    Progress,
     Reindex,
     ReindexConfig,
     Serving,
-    Share,
 )
-from strata.shared.vectors.texts import Entry, TextIndex
+from strata.shared.vectors.text_index import Entry, TextIndex
 
-# How long a rebuild is put off by new texts that wait for the index, for one batch.
+# The longest pause of a rebuild before a batch while new texts wait for the index.
 _GIVE_WAY_S = 1.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 POLL_FACTOR = 5
-"""How much longer than an indexer a reindexer waits between looks: it seldom has work."""
+"""Factor by which a reindexer polls less often than an indexer, because it seldom has work."""
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts of one project that a new collection gets.
+    """A batch of texts of one project to write to a new collection.
 
     Attributes:
         project_id: The project.
         entries: The texts.
-        versions: Of each text by id, what tells that it was changed meanwhile.
+        versions: Version of each text by id, to detect changes made meanwhile.
         cursor: The key after which the next batch begins.
-        seen: Keys up to there, those of texts that the collection does not hold included.
+        seen: Number of keys up to the cursor, including texts that are not indexed.
     """
 
     project_id: str
@@ -61,14 +61,14 @@ class Batch:
 
 
 class Rebuildable(Protocol):
-    """A collection that can be filled from PostgreSQL, whole or one archive of it."""
+    """A collection, or one archive of it, that can be rebuilt from PostgreSQL."""
 
     def place(self, generation: Serving) -> TextIndex:
         """Returns the index that a generation belongs to."""
         ...
 
     async def source(self, job: Reindex) -> Serving:
-        """Returns the generation that serves until the switch, as it is now."""
+        """Returns the generation that serves until the switch, as currently stored."""
         ...
 
     async def batch(self, job: Reindex, limit: int) -> Batch | None:
@@ -76,44 +76,43 @@ class Rebuildable(Protocol):
         ...
 
     async def settle(self, job: Reindex, batch: Batch) -> None:
-        """Sees to what was changed or deleted while a batch was written.
+        """Repairs texts that were changed or deleted while a batch was written.
 
-        The indexer writes changes into both collections, but the batch can overwrite a change
-        with what it read before: such a text waits for the index again, and one that is gone
-        is removed.
+        The indexer writes changes to both collections, but the batch can overwrite a change with
+        an older text. Such a text is marked as waiting again, and a deleted one is removed.
         """
         ...
 
-    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[Stored]:
-        """Returns those of some texts that are still there."""
+    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
+        """Returns those of the texts that still exist."""
         ...
 
     def where(self, job: Reindex) -> Where:
-        """Returns what the check asks both collections for."""
+        """Returns the conditions of the check's searches."""
         ...
 
-    async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
-        """Brings the rebuild into another phase, and lets serve what serves then.
+    async def move(self, job: Reindex, phase: Phase, note: str, share: FoundCounts) -> Reindex:
+        """Moves the rebuild to another phase, and sets the generation that then serves.
 
         Raises:
-            FailedPreconditionError: It is in another phase by now.
+            FailedPreconditionError: The rebuild has moved to another phase meanwhile.
         """
         ...
 
     async def clean(self, job: Reindex) -> None:
-        """Removes from the engine what the rebuild has left over."""
+        """Removes from the engine the generation that is no longer needed."""
         ...
 
 
 class Reindexer:
-    """The `Backlog` of rebuilds. Give it an `Indexer` of its own.
+    """The `Backlog` of rebuilds. Run it with an `Indexer` of its own.
 
     Args:
-        ledger: What is rebuilt.
-        collections: What can be rebuilt, by slot; an archive of a slot by `archive_of` it.
-        config: How.
-        quiet: Waits until no new text waits for the index, so many seconds at most: these
-            come first.
+        ledger: The stored rebuilds.
+        collections: The collections by slot; for the archives of a slot, by `archive_of` the slot.
+        config: Configuration of rebuilds.
+        quiet: Waits until no new text waits for the index, for so many seconds at most, because
+            new texts have priority.
     """
 
     def __init__(
@@ -167,10 +166,10 @@ class Reindexer:
     async def _build(self, job: Reindex, collection: Rebuildable) -> None:
         target = collection.place(job.target)
         if not await target.has(job.target):
-            # It is new, or was lost: then what the cursor says is in it is not.
+            # It is new or was lost, so the copy starts from the beginning.
             await target.make(job.target)
-            job = replace(job, progress=Progress())
-        # A process may have died between a collection and the indexes of its fields.
+            job = replace(job, progress=CopyProgress())
+        # A process may have died after it created the collection and before its field indexes.
         await target.prepare(job.target)
         batch = await collection.batch(job, self._config.batch)
         if batch is None:
@@ -191,7 +190,7 @@ class Reindexer:
             await collection.texts(job, job.progress.sample),
             collection.where(job),
         )
-        why, share = verdict(comparison, self._config.share), comparison.share
+        why, share = refusal_reason(comparison, self._config.share), comparison.share
         moved = await collection.move(job, Phase.FAILED if why else Phase.SWITCHED, why, share)
         _log.info("a new index was checked", slot=job.slot, phase=moved.phase.value, **_of(share))
 
@@ -204,7 +203,7 @@ class Reindexer:
         try:
             await collection.move(job, Phase.FAILED, why, job.share)
         except FailedPreconditionError:
-            return  # It was cancelled meanwhile: that is what failed the step.
+            return  # The rebuild was cancelled meanwhile, which made the step fail.
 
     async def _wait(self, job: Reindex, collection: Rebuildable, error: StrataError) -> None:
         since = self._pause(job)
@@ -215,7 +214,7 @@ class Reindexer:
             await self._fail(job, collection, f"For {since:.0f} seconds: {error.message}")
 
     def _pause(self, job: Reindex) -> float:
-        """Puts a rebuild off; returns for how many seconds it has been in trouble."""
+        """Postpones a rebuild; returns for how many seconds it has been failing."""
         now = asyncio.get_running_loop().time()
         began, pause, _ = self._trouble.get(job.id, (now, _FIRST_PAUSE_S / 2, now))
         pause = min(pause * 2, _LONGEST_PAUSE_S)
@@ -228,11 +227,11 @@ class Reindexer:
 
 
 def archive_of(slot: str) -> str:
-    """Returns under which name a `Reindexer` is told how to rebuild one archive of a slot."""
+    """Returns the key of a slot's archives among the `Reindexer`'s collections."""
     return f"{slot}/archive"
 
 
-def _after(before: Progress, batch: Batch, sample: int) -> Progress:
+def _after(before: CopyProgress, batch: Batch, sample: int) -> CopyProgress:
     """Reservoir sampling (Vitter 1985, algorithm R): each text has the same chance."""
     kept = list(before.sample)
     for number, entry in enumerate(batch.entries, start=before.done + 1):
@@ -241,8 +240,8 @@ def _after(before: Progress, batch: Batch, sample: int) -> Progress:
             kept.append(key)
         elif (place := random.randrange(number)) < sample:  # noqa: S311 - no secret
             kept[place] = key
-    return Progress(batch.cursor, before.done + batch.seen, kept)
+    return CopyProgress(batch.cursor, before.done + batch.seen, kept)
 
 
-def _of(share: Share) -> dict[str, int]:
+def _of(share: FoundCounts) -> dict[str, int]:
     return {"asked": share.asked, "old": share.old, "new": share.new}

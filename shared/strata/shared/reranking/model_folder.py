@@ -1,4 +1,4 @@
-"""A cross-encoder as people export it: a folder with weights and vocabulary."""
+"""Reads the folder of an exported cross-encoder: weights, vocabulary and configuration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from strata.shared.errors import FailedPreconditionError, Reason
 MODEL_FILES = ("model.onnx", "onnx/model.onnx")
 # Markers that every BERT vocabulary has.
 _MARKERS = ("[UNK]", "[CLS]", "[SEP]")
-# What BERT models read at most; those that read more are too slow for a search.
+# The limit of BERT models; models that read more are too slow for a search.
 _MOST_TOKENS = 512
 _FEWEST_TOKENS = 8
-# How our tokenizer works; a model that was trained with another one would read other tokens.
+# Rules of our tokenizer; a model that was trained with others would need other tokens.
 _CONFIG_RULES = {"do_lower_case": True, "tokenize_chinese_chars": True}
 _NORMALIZER_RULES = {
     "type": "BertNormalizer",
@@ -29,13 +29,13 @@ _NORMALIZER_RULES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """What is in such a folder.
+    """The contents of a model folder.
 
     Attributes:
         weights: The file of the model.
         vocabulary: Tokens by id.
-        max_tokens: Most tokens of a question and a text together, markers included.
-        sha256: Digest of the weights, in hex.
+        max_tokens: Most tokens of a query and a text together, including markers.
+        sha256: Digest of the weights, in hexadecimal.
     """
 
     weights: Path
@@ -45,7 +45,7 @@ class ModelFolder:
 
 
 def refused(folder: Path, why: str) -> FailedPreconditionError:
-    """Returns the error for a folder that cannot be used, and why."""
+    """Returns the error for a folder that cannot be used."""
     return FailedPreconditionError(
         f"the reranker {folder} cannot be used: {why}",
         reason=Reason.MODEL_NOT_CONFIGURED,
@@ -54,16 +54,16 @@ def refused(folder: Path, why: str) -> FailedPreconditionError:
 
 
 def read_folder(folder: Path, sha256: str = "") -> ModelFolder:
-    """Reads all but the weights, which are only checked.
+    """Reads the vocabulary and the configuration, and checks the digest of the weights.
 
     Args:
-        folder: Holds ``model.onnx`` (or ``onnx/model.onnx``), ``vocab.txt`` or
-            ``tokenizer.json``, and the configuration files if there are any.
-        sha256: Digest that the weights must have; empty takes any.
+        folder: Contains ``model.onnx`` (or ``onnx/model.onnx``), ``vocab.txt`` or
+            ``tokenizer.json``, and optional configuration files.
+        sha256: Digest that the weights must have; empty accepts any.
 
     Raises:
         FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: a file is missing or cannot be read,
-            the weights are others, or the model needs another tokenizer.
+            the digest differs, or the model needs another tokenizer.
     """
     if not folder.is_dir():
         raise refused(folder, "there is no such folder")
@@ -121,7 +121,7 @@ def _vocabulary(folder: Path, tokenizer: Mapping[str, Any]) -> list[str]:
             text = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise refused(folder, f"vocab.txt cannot be read: {error}") from error
-        # Not `splitlines`: a token may be a separator of lines of its own.
+        # Not `splitlines`, because a token may itself be a line separator.
         tokens = text.removesuffix("\n").split("\n")
     else:
         ids: Mapping[str, int] = (tokenizer.get("model") or {}).get("vocab") or {}

@@ -1,4 +1,4 @@
-"""Forgetting requests: a repetition is recognised for some days, not for ever."""
+"""Deletes old entries of the request log, in which repeated requests are recognised."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PAUSE = timedelta(hours=1)
 
 
 class RequestLog:
-    """The requests of all projects that a service keeps, as the worker role may reach them.
+    """The request log of a service over all projects, accessed as the worker role.
 
     Args:
         database: Connects as the worker role.
-        keep: For how long a repetition is recognised.
-        schema: That of the service; its table ``requests`` has project_id, request_id and
+        keep: How long repeated requests are recognised.
+        schema: Schema of the service; its table ``requests`` has project_id, request_id and
             create_time.
     """
 
@@ -36,7 +36,7 @@ class RequestLog:
         )
 
     async def forget_old(self) -> int:
-        """Deletes requests that are older than they are kept; returns how many."""
+        """Deletes requests that are older than `keep`; returns how many."""
         total = 0
         while True:
             async with self._database.system_transaction() as connection:
@@ -48,7 +48,7 @@ class RequestLog:
                 return total
 
     async def keep_forgetting(self) -> None:
-        """Forgets once an hour, for ever."""
+        """Deletes old requests once an hour, until cancelled."""
         while True:
             await self.forget_old()
             await asyncio.sleep(_PAUSE.total_seconds())

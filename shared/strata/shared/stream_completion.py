@@ -1,4 +1,4 @@
-"""The end of a stream whose last message is known by what it says."""
+"""Completion of streaming calls whose last response the client recognises by its content."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _LONGEST_S = 5.0
 _ending: set[asyncio.Task[None]] = set()
 
 
-def let_end(call: Any) -> None:
-    """Lets the server end a call of which the client has the last message; returns at once.
+def complete_in_background(call: Any) -> None:
+    """Waits in the background until the server ends a call; returns at once.
 
-    A client that cancels it, or drops it, cuts the server off in its last step: the server
-    then logs and counts a success as CANCELLED. A server that does not end the call within
-    five seconds has it cancelled.
+    Use it when the client has the last response of a stream. If the client cancelled the call
+    instead, the server would be interrupted in its last step and would log and count a success
+    as CANCELLED. A call that the server does not end within five seconds is cancelled.
 
     Args:
         call: A call with a stream of responses, none of which is being read.

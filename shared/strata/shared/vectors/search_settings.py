@@ -19,7 +19,7 @@ class EmbeddingEndpoint(BaseModel):
     name: str = Field(
         min_length=1,
         max_length=120,
-        description="What it is called here; stands with every vector.",
+        description="Id of the model in Strata; stored with every vector.",
     )
     model: str = Field(default="", description="Its name at the endpoint; unset means the same.")
     dim: int = Field(gt=0, le=65_536, description="Dimension of its vectors.")
@@ -27,16 +27,16 @@ class EmbeddingEndpoint(BaseModel):
         default=None, description="Address of the endpoint; unset means OpenAI's own."
     )
     api_key: str = Field(default="", repr=False, description="Key of the endpoint.")
-    max_tokens: int = Field(default=8192, gt=0, description="Tokens of one text that it reads.")
+    max_tokens: int = Field(default=8192, gt=0, description="Most tokens of one text.")
     send_dimensions: bool = Field(
-        default=False, description="Ask for vectors of `dim`, of models that can shorten them."
+        default=False, description="Request vectors of `dim`, for models that can shorten them."
     )
-    query_prefix: str = Field(default="", description='Put before questions (E5: "query: ").')
+    query_prefix: str = Field(default="", description='Put before queries (E5: "query: ").')
     document_prefix: str = Field(
         default="", description='Put before texts that are searched (E5: "passage: ").'
     )
     unrelated_cosine: float = Field(
-        default=0.0, ge=-1, lt=1, description="Cosine of texts with nothing in common (E5: 0.7)."
+        default=0.0, ge=-1, lt=1, description="Cosine of unrelated texts (E5: 0.7)."
     )
 
 
@@ -47,7 +47,8 @@ class SearchingServiceSettings(ServiceSettings):
     """
 
     qdrant_url: str = Field(
-        default="http://127.0.0.1:6334", description="gRPC address of Qdrant or of its stand-in."
+        default="http://127.0.0.1:6334",
+        description="gRPC address of Qdrant or of the embedded engine.",
     )
     qdrant_api_key: str = Field(default="", repr=False, description="Its API key.")
     qdrant_replication_factor: int = Field(
@@ -77,7 +78,7 @@ class SearchingServiceSettings(ServiceSettings):
     embedding_retries: int = Field(
         default=4,
         ge=0,
-        description="How often an endpoint that fails or limits the rate is asked again.",
+        description="Retries after an endpoint fails or limits the rate.",
     )
     search_floor: float = Field(
         default=FLOOR,
@@ -91,7 +92,7 @@ class SearchingServiceSettings(ServiceSettings):
         ),
     )
     index_poll_s: float = Field(
-        default=1.0, gt=0, description="Pause between looks for what is to be indexed, seconds."
+        default=1.0, gt=0, description="Seconds between polls for texts to be indexed."
     )
     reindex_batch: int = Field(
         default=32, gt=0, description="Texts that a reindex embeds at a time, between new ones."
@@ -103,18 +104,18 @@ class SearchingServiceSettings(ServiceSettings):
         default=0.95,
         ge=0,
         le=1,
-        description="Least part of what the old index finds that a new one must find to serve.",
+        description="Share of the old index's finds that a new index must find to serve.",
     )
     reindex_grace_s: float = Field(
         default=86_400.0,
         ge=0,
-        description="Seconds for which a replaced index is kept up, so that one can go back.",
+        description="Seconds for which a replaced index is kept up to date for a rollback.",
     )
     reindex_by_key: bool = Field(
         default=True,
         description=(
-            "Let keys with the scope admin rebuild an index, which all projects share; switch it "
-            "off where projects belong to different owners."
+            "Allow keys with the scope admin to rebuild an index, which all projects share; set it "
+            "to false where projects belong to different owners."
         ),
     )
 
@@ -127,12 +128,12 @@ class SearchingServiceSettings(ServiceSettings):
         if self.embedding_provider != "minilm":
             names.append(LOCAL_MODEL)
         if len(set(names)) < len(names):
-            raise ValueError("two embedding models have one name")
+            raise ValueError("two embedding models have the same name")
         return self
 
     @property
     def reindex_config(self) -> ReindexConfig:
-        """How rebuilds of indexes are made."""
+        """The configuration of index rebuilds."""
         return ReindexConfig(
             batch=self.reindex_batch,
             sample=self.reindex_sample,
@@ -142,5 +143,5 @@ class SearchingServiceSettings(ServiceSettings):
 
     @property
     def default_embedding_model(self) -> str:
-        """Id of the model of what names none."""
+        """Id of the default model."""
         return LOCAL_MODEL if self.embedding_provider == "minilm" else self.embedding_model

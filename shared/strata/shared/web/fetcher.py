@@ -1,8 +1,8 @@
-"""Fetching a URL with bounds on everything: time, redirects, headers and the body's size.
+"""Fetches URLs with limits on time, redirects, headers and the size of the body.
 
 Redirects are followed here, so that each is checked like the first URL. The connection goes to a
-checked address, while Host, SNI and the certificate's check keep the name. Proxies, cookies and
-``.netrc`` take no part; certificates of one's own are named by ``SSL_CERT_FILE``.
+checked address, while Host, SNI and certificate verification use the name. Proxies, cookies and
+``.netrc`` are not used; ``SSL_CERT_FILE`` names additional certificates.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MOST_ADDRESSES = 4
 _CHUNK_BYTES = 64 * 1024
 _KINDS = {"image": "a picture", "video": "a film", "audio": "a recording", "font": "a font"}
-# What is asked for, so that nothing arrives packed in a way that is not bounded here.
+# The encodings to accept: those whose decompression is bounded here.
 _ENCODINGS = frozenset(("gzip", "deflate"))
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """What fetching one URL may take.
+    """Limits of fetching one URL.
 
     Attributes:
-        total_s: Seconds for all of it: names, redirects and the body.
+        total_s: Seconds in all: name resolution, redirects and the body.
         connect_s: Seconds to connect to one address.
-        redirects: How many are followed.
-        header_bytes: Size of an answer's headers.
-        body_bytes: Bytes of the body that are read, unpacked; what follows is cut off.
+        redirects: Most redirects that are followed.
+        header_bytes: Most bytes of an answer's headers.
+        body_bytes: Most bytes of the decompressed body; the rest is cut off.
         body_bytes_of: Other limits, by content type.
     """
 
@@ -51,14 +51,14 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An answer.
+    """An answer of a server.
 
     Attributes:
-        url: Where it came from in the end.
-        content_type: Lower-case, without parameters; empty if none was given.
+        url: The final URL, after redirects.
+        content_type: Lower-case, without parameters; empty if the answer has none.
         charset: The encoding that the server names; empty if none.
-        body: Unpacked.
-        truncated: True if the body went on.
+        body: The decompressed body.
+        truncated: Whether the body was cut off at the limit.
     """
 
     url: str
@@ -81,10 +81,10 @@ class Fetcher:
     """Fetches URLs.
 
     Args:
-        admission: Decides what may be reached, and finds the addresses.
-        limits: For each URL.
-        ssl_context: Verifies servers; by default against the certificates of the system.
-        user_agent: What it calls itself.
+        admission: Checks targets and resolves their addresses.
+        limits: Limits for each URL.
+        ssl_context: Verifies servers; by default with the certificates of the system.
+        user_agent: The User-Agent header.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Fetcher:
         self._admission = admission
         self._limits = limits or FetchLimits()
         self._user_agent = user_agent
-        # No connection is kept: it would be found again by its address, for another name.
+        # Connections are not kept: the pool would reuse one by its address, for another name.
         self._transport = httpx2.AsyncHTTPTransport(
             verify=ssl_context or httpx2.create_ssl_context(),
             trust_env=False,
@@ -112,7 +112,7 @@ class Fetcher:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes what is still open."""
+        """Closes open connections."""
         await self._transport.aclose()
 
     async def fetch(
@@ -130,15 +130,15 @@ class Fetcher:
         Args:
             url: An http or https URL.
             accept: Content types to ask for.
-            takes: Says of a content type whether the body is wanted; asked for successes only.
-            credentials: Headers for the first origin, and only for it.
-            content: Sent with POST; an answer to it may not redirect.
-            content_type: Of what is sent.
+            takes: Returns whether a content type is acceptable; asked for successful answers only.
+            credentials: Headers that are sent to the first origin only.
+            content: Body of a POST request, whose answer must not redirect; None for GET.
+            content_type: Content type of that body.
 
         Raises:
             ForbiddenUrlError: The URL, or one that it redirects to, may not be reached.
-            FetchError: No answer, a broken one, one that is not wanted, too many redirects, or
-                it took too long.
+            FetchError: There is no answer, it is broken or not acceptable, there are too many
+                redirects, or the time is over.
         """
         headers = {"Accept": accept}
         if content is not None:
@@ -153,7 +153,7 @@ class Fetcher:
                 f"The server did not answer in full within {self._limits.total_s:g} seconds."
             ) from None
         except httpx2.DecodingError:
-            raise FetchError("The server's answer is packed in a way that is damaged.") from None
+            raise FetchError("The server's answer cannot be decompressed.") from None
         except (httpx2.RequestError, httpx2.InvalidURL, OSError, ssl.SSLError) as error:
             raise FetchError(_words(error)) from error
 
@@ -185,7 +185,7 @@ class Fetcher:
         raise FetchError(f"The server redirects more than {self._limits.redirects} times.")
 
     async def _redirected(self, target: Target, location: str) -> tuple[Target, list[Address]]:
-        # What it says of the place is left out: a stranger chose those words.
+        # The error does not repeat the location, which is untrusted text.
         try:
             following = target.join(location)
             return following, await self._admission.resolve(following)
@@ -277,7 +277,7 @@ def _content_type(header: str) -> tuple[str, str]:
 
 
 def _kind(content_type: str) -> str:
-    # Not as the server writes it: these words are ours.
+    # Not in the server's words, which are untrusted text.
     return _KINDS.get(content_type.partition("/")[0], "a file of some other type")
 
 
@@ -285,7 +285,7 @@ def _check_encoding(header: str) -> None:
     encodings = [part.strip().lower() for part in header.split(",")]
     encodings = [name for name in encodings if name not in ("", "identity")]
     if len(encodings) > 1 or not _ENCODINGS.issuperset(encodings):
-        raise FetchError("The server's answer is packed in a way that was not asked for.")
+        raise FetchError("The server's answer has a content encoding that was not requested.")
 
 
 def _words(error: Exception) -> str:
@@ -296,4 +296,4 @@ def _words(error: Exception) -> str:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx2.ConnectError):
         return "The server cannot be connected to."
-    return "The server's answer broke off or is no proper HTTP."
+    return "The server's answer ended early or is not valid HTTP."

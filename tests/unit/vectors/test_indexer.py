@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.indexer import Indexer
 
 
 class Work:

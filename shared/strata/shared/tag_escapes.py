@@ -1,10 +1,9 @@
-"""Keeps a text inside its element of the system message (docs/wire-format.md#escaping).
+"""Escapes prompt tags in texts of the system message (docs/wire-format.md#escaping).
 
-The prompt is plain text with tags of our own, so a value such as ``</value>`` would
-end its block early. Wherever a text holds one of our tags, opening or closing, its
-``<`` is shown as ``&lt;``; a text that already holds ``&lt;`` in front of such a tag gets
-one more level (``&amp;lt;``). Nothing else changes: other markup, ampersands and code
-are shown byte for byte, and `unescape` restores every text exactly.
+The prompt is plain text with Strata's own tags, so a value such as ``</value>`` would
+end its block early. In every opening and closing tag of Strata, ``<`` becomes ``&lt;``. A text
+that already has ``&lt;`` in front of such a tag gets one more level (``&amp;lt;``). All other
+markup, ampersands and code stay unchanged, and `unescape` restores every text exactly.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TAGS = (
 
 
 def escape(text: str, labels: Iterable[str] = ()) -> str:
-    """Returns the text as it may stand in the prompt.
+    """Returns the text with all prompt tags escaped.
 
     Args:
         text: Any text.
@@ -52,7 +51,7 @@ def unescape(text: str, labels: Iterable[str] = ()) -> str:
 @lru_cache(maxsize=256)
 def _pattern(labels: frozenset[str]) -> re.Pattern[str]:
     names = "|".join(re.escape(name) for name in sorted({*_TAGS, *labels}, key=len, reverse=True))
-    # The blanks are bounded: two unbounded runs in a row would take quadratic time.
+    # Bounded, because two unbounded runs in a row would take quadratic time.
     blanks = r"[ \t]{0,8}"
     tag = rf"{blanks}/?{blanks}(?i:{names})(?:[\s/>]|\Z)"
     return re.compile(rf"(?:<|&(?:amp;)*lt;)(?={tag})")

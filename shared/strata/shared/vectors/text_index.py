@@ -1,7 +1,7 @@
-"""Texts in a collection of the vector index, embedded on the way in.
+"""An index of texts over one collection of the vector index; embeds texts and queries.
 
-Which generations of the collection are asked and written, `Routes` say; a question is embedded
-with the model of the generation that it is put to.
+`Routes` name the generations of the collection to search and to write. A query is embedded with
+the model of the generation that it searches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from strata.shared.vectors.index import (
     Collection,
     Document,
     IndexedChunk,
-    Moment,
     PayloadValue,
     Preference,
+    StartGate,
     VectorIndex,
     Where,
 )
@@ -29,7 +29,7 @@ from strata.shared.vectors.sparse import SparseEncoder
 from strata.shared.vectors.stop_words import without_stop_words
 
 CHUNK_TOKENS = 128
-"""Tokens of a chunk of people's texts: a vector of more of them says too little of each fact.
+"""Tokens of a chunk; the vector of a longer chunk represents single facts too weakly.
 
 On seven long chats 128 found more than 256 and as much as 64, which takes twice the space.
 """
@@ -42,9 +42,9 @@ class Entry:
     Attributes:
         id: Unique in project and collection.
         text: The text.
-        payload: What is filtered on.
-        vector: A vector that was made elsewhere, of the whole text; used where the model is its.
-        vector_model: Id of that model.
+        payload: Fields to filter on.
+        vector: A vector of the whole text from the client; used for generations of its model.
+        vector_model: Id of the model of that vector.
     """
 
     id: str
@@ -55,15 +55,15 @@ class Entry:
 
 
 class TextIndex:
-    """One collection of texts, found by meaning and by words.
+    """One collection of texts that can be searched by meaning and by words.
 
     Args:
-        index: The engine.
-        models: The models of the vectors; a single one is all there is.
-        sparse: Makes the vectors of words.
-        collection: Which one.
-        chunk_tokens: Most tokens of a chunk; None takes as many as the model reads.
-        routes: Which generations are asked and written; None is that of the default model.
+        index: The vector index.
+        models: The embedding models, or a single model.
+        sparse: Makes the sparse vectors.
+        collection: The collection.
+        chunk_tokens: Most tokens of a chunk; None for as many as the model reads.
+        routes: The generations to search and to write; None for that of the default model.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TextIndex:
         routes: Routes | None = None,
     ) -> None:
         self._index = index
-        self._models = models_of(models)
+        self._models = as_models(models)
         self._sparse = sparse
         self._chunk_tokens = chunk_tokens
         self._ready: set[str] = set()
@@ -85,7 +85,7 @@ class TextIndex:
         self.routes = routes or FixedRoutes(collection, self._models)
 
     async def is_missing(self) -> bool:
-        """Says whether the generation that serves is not there.
+        """Returns whether the serving generation is missing.
 
         Raises:
             UnavailableError: Database or engine cannot be reached.
@@ -93,7 +93,7 @@ class TextIndex:
         return not await self.has(await self.routes.serving(fresh=True))
 
     async def has(self, generation: Serving) -> bool:
-        """Says whether a generation is there.
+        """Returns whether a generation exists.
 
         Raises:
             UnavailableError: The engine cannot be reached.
@@ -101,18 +101,18 @@ class TextIndex:
         return generation.generation in await self._index.generations(self.collection)
 
     async def ensure(self) -> None:
-        """Makes the generation that serves if it is not there, and lets the alias name it.
+        """Creates the serving generation if it is missing, and points the alias at it.
 
         Raises:
             UnavailableError: Database or engine cannot be reached.
         """
-        serving = (await self.routes.written())[0]  # stored, if it was not
+        serving = (await self.routes.written())[0]  # also stores it, if it was not stored
         await self.make(serving)
         if await self._index.serving(self.collection) != serving.generation:
             await self._index.switch(self.collection, serving.generation)
 
     async def make(self, generation: Serving) -> None:
-        """Makes a generation if it is not there.
+        """Creates a generation if it does not exist.
 
         Raises:
             UnavailableError: The engine cannot be reached.
@@ -123,7 +123,7 @@ class TextIndex:
         self._ready.add(generation.generation)
 
     async def prepare(self, generation: Serving) -> None:
-        """Makes a generation unless it is known to be there.
+        """Creates a generation unless it is known to exist.
 
         Raises:
             UnavailableError: The engine cannot be reached.
@@ -132,7 +132,7 @@ class TextIndex:
             await self.make(generation)
 
     async def drop(self, generation: Serving) -> None:
-        """Deletes a generation that does not serve; no error if it is not there.
+        """Deletes a generation that does not serve; no error if it does not exist.
 
         Raises:
             UnavailableError: The engine cannot be reached.
@@ -148,15 +148,15 @@ class TextIndex:
         replace: bool,
         into: Sequence[Serving] | None = None,
     ) -> None:
-        """Stores texts in every generation that is written, first in the one that serves.
+        """Stores texts in all generations to write, the serving one first.
 
-        One whose model is gone from the settings is left out, if another one is left.
+        A generation whose model is no longer configured is skipped, if there is another one.
 
         Args:
             project_id: The tenant.
-            entries: The texts, read before this is called.
-            replace: Some may be there already, with more text.
-            into: The generations; None asks the routes.
+            entries: The texts; read them before the call.
+            replace: Whether some texts may be stored already with more chunks.
+            into: The generations; None for those of the routes.
 
         Raises:
             UnavailableError: The engine or a model cannot be reached.
@@ -180,7 +180,7 @@ class TextIndex:
     async def remove(
         self, project_id: str, ids: Sequence[str], *, within: Sequence[Serving] | None = None
     ) -> None:
-        """Forgets texts by id.
+        """Deletes texts by id.
 
         Raises:
             UnavailableError: The engine cannot be reached.
@@ -191,7 +191,7 @@ class TextIndex:
     async def remove_where(
         self, project_id: str, where: Where, *, within: Sequence[Serving] | None = None
     ) -> None:
-        """Forgets texts by their payload.
+        """Deletes texts by their payload.
 
         Raises:
             UnavailableError: The engine cannot be reached.
@@ -213,20 +213,20 @@ class TextIndex:
         within: Serving | None = None,
         uncut: bool = False,
         weak: bool = False,
-        after: Moment | None = None,
+        after: StartGate | None = None,
     ) -> list[Hit]:
         """Returns the best texts by meaning and words, best first.
 
         Args:
             project_id: The tenant.
-            query: What is looked for.
+            query: The query.
             where: Conditions, applied before the limit.
             limit: Most texts to return.
-            prefer: What to place higher.
-            words: False searches by meaning alone.
-            within: The generation to ask; None is the one that serves.
-            uncut: Everything that was looked at, to be ranked together with other hits.
-            weak: Also texts that have nothing to do with the query, marked as weak.
+            prefer: Texts to rank higher.
+            words: False to search by meaning alone.
+            within: The generation to search; None for the serving one.
+            uncut: Return all retrieved texts, to be merged with other hits.
+            weak: Also return texts that are unrelated to the query, marked as weak.
             after: See `VectorIndex.query`.
 
         Raises:
@@ -235,7 +235,7 @@ class TextIndex:
 
         async def ask(serving: Serving) -> list[Hit]:
             embedder = await self._models.get(serving.model)
-            # A vector of unknown words is near to those of other unknown words, whatever they are.
+            # Vectors of unknown words are similar to each other, whatever the words.
             known = _known_share(embedder, query)
             vector = (await embedder.embed([query], "query"))[0] if known else None
             if vector is None and not words:
@@ -263,20 +263,21 @@ class TextIndex:
         except UnavailableError as error:
             if within is not None or error.metadata.get("cause") != "collection_missing":
                 raise
-            # It may have been replaced, and dropped, since the routes were asked.
+            # The generation may have been replaced and dropped since the routes were read.
             now = await self.routes.serving(fresh=True)
             if now == serving:
                 raise
         return await ask(now)
 
     async def has_unknown_words(self, query: str, *, within: Serving | None = None) -> bool:
-        """Whether the model lacks a word of a query, so that the database must look for it.
+        """Returns whether the model does not know a word of a query, so the database must search.
 
-        False when the model or its route cannot be reached: the search itself then falls back.
+        Returns False if the model or its route cannot be reached, because the search then falls
+        back to the database anyway.
 
         Args:
-            query: What is looked for.
-            within: The generation whose model is meant; None is the one that serves.
+            query: The query.
+            within: The generation with the model; None for the serving one.
         """
         try:
             serving = within or await self.routes.serving()
@@ -288,7 +289,7 @@ class TextIndex:
     async def _written(self, generations: Sequence[Serving] | None) -> Sequence[Serving]:
         if generations is not None:
             return generations
-        # What serves is made by `ensure`, after everything was marked as waiting for it.
+        # `ensure` creates the serving generation, after all texts were marked as waiting for it.
         serving, *others = await self.routes.written()
         for other in others:
             await self.prepare(other)
@@ -321,18 +322,19 @@ class TextIndex:
                 for entry in entries
             ]
 
-        # A batch of long texts has thousands of chunks: their words would hold up the event loop.
+        # In a thread: a batch of long texts has thousands of chunks and would block the event loop.
         return await asyncio.to_thread(documents)
 
 
 def _known_share(embedder: Embedder, query: str) -> float:
-    """Returns the share of a query that the model has a meaning for, without the stop words.
+    """Returns the share of a query's words, without stop words, that the model knows.
 
-    The vector of "is she the zzzqqq" is that of "is she": near to every text about a woman.
+    The vector of "is she the zzzqqq" is that of "is she", which is similar to every text about a
+    woman.
     """
     return embedder.known_share(without_stop_words(query))
 
 
-def models_of(models: EmbeddingModels | Embedder) -> EmbeddingModels:
-    """Returns the models; a single one is all there is."""
+def as_models(models: EmbeddingModels | Embedder) -> EmbeddingModels:
+    """Returns the models; a single model becomes a collection of one."""
     return models if isinstance(models, EmbeddingModels) else EmbeddingModels.of(models)

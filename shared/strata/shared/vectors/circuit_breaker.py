@@ -1,4 +1,4 @@
-"""A circuit breaker: a dead dependency costs callers nothing but the answer."""
+"""A circuit breaker, which refuses calls to a failing dependency without waiting for it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from strata.shared.errors import UnavailableError
 class CircuitBreaker:
     """Refuses calls for a while after several failures in a row.
 
-    Closed, it counts failures that follow each other. Open, it refuses. When its time is
-    over it lets one call through: success closes it, failure doubles the time.
+    Closed, it counts consecutive failures. Open, it refuses calls. After a pause it lets one
+    call through as a probe: success closes it, failure doubles the pause.
 
     Args:
-        name: The dependency, as told in the error.
-        threshold: Failures in a row that open it.
-        first_pause: Seconds that it is open at first.
-        longest_pause: Seconds that it is open at most.
+        name: The dependency, as named in the error.
+        threshold: Consecutive failures that open it.
+        first_pause: Seconds that it stays open the first time.
+        longest_pause: Most seconds that it stays open.
         clock: Monotonic seconds.
     """
 
@@ -42,15 +42,15 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused or on trial."""
+        """Whether calls are refused or only a probe is allowed."""
         return self._open_until is not None
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around a call. `UnavailableError` counts as failure, anything else does not.
+        """Guards the call in the block. `UnavailableError` counts as failure, no other error does.
 
         Raises:
-            UnavailableError: The circuit is open; `retry_after` tells for how long.
+            UnavailableError: The circuit is open; `retry_after` is the remaining pause.
         """
         probe = self._admit()
         try:
@@ -59,12 +59,12 @@ class CircuitBreaker:
             self._failed(probe)
             raise
         except Exception:
-            self._succeeded()  # it answered, if only with a refusal
+            self._succeeded()  # the dependency answered, although with an error
             raise
         else:
             self._succeeded()
         finally:
-            # A cancelled probe has shown nothing: the next call is the probe.
+            # A cancelled probe has no result, so the next call is the probe.
             if probe:
                 self._probing = False
 
@@ -74,7 +74,7 @@ class CircuitBreaker:
         remaining = self._open_until - self._clock()
         if remaining > 0 or self._probing:
             raise UnavailableError(
-                f"{self._name} does not answer; it is tried again soon",
+                f"{self._name} does not answer; try again soon",
                 metadata={"dependency": self._name},
                 retry_after=max(remaining, 0.1),
             )
@@ -86,7 +86,7 @@ class CircuitBreaker:
         if probe:
             self._pause = min(self._pause * 2, self._longest_pause)
         elif self._failures < self._threshold or self._open_until is not None:
-            # Calls that were under way when it opened say nothing new.
+            # Failures of calls that were in progress when it opened do not count again.
             return
         self._open_until = self._clock() + self._pause
 

@@ -1,6 +1,6 @@
-"""Queues over all projects, from which the projects are served in turn (plain round-robin).
+"""Round-robin over projects for queues in PostgreSQL that hold rows of all projects.
 
-A project that has 100,000 rows in a queue delays another project's single row by one batch.
+A project with 100,000 rows in a queue delays the single row of another project by one batch only.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _PROJECTS = 16
 def projects_in_turn(table: str, waiting: str) -> str:
     """Returns the common table expression ``in_turn (project_id, turn)``.
 
-    It lists projects that have waiting rows, in the order of their ids, numbered from 1. It belongs
-    after ``WITH RECURSIVE``. It jumps from project to project in an index that leads with
-    ``project_id``, so that its cost depends on the number of projects, not of rows. Its
-    parameters: ``after``, the project after which it begins, and ``projects``, the most of them.
+    It lists the projects that have waiting rows, in the order of their ids, numbered from 1. Use it
+    after ``WITH RECURSIVE``. It skips from project to project in an index that leads with
+    ``project_id``, so that its cost depends on the number of projects, not of rows. Parameters:
+    ``after``, the project after which it begins, and ``projects``, the most projects to list.
 
     Args:
         table: The queue; it has a column ``project_id``.
-        waiting: The condition of its rows that wait.
+        waiting: SQL condition of the waiting rows.
     """
     return f"""
     in_turn (project_id, turn) AS (
@@ -45,7 +45,7 @@ def projects_in_turn(table: str, waiting: str) -> str:
 
 
 class Turns:
-    """Whose turn it is, in this process: replicas need not agree about it."""
+    """The position of the round-robin in this process; replicas have independent positions."""
 
     def __init__(self) -> None:
         self._after = ""
@@ -53,11 +53,11 @@ class Turns:
     async def take(
         self, look: Callable[[str], Awaitable[tuple[ResultT | None, str]]]
     ) -> ResultT | None:
-        """Takes work of the projects that have their turn.
+        """Takes work of the next projects.
 
         Args:
-            look: Looks for work of the projects after an id, and returns it, or None, and the last
-                project that was served; empty if the turn goes to the first project again.
+            look: Queries for work of the projects after an id. Returns the work, or None, and the
+                last project that was served; empty to start again at the first project.
         """
         work, after = await look(self._after)
         if work is None and self._after:
@@ -67,16 +67,16 @@ class Turns:
 
 
 class PendingInTurn:
-    """Batches of a queue: the rows of several projects, as many of each as the batch has space for.
+    """Batches of a queue: rows of several projects, as many of each as fit into the batch.
 
-    Of a project its oldest rows and its newest: what came now does not wait for its own backlog,
-    and that does not wait for ever.
+    A batch takes the oldest and the newest rows of a project: new rows do not wait behind the
+    project's own backlog, and the backlog still makes progress.
 
     Args:
         worker: Sees the queue of every project.
         table: The queue, with columns ``project_id`` and ``id``.
-        waiting: The condition of its rows that wait.
-        since: The column of the time since when they wait.
+        waiting: SQL condition of the waiting rows.
+        since: Column with the time since which a row waits.
     """
 
     def __init__(self, worker: Database, table: str, waiting: str, since: str) -> None:

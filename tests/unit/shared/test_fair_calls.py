@@ -1,4 +1,4 @@
-"""Calls and streams of one project leave places to others; uploads that are silent are ended."""
+"""Shares of calls and streams per project, and the end of idle uploads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_one_project_cannot_take_every_place(method: Method) -> None:
     assert all(not calls for calls in admission._of_project.values())
 
 
-async def test_a_call_of_a_quiet_project_passes_the_many_of_a_busy_one() -> None:
+async def test_a_call_of_a_quiet_project_overtakes_those_of_a_busy_one() -> None:
     ended: list[str] = []
 
     async def proceed(call: Any) -> None:
@@ -145,5 +145,5 @@ async def test_the_time_that_the_server_works_does_not_count() -> None:
     assert await _receive(UPLOAD, [0, 0], work=0.3) == [0, 1]
 
 
-async def test_streams_whose_client_waits_to_be_asked_may_be_silent() -> None:
+async def test_streams_whose_client_only_answers_may_be_idle() -> None:
     assert await _receive(ASKING, [0, 0.4]) == [0, 1]

@@ -1,4 +1,4 @@
-"""A whole collection as something to rebuild; the services say what is in it."""
+"""The rebuild of a whole collection, whose contents the service provides."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 
 from strata.shared.errors import UnavailableError
 from strata.shared.vectors.index import Where
-from strata.shared.vectors.reindex.check import Stored
-from strata.shared.vectors.reindex.driver import Batch
+from strata.shared.vectors.reindex.check import StoredText
 from strata.shared.vectors.reindex.ledger import Ledger
-from strata.shared.vectors.reindex.state import Phase, Reindex, Serving, Share
-from strata.shared.vectors.texts import TextIndex
+from strata.shared.vectors.reindex.reindexer import Batch
+from strata.shared.vectors.reindex.state import FoundCounts, Phase, Reindex, Serving
+from strata.shared.vectors.text_index import TextIndex
 
 
-class Contents(Protocol):
+class CollectionContents(Protocol):
     """The texts of a collection in PostgreSQL, over all projects."""
 
     async def count(self) -> int:
-        """Returns how many there are."""
+        """Returns the number of texts."""
         ...
 
     async def batch(self, cursor: tuple[str, ...], limit: int) -> Batch | None:
@@ -27,24 +27,24 @@ class Contents(Protocol):
         ...
 
     async def changed(self, batch: Batch) -> list[str]:
-        """Lets what was changed since a batch was read wait again; returns what is gone."""
+        """Marks texts that changed since the batch was read as waiting; returns deleted ids."""
         ...
 
-    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
-        """Returns those of some texts that are still there."""
+    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
+        """Returns those of the texts that still exist."""
         ...
 
 
 class WholeCollection:
-    """See `Rebuildable`.
+    """A `Rebuildable` for a whole collection.
 
     Args:
-        texts: The collection.
-        contents: What is in it.
-        ledger: What serves and what is rebuilt.
+        texts: The index of the collection.
+        contents: The texts in PostgreSQL.
+        ledger: The stored generations and rebuilds.
     """
 
-    def __init__(self, texts: TextIndex, contents: Contents, ledger: Ledger) -> None:
+    def __init__(self, texts: TextIndex, contents: CollectionContents, ledger: Ledger) -> None:
         self._texts = texts
         self._contents = contents
         self._ledger = ledger
@@ -66,7 +66,7 @@ class WholeCollection:
         if gone := await self._contents.changed(batch):
             await self._texts.remove(batch.project_id, gone, within=[job.target])
 
-    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
         return await self._contents.texts(keys)
 
@@ -74,16 +74,16 @@ class WholeCollection:
         """See `Rebuildable.where`."""
         return Where()
 
-    async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
+    async def move(self, job: Reindex, phase: Phase, note: str, share: FoundCounts) -> Reindex:
         """See `Rebuildable.move`."""
         moved = await self._ledger.move(job, phase, note=note, share=share)
-        # The alias is for people and tools, and follows: PostgreSQL has decided.
+        # PostgreSQL decides what serves; the alias only follows, for people and tools.
         with contextlib.suppress(UnavailableError):
             await self._texts.ensure()
         return moved
 
     async def clean(self, job: Reindex) -> None:
         """See `Rebuildable.clean`."""
-        # The alias follows PostgreSQL; what it names cannot be dropped.
+        # The alias is updated first, because its target cannot be dropped.
         await self._texts.ensure()
         await self._texts.drop(job.other)

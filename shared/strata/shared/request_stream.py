@@ -1,4 +1,4 @@
-"""The requests that a client sends in a call with a stream of requests."""
+"""The stream of requests that a client sends in a streaming call."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ RequestT = TypeVar("RequestT")
 
 
 class RequestStream(Generic[RequestT]):
-    """An iterator over the requests of one call, open for more until it is closed.
+    """An iterator over the requests of one call; requests can be added until it is closed.
 
-    grpc.aio reads such an iterator in a task of its own and does not end that task with the
-    call: an iterator that still waits then leaves a pending task behind. The caller
-    closes the stream when the call is over.
+    grpc.aio reads such an iterator in a task that does not end with the call. Close the stream
+    when the call is over, or the task stays pending.
 
     Args:
         requests: The first requests, in their order.
     """
 
-    # Not a generator: one that waits when its call is cancelled cannot be closed.
+    # Not a generator, because a generator that is waiting cannot be closed.
     def __init__(self, *requests: RequestT) -> None:
         self._queue: asyncio.Queue[RequestT | None] = asyncio.Queue()
         for request in requests:
             self.add(request)
 
     def add(self, request: RequestT) -> None:
-        """Sends a request after those that were added before."""
+        """Appends a request to the stream."""
         self._queue.put_nowait(request)
 
     def close(self) -> None:
-        """Ends the stream after what was added; closing it again does nothing more."""
+        """Ends the stream after the requests added so far; may be repeated."""
         self._queue.put_nowait(None)
 
     def __aiter__(self) -> RequestStream[RequestT]:
