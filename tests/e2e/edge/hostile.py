@@ -139,7 +139,7 @@ _TEXTS: Mapping[str, str] = {
     "file_names": "notes/secrets.txt",
 }
 _NUMBERS: Mapping[str, int] = {"limit": 50, "page_size": 3, "top_k": 3}
-# Of text, only that of strangers has labels.
+# Only untrusted text has labels.
 _ENUMS: Mapping[str, int] = dict.fromkeys(("taint", "client_taint"), message_pb2.PROVENANCE_WEB)
 _DEPTH = 4
 

@@ -129,7 +129,7 @@ async def test_a_file_of_an_attached_folder_is_read_into_a_block_of_its_name(
     [document] = (await documents(world, agent)).values()
     assert (document.file_name, document.block_label) == ("house rules.txt", "house_rules.txt")
     assert document.last_processed_sequence == 1
-    # Strangers may have written the document: what was written of it is labelled.
+    # The document is untrusted content, so what the agent wrote from it is labelled.
     ran = await world.send(agent, "hello")
     assert list(ran.finished.taint), "the text of a document taints"
 

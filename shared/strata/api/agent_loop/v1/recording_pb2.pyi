@@ -458,7 +458,7 @@ class RecordedMemory(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers in it."""
+        """Untrusted content in it."""
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ class PassageOrigin(_message.Message):
     """The file that it is a chunk of."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers that the agent had read when it wrote the passage: WEB, MCP.
+        """Untrusted content that the agent had read when it wrote the passage: WEB, MCP.
         Other labels are ignored. Of a passage: as of its text now; UpdatePassage with a
         text sets it anew, so that what a person writes has none.
         """
@@ -511,7 +511,7 @@ class NearDuplicate(_message.Message):
     """The first 500 characters of its text."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers that it was written under; see PassageOrigin."""
+        """Untrusted content that it was written under; see PassageOrigin."""
 
     def __init__(
         self,

@@ -365,7 +365,7 @@ class ToolReturnPart(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Text of strangers that stands in what was read from memory, or that it was
+        """Untrusted content that stands in what was read from memory, or that it was
         written under: WEB, MCP.
         """
 
@@ -480,7 +480,7 @@ class ApprovalRequestPart(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintSource]:
-        """Text of strangers that the model had read when it made the calls, and where it
+        """Untrusted content that the model had read when it made the calls, and where it
         stands, newest first, at most 20 places; empty if there was none.
         """
 
@@ -512,7 +512,7 @@ Global___ApprovalRequestPart: _TypeAlias = ApprovalRequestPart  # noqa: Y015
 
 @_typing.final
 class TaintSource(_message.Message):
-    """A place in the context window with text of strangers."""
+    """A place in the context window with untrusted content."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -913,7 +913,7 @@ class MessageInput(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Text of strangers in it, such as a page that the client has read: WEB, MCP."""
+        """Untrusted content in it, such as a page that the client has read: WEB, MCP."""
 
     def __init__(
         self,

@@ -157,7 +157,7 @@ class StepStarted(_message.Message):
     """Id that the assistant message will have; its deltas carry it."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers in the context of the call: WEB, MCP."""
+        """Untrusted content in the context of the call: WEB, MCP."""
 
     def __init__(
         self,
@@ -600,7 +600,7 @@ class RunFinished(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers in the context window at the end: WEB, MCP."""
+        """Untrusted content in the context window at the end: WEB, MCP."""
 
     def __init__(
         self,
@@ -859,7 +859,7 @@ class TurnFinished(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers in the context window of the member at the end: WEB, MCP."""
+        """Untrusted content in the context window of the member at the end: WEB, MCP."""
 
     def __init__(
         self,

@@ -258,7 +258,7 @@ class ToolRule(_message.Message):
     max_count_limit: _builtins.int
     """How many calls a run may make (max_count_per_step); at least 1."""
     when_tainted: _builtins.bool
-    """Only ask for approval when the turn is tainted: the model has text of strangers
+    """Only ask for approval when the turn is tainted: the model has untrusted content
     (WEB, MCP) in its context, or a call before it in the reply fetches some
     (requires_approval).
     """

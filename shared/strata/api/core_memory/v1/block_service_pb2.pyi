@@ -167,7 +167,7 @@ class Block(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers that an agent had read when it wrote what stands in the block:
+        """Untrusted content that an agent had read when it wrote what stands in the block:
         WEB, MCP. Taken off when a person sets another value that is not merged, sends
         clear_taint, or goes back to a text without it; never by a run.
         """
@@ -512,8 +512,8 @@ class UpdateBlockRequest(_message.Message):
     since is merged, and ABORTED (EDIT_CONFLICT) if it overlaps. 0 overwrites.
     """
     clear_taint: _builtins.bool
-    """A person has read the block and vouches for it: take the mark of text of
-    strangers off. Not within a run: INVALID_ARGUMENT.
+    """A person has read the block and vouches for it: take the mark of untrusted
+    content off. Not within a run: INVALID_ARGUMENT.
     """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -1107,7 +1107,7 @@ class EditOrigin(_message.Message):
     """Name of the tool that was called."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers that the editor had read: WEB, MCP. The block is marked with
+        """Untrusted content that the editor had read: WEB, MCP. The block is marked with
         it. Other labels are ignored.
         """
 
@@ -1282,7 +1282,7 @@ class BlockVersion(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers that this text derives from; see Block."""
+        """Untrusted content that this text derives from; see Block."""
 
     def __init__(
         self,

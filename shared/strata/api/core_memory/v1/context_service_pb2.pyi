@@ -152,7 +152,7 @@ class CompileResponse(_message.Message):
 
     @_builtins.property
     def tainted_blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintedBlock]:
-        """The blocks in the section that were written under text of strangers, in order."""
+        """The blocks in the section that were written under untrusted content, in order."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ Global___CloseFilesToFitResponse: _TypeAlias = CloseFilesToFitResponse  # noqa: 
 
 @_typing.final
 class TaintedBlock(_message.Message):
-    """A block that was written under text of strangers."""
+    """A block that was written under untrusted content."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

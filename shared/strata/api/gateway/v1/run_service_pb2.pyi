@@ -219,7 +219,7 @@ class Run(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers that was in its context window when it ended: WEB, MCP."""
+        """Untrusted content that was in its context window when it ended: WEB, MCP."""
 
     @_builtins.property
     def not_before_time(self) -> _timestamp_pb2.Timestamp:

@@ -248,7 +248,7 @@ class ExecuteToolsRequest(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Text of strangers that the model had read when it made the calls: WEB, MCP.
+        """Untrusted content that the model had read when it made the calls: WEB, MCP.
         What a tool writes to memory is marked with it.
         """
 

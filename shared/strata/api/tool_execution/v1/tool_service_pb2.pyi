@@ -144,7 +144,7 @@ class Tool(_message.Message):
     version: _builtins.str
     """Names exactly this definition: equal versions mean equal definitions."""
     returns_from: _message_pb2.Provenance.ValueType
-    """WEB or MCP if strangers write what it returns; else unset."""
+    """WEB or MCP if it returns untrusted content; else unset."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags."""
