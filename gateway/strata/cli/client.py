@@ -1,4 +1,4 @@
-"""Client of the public API of a gateway, with look-ups that commands need."""
+"""The commands' client of a gateway: stubs, agents by name, and lists of several pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion of streaming calls whose last response the client recognises by its content."""
+"""Lets a streaming call end normally after its reader has read the last response it needs."""
 
 from __future__ import annotations
 

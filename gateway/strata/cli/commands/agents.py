@@ -1,4 +1,4 @@
-"""The commands ``strata agents``."""
+"""``strata agents``: creates, lists, changes, shows and deletes agents."""
 
 from __future__ import annotations
 

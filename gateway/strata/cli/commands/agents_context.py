@@ -1,4 +1,4 @@
-"""The commands ``strata agents context`` and ``strata agents compact``."""
+"""``strata agents context`` and ``compact``: what fills a window, and compaction by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata agents tools``."""
+"""``strata agents tools``: attaches tools to an agent and detaches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``strata approvals``."""
+"""``strata approvals``: lists tool calls that wait for a person, and decides about them."""
 
 from __future__ import annotations
 

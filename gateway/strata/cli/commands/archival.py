@@ -1,4 +1,4 @@
-"""``strata archival``."""
+"""``strata archival``: stores, lists and searches the passages of an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata archival import``."""
+"""``strata archival import``: stores the passages of a JSON Lines file, resumably."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata archival archives``."""
+"""``strata archival archives``: archives of passages that several agents can share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``strata chat``."""
+"""``strata chat``: talks with an agent in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``strata agents conversations`` and ``strata agents fork``."""
+"""``strata agents conversations`` and ``strata agents fork``: conversations of an agent."""
 
 from __future__ import annotations
 

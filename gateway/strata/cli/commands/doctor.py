@@ -1,4 +1,4 @@
-"""``strata doctor``."""
+"""``strata doctor``: checks the machine, the data folder and a running server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata files``."""
+"""``strata files``: uploads, lists and deletes files of folders."""
 
 from __future__ import annotations
 

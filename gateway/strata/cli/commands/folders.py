@@ -1,4 +1,4 @@
-"""``strata folders``."""
+"""``strata folders``: folders of files, and the agents that have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata groups``."""
+"""``strata groups``: creates, shows and changes groups of agents, and talks with them."""
 
 from __future__ import annotations
 

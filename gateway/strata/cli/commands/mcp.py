@@ -1,4 +1,4 @@
-"""``strata mcp``."""
+"""``strata mcp``: adds and manages MCP servers and their tools; with serve, login and logout."""
 
 from __future__ import annotations
 

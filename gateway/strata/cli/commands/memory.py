@@ -1,4 +1,4 @@
-"""The commands ``strata memory``."""
+"""``strata memory``: shows and checks the memory blocks of an agent."""
 
 from __future__ import annotations
 

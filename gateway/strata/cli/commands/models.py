@@ -1,4 +1,4 @@
-"""``strata models``."""
+"""``strata models``: lists and probes chat models, and stores keys of their providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata organizations``."""
+"""``strata organizations``: organizations of a server."""
 
 from __future__ import annotations
 

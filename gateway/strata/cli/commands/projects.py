@@ -1,4 +1,4 @@
-"""``strata projects``."""
+"""``strata projects``: projects of an organization."""
 
 from __future__ import annotations
 

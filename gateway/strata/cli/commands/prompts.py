@@ -1,4 +1,4 @@
-"""``strata prompts``."""
+"""``strata prompts``: the library of system prompts."""
 
 from __future__ import annotations
 

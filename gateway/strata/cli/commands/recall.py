@@ -1,4 +1,4 @@
-"""``strata recall``."""
+"""``strata recall``: lists, searches and pins messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``strata recall export``, ``expand`` and ``retention``."""
+"""``strata recall export``, ``expand`` and ``retention``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata reindex``."""
+"""``strata reindex``: rebuilds vector indexes while searches go on."""
 
 from __future__ import annotations
 

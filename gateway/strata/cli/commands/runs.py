@@ -1,4 +1,4 @@
-"""``strata runs``."""
+"""``strata runs``: lists, follows, explains and cancels runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata schedules``."""
+"""``strata schedules``: runs that start at a set time, once or repeatedly."""
 
 from __future__ import annotations
 

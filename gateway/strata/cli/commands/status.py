@@ -1,4 +1,4 @@
-"""``strata status``."""
+"""``strata status``: whether Strata runs, and which services answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata tools``."""
+"""``strata tools``: creates, lists, runs and deletes tools, and stores their secrets."""
 
 from __future__ import annotations
 

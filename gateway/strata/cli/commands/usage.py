@@ -1,4 +1,4 @@
-"""``strata usage``."""
+"""``strata usage``: tokens of a project by day or model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata webhooks``."""
+"""``strata webhooks``: addresses that are called when a run has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of runs, their stop reasons and their outcomes."""
+"""What the gateway asks of a turn (`RunRequest`), and how its run ended (`RunOutcome`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits a system message into its parts by their elements. Pure."""
+"""Splits a system message into system prompt, memory blocks, tool rules, files and metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cross-encoder on this machine: ONNX Runtime on the CPU, one thread, no network."""
+"""A cross-encoder: a model that scores a question and a text together, by ONNX Runtime."""
 
 from __future__ import annotations
 
