@@ -18,7 +18,7 @@ REDACTED = "[secret {name}]"
 MIN_KEY_CHARS = 6
 """Shorter keys are not redacted: they are placeholders, or ordinary words."""
 
-# Parts of long values are found, too, because the text may hold a truncated key.
+# Parts of long values are redacted as well, because the text may hold a truncated key.
 _MIN_CUT_FORM = 20
 _MIN_CUT_CHARS = 12
 _UNSAFE_IN_HTML = re.compile("[&<>'+]")

@@ -1,4 +1,4 @@
-"""Random operations on passages: existing ones are found, listed and counted."""
+"""Random operations on passages: existing ones can be searched, listed and counted."""
 
 from __future__ import annotations
 

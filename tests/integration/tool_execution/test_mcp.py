@@ -105,7 +105,7 @@ async def test_a_server_that_dies_in_a_call_leaves_the_outcome_open(mcp: Mcp) ->
     await mcp.program("mortal", tool("die"), tool("echo"))
     message = await mcp.unknown("mortal__die")
     assert "the outcome is unknown" in message
-    assert "the program ended with exit code 3; the program said: out of cheese" in message
+    assert "the program ended with exit code 3; its output: out of cheese" in message
     assert json.loads(await mcp.run("mortal__echo", n=1)) == {"n": 1}
 
 

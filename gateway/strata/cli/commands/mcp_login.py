@@ -1,4 +1,4 @@
-"""``strata mcp login`` and ``strata mcp logout``."""
+"""``strata mcp login`` and ``logout``: signs in to an MCP server, and out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata mcp serve``."""
+"""``strata mcp serve``: offers the memory of an agent to MCP clients."""
 
 from __future__ import annotations
 

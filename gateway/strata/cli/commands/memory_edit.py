@@ -1,4 +1,4 @@
-"""``strata memory edit``."""
+"""``strata memory edit``: edits a memory block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata memory pull`` and ``push``."""
+"""``strata memory pull`` and ``push``: memory blocks as files."""
 
 from __future__ import annotations
 

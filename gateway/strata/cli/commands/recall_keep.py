@@ -1,4 +1,4 @@
-"""``strata recall export``, ``expand`` and ``retention``."""
+"""``strata recall export``, ``expand`` and ``retention``: messages kept, shown and removed."""
 
 from __future__ import annotations
 

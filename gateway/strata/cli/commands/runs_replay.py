@@ -1,4 +1,4 @@
-"""``strata runs record`` and ``strata runs replay``."""
+"""``strata runs record`` and ``replay``: records a run, and replays it with this build."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class ResponsesModel:
 
     async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
         timeouts = self._settings.timeouts
-        # Not `responses.create`, for the reason given in `models.openai`.
+        # Not `responses.create`, see `models.openai` for the reason.
         return await self._client.post(
             _PATH,
             cast_to=object,

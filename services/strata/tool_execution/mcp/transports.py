@@ -114,7 +114,7 @@ class McpTransports:
                 if program.too_long:
                     return f"a message exceeds {self.message_bytes} bytes"
                 errors = program.error_output
-                output = f"the program said: {errors[-500:]}" if errors else ""
+                output = f"its output: {errors[-500:]}" if errors else ""
                 ended = f"the program {program.end}" if program.end else ""
                 return "; ".join(text for text in (ended, output) if text)
 

@@ -15,7 +15,7 @@ class LeanPoint(NamedTuple):
 
 
 class LeanResponse(NamedTuple):
-    """The points that one request of a batch found, best first."""
+    """The points that match one request of a batch, best first."""
 
     points: list[LeanPoint]
 
