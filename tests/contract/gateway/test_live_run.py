@@ -393,6 +393,34 @@ async def test_text_that_an_earlier_gateway_may_have_shown_is_withdrawn_by_the_o
     assert await stored_kinds(run) == ["step_started", "step_restarted", "run_finished"]
 
 
+async def test_text_is_withdrawn_if_the_attempt_that_replaced_it_was_lost_after_its_commit(
+    gateways: Gateways,
+) -> None:
+    store = FailingStore(gateways)
+    accepted = await store.accept(new_run())
+    assert accepted.dispatch is not None
+    before = LiveRun(accepted.dispatch, "gateway-1", store, SystemClock())
+    await before.append(step_event(1, "message-1"))
+    await before.append(delta("half", "message-1"))
+    await before.flush()
+    await before.redispatch()
+    before.close()
+    # The second attempt stored message-2 in recall and died with all events of its own.
+    held = replace(accepted.dispatch.run, attempt=before.fence.attempt, last_sequence=1)
+    dispatch = replace(accepted.dispatch, run=held, payload=b"")
+    run = LiveRun(dispatch, "gateway-1", store, SystemClock())
+    await run.restore()
+    await run.append(stored_message("message-2"))
+    await run.append(step_event(2, "message-3"))
+    await run.flush()
+    page = await store.events(run.project_id, run.fence.run_id, 0)
+    events = [RunEvent.FromString(event.payload) for event in page.events]
+    kinds = [event.WhichOneof("event") for event in events]
+    assert kinds == ["step_started", "step_restarted", "message_stored", "step_started"]
+    assert events[1].step_restarted.message_id == "message-1"
+    run.close()
+
+
 async def test_stored_events_say_when_they_happened_and_which_model_calls_ended(
     gateways: Gateways,
 ) -> None:

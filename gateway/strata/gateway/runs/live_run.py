@@ -59,6 +59,7 @@ _SUBSCRIBER_EVENTS = 1024
 _SUBSCRIBER_BYTES = 8 * MIB
 
 _NOT_STORED = "The run ended before this reply was stored."
+_REPEATED = "The step was interrupted and is done again."
 
 _log = get_logger(__name__)
 
@@ -234,8 +235,12 @@ class LiveRun:
             self._progress.number_member_step(event)
         elif kind == "message_stored":
             # A later attempt reports messages again that an earlier one has stored.
-            if event.message_stored.message.id in self._progress.message_ids:
+            message = event.message_stored.message
+            if message.id in self._progress.message_ids:
                 return
+            if self._progress.repeated_by(message):
+                restarted = self._withdrawal(_REPEATED)
+                self._add(RunEvent(step_restarted=restarted), "step_restarted")
         elif kind == "step_started":
             if self._progress.continues(event.step_started):
                 return
@@ -387,7 +392,7 @@ class LiveRun:
         step = event.step_started
         if step.step != self._progress.open_step:
             return
-        restarted = self._withdrawal("The step was interrupted and is done again.")
+        restarted = self._withdrawal(_REPEATED)
         restarted.step_id = step.step_id
         self._add(RunEvent(step_restarted=restarted), "step_restarted")
 

@@ -106,6 +106,16 @@ class RunProgress:
         same = step.step == self.open_step and step.message_id == self.open_message_id
         return same and bool(step.message_id)
 
+    def repeated_by(self, message: message_pb2.Message) -> bool:
+        """Whether a stored reply is that of another attempt at the open step than was streamed.
+
+        The attempt that made it was lost together with its `step_started`, which would have
+        withdrawn the streamed text.
+        """
+        is_reply = message.role in (ROLE_ASSISTANT, ROLE_APPROVAL)
+        streamed = self.unstored_text and self.open_message_id
+        return bool(is_reply and streamed and message.id != self.open_message_id)
+
     def taken_over(self) -> None:
         """Completes the progress after reading an earlier holder's log.
 
