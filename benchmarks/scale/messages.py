@@ -268,7 +268,7 @@ async def _index(services: Services, agent: Agent) -> None:
 
 
 async def _mark_the_rest(services: Services) -> None:
-    while batch := await services.pending.find(10_000):
+    while batch := (await services.pending.find(10_000)).ids:
         for project, ids in batch.items():
             await services.pending.done(project, ids)
 

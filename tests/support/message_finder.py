@@ -11,7 +11,7 @@ from recall_support import Writer
 from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.search import SearchQuery, SearchResult
 from strata.recall.index import MESSAGES, MessageIndex
-from strata.recall.indexer import MessageBacklog
+from strata.recall.indexer import DeletedAgentBacklog, MessageBacklog
 from strata.recall.search import MessageSearch
 from strata.recall.store import PendingMessages, PostgresSearchStore
 from strata.shared import context
@@ -85,7 +85,12 @@ async def finder_on(
         pending,
         index,
         backlog,
-        Indexer([backlog], poll=0.1, check_interval_s=0.5),
+        Indexer(
+            [backlog],
+            poll=0.1,
+            polled=[DeletedAgentBacklog(pending, index)],
+            check_interval_s=0.5,
+        ),
         MessageSearch(PostgresSearchStore(service), index, SystemClock()),
         vectors,
         telemetry,

@@ -50,12 +50,12 @@ class PassageBacklog:
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
-        waiting = await self._pending.find(self._batch)
-        for project_id, ids in waiting.items():
+        batch = await self._pending.find(self._batch)
+        for project_id, ids in batch.ids.items():
             passages = await self._pending.load(project_id, ids)
             await self._index.write(project_id, passages)
             await self._pending.done(project_id, passages)
-        return bool(waiting)
+        return batch.has_more
 
 
 class ChunkBacklog:

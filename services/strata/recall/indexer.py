@@ -1,4 +1,4 @@
-"""The backlog of the index of messages."""
+"""The backlogs of the index of messages: messages to index, and deleted agents to remove."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = get_logger(__name__)
 
 
 class MessageBacklog:
-    """Messages to index, and deleted agents to remove.
+    """Messages to index.
 
     Writes are idempotent, so replicas do not coordinate.
 
@@ -48,17 +48,28 @@ class MessageBacklog:
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
-        removed_agents = await self._remove_agents()
-        waiting = await self._pending.find(self._batch)
-        for project_id, ids in waiting.items():
+        batch = await self._pending.find(self._batch)
+        for project_id, ids in batch.ids.items():
             messages = await self._pending.load(project_id, ids)
             await self._index.write(project_id, messages)
             # Remove messages that were deleted while they were embedded.
             if gone := await self._pending.done(project_id, ids):
                 await self._index.remove(project_id, gone)
-        return removed_agents or bool(waiting)
+        return batch.has_more
 
-    async def _remove_agents(self) -> bool:
+
+class DeletedAgentBacklog:
+    """Deleted agents, to remove from the index; a `Backlog` of the indexer."""
+
+    def __init__(self, pending: PendingMessages, index: MessageIndex) -> None:
+        self._pending = pending
+        self._index = index
+
+    async def ensure(self) -> None:
+        """Does nothing: `MessageBacklog` creates the collection."""
+
+    async def advance(self) -> bool:
+        """See `Backlog.advance`."""
         agents = await self._pending.deleted_agents()
         for agent in agents:
             await self._index.remove_agent(agent.project_id, agent.agent_id)

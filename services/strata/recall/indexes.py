@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from strata.recall.index import MESSAGES, MessageIndex
-from strata.recall.indexer import MessageBacklog
+from strata.recall.indexer import DeletedAgentBacklog, MessageBacklog
 from strata.recall.reindexing import MessageTexts
 from strata.recall.retention_worker import DeletedMessageBacklog
 from strata.recall.settings import RecallSettings
@@ -87,8 +87,11 @@ def wire(
     texts = MessageTexts(MessageContents(database, worker), pending)
     whole = WholeCollection(index.texts, texts, ledger)
     backlog = MessageBacklog(pending, index, telemetry, batch=settings.index_batch)
-    forgotten = DeletedMessageBacklog(DeletedMessages(worker), index)
-    indexer = Indexer([forgotten, backlog], poll=settings.index_poll_s)
+    deleted = (
+        DeletedMessageBacklog(DeletedMessages(worker), index),
+        DeletedAgentBacklog(pending, index),
+    )
+    indexer = Indexer([backlog], poll=settings.index_poll_s, polled=deleted)
     driver = Reindexer(ledger, {slot_of(MESSAGES): whole}, settings.reindex_config, indexer.quiet)
     reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
     admin = IndexAdmin(

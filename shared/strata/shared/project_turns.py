@@ -5,7 +5,8 @@ A project with 100,000 rows in a queue delays the single row of another project 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import text
@@ -66,6 +67,14 @@ class Turns:
         return work
 
 
+@dataclass(frozen=True, slots=True)
+class PendingBatch:
+    """Ids of waiting rows by project, and whether more rows may wait than were taken."""
+
+    ids: Mapping[str, Sequence[str]]
+    has_more: bool
+
+
 class PendingInTurn:
     """Batches of a queue: rows of several projects, as many of each as fit into the batch.
 
@@ -112,16 +121,15 @@ class PendingInTurn:
     async def lag(self, most: int) -> tuple[int, float]:
         """Returns how many rows wait, counting `most` at most, and the seconds of the oldest."""
         values = {"after": "", "projects": most, "most": most}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(self._lag, values)).one()
+        row = (await self._worker.system_query(self._lag, values))[0]
         return row.waiting, max(0.0, float(row.seconds))
 
-    async def find(self, limit: int) -> dict[str, list[str]]:
-        """Returns the ids of at most so many rows by project, and passes the turn on."""
+    async def find(self, limit: int) -> PendingBatch:
+        """Returns the ids of at most so many rows, and passes the turn on."""
         # Each of them has a row in the batch.
         projects = min(_PROJECTS, max(1, limit // 2))
 
-        async def look(after: str) -> tuple[dict[str, list[str]] | None, str]:
+        async def look(after: str) -> tuple[PendingBatch | None, str]:
             values = {
                 "after": after,
                 "projects": projects,
@@ -129,12 +137,16 @@ class PendingInTurn:
                 "oldest": limit - limit // 2,
                 "newest": limit // 2,
             }
-            async with self._worker.system_transaction(read_only=True) as connection:
-                rows = (await connection.execute(self._statement, values)).all()
+            rows = await self._worker.system_query(self._statement, values)
             pending: dict[str, list[str]] = {}
             for row in rows:
                 pending.setdefault(row.project_id, []).append(row.id)
             last = next((row.project_id for row in rows if row.turn == projects), "")
-            return pending or None, last
+            if not pending:
+                return None, last
+            # Projects before `after` and after `last` were not looked at. Rows of the same time can
+            # be both the oldest and the newest, so that half a batch may be all that was taken.
+            has_more = bool(after or last) or len(rows) >= max(1, limit // 2)
+            return PendingBatch(pending, has_more), last
 
-        return await self._turns.take(look) or {}
+        return await self._turns.take(look) or PendingBatch({}, has_more=False)

@@ -26,7 +26,7 @@ async def test_a_hundred_passages_before_and_after_do_not_delay_another_project(
     before = await passages_of(stores, "project-a", 100)
     single = await passages_of(stores, "project-b", 1)
     after = await passages_of(stores, "project-a", 100)
-    batch = await stores.pending.find(16)
+    batch = (await stores.pending.find(16)).ids
     assert batch["project-b"] == single
     assert len(batch["project-a"]) == 15
     # Of one project those that came now do not wait for its backlog.
@@ -40,22 +40,22 @@ async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serv
     for number in range(9):
         await passages_of(stores, f"project-{number}", 5)
     # Two projects share a batch of four. Nothing is noted as done: the turn goes on all the same.
-    served = [project for _ in range(5) for project in await stores.pending.find(4)]
+    served = [project for _ in range(5) for project in (await stores.pending.find(4)).ids]
     assert sorted(served) == [f"project-{number}" for number in range(9)]
 
 
 async def test_a_batch_that_one_project_can_fill_is_full(stores: Stores) -> None:
     ids = await passages_of(stores, "project-a", 20)
-    first = await stores.pending.find(16)
+    first = (await stores.pending.find(16)).ids
     assert {project: len(some) for project, some in first.items()} == {"project-a": 16}
     await done(stores, "project-a", first["project-a"])
-    rest = await stores.pending.find(16)
+    rest = (await stores.pending.find(16)).ids
     assert sorted([*first["project-a"], *rest["project-a"]]) == sorted(ids)
 
 
 async def test_an_empty_queue_is_looked_at_with_one_statement(stores: Stores) -> None:
     before = stores.worker.statistics.statements
-    assert await stores.pending.find(16) == {}
+    assert (await stores.pending.find(16)).ids == {}
     assert stores.worker.statistics.statements - before == 1
 
 

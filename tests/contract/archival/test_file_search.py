@@ -92,7 +92,7 @@ async def test_passages_and_files_take_turns_in_batches(finder: World) -> None:
     await world.stores.insert(agent, *(f"Note {number}." for number in range(70)))
     assert await world.indexer.index_pending()
     assert await world.stores.progress(file) == (CHUNK_BATCH, 9)
-    pending = await world.stores.pending.find(100)
+    pending = (await world.stores.pending.find(100)).ids
     assert sum(len(ids) for ids in pending.values()) == 6
 
 

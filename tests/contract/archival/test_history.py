@@ -209,7 +209,7 @@ async def test_purging_leaves_no_word_behind(stores: Stores) -> None:
     assert await stores.history.purge(passage.id, RequestKey("p1", "d")) == 2
     stats = await stores.archives.stats(agent)
     assert (stats.passage_count, stats.tags) == (0, ())
-    (ids,) = (await stores.pending.find(10)).values()
+    (ids,) = (await stores.pending.find(10)).ids.values()
     await stores.pending.done(
         current_project(), await stores.pending.load(current_project(), list(ids))
     )

@@ -264,7 +264,7 @@ class Machine(RuleBasedStateMachine):
 
     async def _index_all(self) -> None:
         project = context.current_project()
-        while ids := (await self.pending.find(50)).get(project):
+        while ids := (await self.pending.find(50)).ids.get(project):
             passages = await self.pending.load(project, ids)
             for passage in passages:
                 self.index.pop(passage.id, None)

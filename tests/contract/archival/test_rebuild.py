@@ -23,7 +23,7 @@ class Watched:
         self.is_missing = index.is_missing
 
     async def ensure(self) -> None:
-        passages = await self._world.stores.pending.find(10)
+        passages = (await self._world.stores.pending.find(10)).ids
         indexed, count = await self._world.stores.progress(self._file) or (0, 0)
         self.waiting.append(sum(map(len, passages.values())) + count - indexed)
         await self._index.ensure()

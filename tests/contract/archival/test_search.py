@@ -122,7 +122,7 @@ async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder:
     (hit,) = await find(world, other, "what is the wifi password")
     assert hit.mode == "hybrid"
     await world.index_all()
-    assert await world.stores.pending.find(5) == {}
+    assert (await world.stores.pending.find(5)).ids == {}
 
 
 async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:
@@ -316,7 +316,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: W
     running = asyncio.create_task(world.indexer.run())
     try:
         async with asyncio.timeout(60):
-            while await world.stores.pending.find(1):
+            while (await world.stores.pending.find(1)).ids:
                 await asyncio.sleep(0.1)
     finally:
         running.cancel()

@@ -218,7 +218,7 @@ async def test_deleting_an_archive_leaves_no_words_behind(stores: Stores) -> Non
         await stores.archives.delete(stored.passage.archive_id)
     with pytest.raises(NotFoundError):
         await stores.passages.get(stored.passage.id)
-    (project, ids), *_ = (await stores.pending.find(10)).items()
+    (project, ids), *_ = (await stores.pending.find(10)).ids.items()
     (tombstone,) = await stores.pending.load(project, ids)
     assert (tombstone.text, tombstone.deleted) == ("", True)
     await stores.pending.done(project, [tombstone])
@@ -228,11 +228,11 @@ async def test_deleting_an_archive_leaves_no_words_behind(stores: Stores) -> Non
 async def test_a_revision_made_while_indexing_stays_pending(stores: Stores) -> None:
     agent = new_id("agent")
     (stored,) = await stores.insert(agent, "one")
-    ((project, ids),) = (await stores.pending.find(10)).items()
+    ((project, ids),) = (await stores.pending.find(10)).ids.items()
     seen = await stores.pending.load(project, ids)
     await stores.history.update(stored.passage.id, PassageChange(text=new_text("two")), NOW)
     await stores.pending.done(project, seen)
-    assert list((await stores.pending.find(10)).values()) == [[stored.passage.id]]
+    assert list((await stores.pending.find(10)).ids.values()) == [[stored.passage.id]]
 
 
 async def test_another_project_sees_nothing(stores: Stores) -> None:

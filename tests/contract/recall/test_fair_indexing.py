@@ -46,7 +46,7 @@ async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is
     before = await stored_ids(database, "project-a", range(30))
     [single] = await stored_ids(database, "project-b", range(30, 31))
     after = await stored_ids(database, "project-a", range(31, 60))
-    batch = await pending.find(8)
+    batch = (await pending.find(8)).ids
     assert single in batch["project-b"]
     assert sum(len(ids) for ids in batch.values()) == 8
     assert {*batch["project-a"]} & {*before, *after}
@@ -58,7 +58,7 @@ async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serv
     database, pending = services
     for number in range(5):
         await stored_ids(database, f"project-{number}", range(3))
-    served = [project for _ in range(3) for project in await pending.find(4)]
+    served = [project for _ in range(3) for project in (await pending.find(4)).ids]
     assert sorted(served) == [f"project-{number}" for number in range(5)]
 
 

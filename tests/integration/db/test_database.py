@@ -190,6 +190,33 @@ async def test_statements_and_commits_are_counted(database: Database) -> None:
     assert statistics.round_trips == 7
 
 
+async def test_a_query_without_a_tenant_is_one_round_trip_and_sees_no_row(
+    database: Database,
+) -> None:
+    async with database.transaction(project_id=P) as connection:
+        await connection.execute(INSERT, {"n": "1"})
+    before = database.statistics.round_trips
+
+    assert await database.system_query(NOTES) == []
+    assert (await database.system_query(text("SELECT 1 AS one")))[0].one == 1
+    assert database.statistics.round_trips == before + 2
+    assert await _notes(database) == ["1"]
+
+
+async def test_a_cancelled_query_leaves_its_connection_usable(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1)
+    try:
+        query = asyncio.create_task(database.system_query(text("SELECT pg_sleep(30)")))
+        await asyncio.sleep(0.1)
+        query.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await query
+        async with asyncio.timeout(10):
+            assert await _notes(database) == []
+    finally:
+        await database.close()
+
+
 async def test_a_plain_transaction_sends_what_is_counted(
     database: Database, urls: ServiceDatabase
 ) -> None:
@@ -408,6 +435,9 @@ async def test_broken_connections_in_the_pool_are_replaced_silently(
     await _terminate_sessions(urls.admin_url)
 
     assert await asyncio.gather(*(_notes(database) for _ in range(4))) == [[]] * 4
+
+    await _terminate_sessions(urls.admin_url)
+    assert await database.system_query(NOTES) == []
 
 
 async def test_connections_that_a_burst_needed_are_closed_when_idle(

@@ -37,3 +37,31 @@ async def test_a_rebuild_does_not_wait_for_ever() -> None:
     indexer = Indexer([Work(1)], poll=1)
     assert await indexer.index_pending()
     await indexer.quiet(0.01)
+
+
+class CountedBacklog:
+    """A backlog without work that counts how often it is looked at."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def ensure(self) -> None: ...
+
+    async def advance(self) -> bool:
+        self.looks += 1
+        return False
+
+
+async def test_a_commit_wakes_the_backlogs_and_not_those_that_are_polled() -> None:
+    often, rare = CountedBacklog(), CountedBacklog()
+    indexer = Indexer([often], poll=60, polled=[rare])
+    running = asyncio.create_task(indexer.run())
+    try:
+        await asyncio.sleep(0)
+        assert (often.looks, rare.looks) == (1, 1)
+        for _ in range(3):
+            indexer.wake()
+            await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+    assert (often.looks, rare.looks) == (4, 1)

@@ -353,9 +353,8 @@ class PostgresScheduleStore:
             "after_id": after.id if after else "",
             "limit": limit,
         }
-        async with self._worker.system_transaction(read_only=True) as connection:
-            rows = await connection.execute(_DUE, values)
-            return [DueSchedule(row.project_id, row.id, row.next_time) for row in rows]
+        rows = await self._worker.system_query(_DUE, values)
+        return [DueSchedule(row.project_id, row.id, row.next_time) for row in rows]
 
     async def fire(self, project_id: str, schedule_id: str) -> str | None:
         """See `ScheduleStore.fire`."""

@@ -231,7 +231,7 @@ class PostgresWebhookStore:
 
     async def due(self, limit: int) -> Mapping[str, Sequence[str]]:
         """Returns ids of due deliveries by project; the projects are served in turn."""
-        return await self._due.find(limit)
+        return (await self._due.find(limit)).ids
 
     async def take(self, project_id: str, delivery_id: str) -> Attempt | None:
         """Takes a delivery for one attempt; None if another gateway has it, or it is done."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import Row, text
 from strata.archival.domain.passages import Passage, SuppliedVector
 from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
 from strata.shared.db import Database
-from strata.shared.project_turns import PendingInTurn
+from strata.shared.project_turns import PendingBatch, PendingInTurn
 from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
 
 _LOAD = text(
@@ -53,8 +53,8 @@ class PendingPassages:
             worker, "archival.passages", "indexed_revision < revision", "update_time"
         )
 
-    async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns ids of pending passages by project; projects take turns."""
+    async def find(self, limit: int) -> PendingBatch:
+        """Returns pending passages; projects take turns."""
         return await self._in_turn.find(limit)
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Passage]:

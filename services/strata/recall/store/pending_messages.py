@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from sqlalchemy import text
 from strata.recall.domain.messages import Message
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.db import Database
-from strata.shared.project_turns import PendingInTurn
+from strata.shared.project_turns import PendingBatch, PendingInTurn
 from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
 
 _DONE = text(
@@ -73,8 +73,8 @@ class PendingMessages:
         )
         self._settled = settled_after
 
-    async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns ids of pending messages by project; projects take turns."""
+    async def find(self, limit: int) -> PendingBatch:
+        """Returns pending messages; projects take turns."""
         return await self._in_turn.find(limit)
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Message]:
@@ -101,9 +101,8 @@ class PendingMessages:
 
     async def deleted_agents(self) -> list[DeletedAgent]:
         """Returns deleted agents to remove from the index."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            rows = await connection.execute(_FORGOTTEN, {"settled": self._settled})
-            return [DeletedAgent(*row) for row in rows]
+        rows = await self._worker.system_query(_FORGOTTEN, {"settled": self._settled})
+        return [DeletedAgent(row.project_id, row.agent_id, row.settled) for row in rows]
 
     async def removed(self, agent: DeletedAgent) -> None:
         """Records that an agent was removed from the index."""

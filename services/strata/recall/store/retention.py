@@ -262,10 +262,9 @@ class DeletedMessages:
     async def find(self, limit: int) -> dict[str, list[str]]:
         """Returns ids of deleted messages to remove from the index, by project."""
         ids: dict[str, list[str]] = {}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            values = {"settled": self._settled, "limit": limit}
-            for row in await connection.execute(_FORGOTTEN, values):
-                ids.setdefault(row.project_id, []).append(row.message_id)
+        values = {"settled": self._settled, "limit": limit}
+        for row in await self._worker.system_query(_FORGOTTEN, values):
+            ids.setdefault(row.project_id, []).append(row.message_id)
         return ids
 
     async def done(self, project_id: str, ids: Sequence[str]) -> None:

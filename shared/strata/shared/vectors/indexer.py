@@ -62,7 +62,7 @@ class Backlog(Protocol):
         ...
 
     async def advance(self) -> bool:
-        """Indexes one batch; returns whether there was anything to do.
+        """Indexes one batch; returns whether more may wait than this batch took.
 
         Raises:
             UnavailableError: Database, engine or model cannot be reached; the batch stays waiting.
@@ -80,13 +80,21 @@ class Indexer:
     Args:
         backlogs: The backlogs, which are processed in turn.
         poll: Seconds between two polls.
+        polled: Backlogs that are processed at polls only, not after each commit, because rows wait
+            in them rarely.
         check_interval_s: Seconds between checks that the collections still exist.
     """
 
     def __init__(
-        self, backlogs: Sequence[Backlog], *, poll: float, check_interval_s: float = 15.0
+        self,
+        backlogs: Sequence[Backlog],
+        *,
+        poll: float,
+        polled: Sequence[Backlog] = (),
+        check_interval_s: float = 15.0,
     ) -> None:
         self._backlogs = backlogs
+        self._polled = polled
         self._poll = poll
         self._check_interval_s = check_interval_s
         self._wake = asyncio.Event()
@@ -101,16 +109,20 @@ class Indexer:
         """Indexes until cancelled."""
         pause = self._poll
         checked = -self._check_interval_s
+        polled = -self._poll
         loop = asyncio.get_running_loop()
         while True:
             try:
                 if loop.time() - checked > self._check_interval_s:
-                    for backlog in self._backlogs:
+                    for backlog in (*self._backlogs, *self._polled):
                         await backlog.ensure()
                     checked = loop.time()
-                worked = await self.index_pending()
+                has_more = await self._advance(self._backlogs)
+                if loop.time() - polled >= self._poll:
+                    polled = loop.time()
+                    has_more |= await self._advance(self._polled)
                 pause = self._poll
-                if worked:
+                if has_more:
                     continue
             except StrataError as error:
                 _log.warning(
@@ -126,22 +138,25 @@ class Indexer:
             self._wake.clear()
 
     async def index_pending(self) -> bool:
-        """Indexes one batch of every backlog; returns whether there was any.
+        """Indexes one batch of every backlog; returns whether more may wait.
 
         Raises:
             UnavailableError: Database, engine or model cannot be reached; the batch stays waiting.
         """
-        worked = False
-        for backlog in self._backlogs:
+        return await self._advance((*self._backlogs, *self._polled))
+
+    async def _advance(self, backlogs: Sequence[Backlog]) -> bool:
+        has_more = False
+        for backlog in backlogs:
             if await backlog.advance():
                 self._quiet.clear()
-                worked = True
-        if not worked:
+                has_more = True
+        if not has_more:
             self._quiet.set()
-        return worked
+        return has_more
 
     async def quiet(self, seconds: float) -> None:
-        """Waits until nothing is pending, for some seconds at most."""
+        """Waits until no more than one batch is pending, for some seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._quiet.wait()

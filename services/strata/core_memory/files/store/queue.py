@@ -293,9 +293,8 @@ class FileQueue:
     async def waiting(self, after: tuple[str, str], count: int) -> list[WaitingFile]:
         """Returns files that wait for indexing, by project and id, after a pair of these."""
         bound = {"project": after[0], "id": after[1], "count": count}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            rows = await connection.execute(_WAITING, bound)
-            return [WaitingFile(row.project_id, row.id, row.content_hash) for row in rows]
+        rows = await self._worker.system_query(_WAITING, bound)
+        return [WaitingFile(row.project_id, row.id, row.content_hash) for row in rows]
 
     async def progress(
         self, project_id: str, files: Sequence[WaitingFile], progress: Mapping[str, IndexProgress]

@@ -51,10 +51,10 @@ class Ledger:
 
     async def written(self, slot: str) -> list[Serving]:
         """Returns the generations to write, the serving one first; empty if never stored."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(self._sql.written, {"slot": slot})).one_or_none()
-        if row is None:
+        rows = await self._worker.system_query(self._sql.written, {"slot": slot})
+        if not rows:
             return []
+        row = rows[0]
         generations = [_serving(row)]
         for stored in (row.source, row.target):
             if stored is not None and (other := _from_json(stored)) != generations[0]:
