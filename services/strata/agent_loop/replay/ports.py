@@ -10,18 +10,42 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from strata.agent_loop.domain.agents import Agent, ModelConfig
-from strata.agent_loop.domain.events import RunEvent, RunFinished
-from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     SummaryPart,
     ToolReturn,
     Window,
 )
-from strata.agent_loop.domain.runs import (
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    ImagePart,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ReasoningPart,
+    ReplyPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.keys import SealedKey
+from strata.agent_loop.domain.ports import (
+    BegunTurn,
+    BoundModel,
+    CommittedStep,
+    MemorySection,
+    MemoryView,
+    Ports,
+    StepCommit,
+    WindowSwap,
+)
+from strata.agent_loop.domain.run.events import RunEvent, RunFinished
+from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
+from strata.agent_loop.domain.run.runs import (
     DocumentLines,
     DocumentRange,
     StopReason,
@@ -35,30 +59,6 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.ports import (
-    BegunTurn,
-    BoundModel,
-    CommittedStep,
-    MemorySection,
-    MemoryView,
-    Ports,
-    StepCommit,
-    WindowSwap,
-)
-from strata.agent_loop.models.domain import (
-    FinishReason,
-    ImagePart,
-    ModelEvent,
-    ModelReply,
-    ModelRequest,
-    ModelSettings,
-    ReasoningPart,
-    ReplyPart,
-    TextPart,
-    ToolCall,
-    Usage,
-)
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.differences import (
@@ -78,7 +78,7 @@ _PLACEHOLDER = b"\0"
 
 
 class RecordedAgents:
-    """Implements `loop.ports.Agents`."""
+    """Implements `domain.ports.Agents`."""
 
     def __init__(self, script: Script) -> None:
         self._agent = script.recording.agent
@@ -89,7 +89,7 @@ class RecordedAgents:
 
 
 class RecordedMemory:
-    """Implements `loop.ports.Memory`."""
+    """Implements `domain.ports.Memory`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -108,7 +108,7 @@ class RecordedMemory:
 
 
 class RecordedArchival:
-    """Implements `loop.ports.Archival`."""
+    """Implements `domain.ports.Archival`."""
 
     def __init__(self, script: Script) -> None:
         self._stats = script.recording.archival
@@ -119,7 +119,7 @@ class RecordedArchival:
 
 
 class RecordedRecall:
-    """Implements `loop.ports.Recall`: compares new messages, and continues with recorded ones."""
+    """Implements `domain.ports.Recall`: compares new messages, and continues with recorded ones."""
 
     def __init__(self, script: Script) -> None:
         recording = script.recording
@@ -203,7 +203,7 @@ class RecordedRecall:
 
 
 class RecordedTools:
-    """Implements `loop.ports.Tools`: no tool is run."""
+    """Implements `domain.ports.Tools`: no tool is run."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -261,7 +261,7 @@ class RecordedTools:
 
 
 class RecordedJournal:
-    """Implements `loop.ports.Journal`: a replay is a single dispatch and needs no journal."""
+    """Implements `domain.ports.Journal`: a replay is a single dispatch and needs no journal."""
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
         """Returns nothing."""
@@ -371,7 +371,7 @@ class RecordedModel:
 
 
 class RecordedModels:
-    """Implements `loop.ports.Models`."""
+    """Implements `domain.ports.Models`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -427,7 +427,7 @@ class RecordedClock:
 
 
 class OutcomeSink:
-    """Implements `loop.ports.EventSink`: keeps how the run ended."""
+    """Implements `domain.ports.EventSink`: keeps how the run ended."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
