@@ -35,6 +35,7 @@ from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import rules_in_force
 from strata.agent_loop.domain.conversation.messages import Message, Window
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     BegunTurn,
     CommittedStep,
     MemorySection,
@@ -46,7 +47,6 @@ from strata.agent_loop.domain.ports import (
 from strata.agent_loop.domain.run.journal import JournalKey
 from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.tools import CodeToolAccess, ToolBatch, ToolEvent, ToolSet
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.api.archival.v1 import agent_archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grpc
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb

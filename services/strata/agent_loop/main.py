@@ -11,8 +11,8 @@ from strata.agent_loop.agents.next_requests import NextRequests
 from strata.agent_loop.agents.prompt_limits import PromptLimits
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
-from strata.agent_loop.domain.ports import Ports
 from strata.agent_loop.image_fetcher import open_image_fetcher
+from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.keyring import Keyring

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from strata.agent_loop.domain.agent.groups import GroupMember
-from strata.agent_loop.domain.conversation.messages import Provenance, ToolReturn
+from strata.agent_loop.domain.conversation.messages import ToolReturn
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ToolCall, ToolSchema
 from strata.shared.server_tools import server_of
 from strata.shared.tool_catalogue import CODE_TOOLS, FILE_TOOLS, ToolEffect

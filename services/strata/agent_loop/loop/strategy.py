@@ -19,12 +19,8 @@ from strata.agent_loop.context.added_arguments import (
 from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice, ToolChoiceMode
 from strata.agent_loop.domain.model.proofs import thought
 from strata.agent_loop.domain.run.runs import StopReason

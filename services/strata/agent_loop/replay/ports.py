@@ -34,12 +34,12 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     BegunTurn,
     BoundModel,
     CommittedStep,
     MemorySection,
     MemoryView,
-    Ports,
     StepCommit,
     WindowSwap,
 )
@@ -59,8 +59,8 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
+from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.differences import (
     compare_messages,
     compare_requests,

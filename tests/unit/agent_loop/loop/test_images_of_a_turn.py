@@ -18,10 +18,10 @@ from strata.agent_loop.domain.conversation.messages import (
     MessageInput,
     MessagePart,
     MessageRole,
-    Provenance,
     ToolReturn,
     ToolStatus,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ImageDetail, ImagePart, ModelRequest, TextPart
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.run.events import StepRestarted, ToolFinished
