@@ -179,6 +179,7 @@ def test_openrouter_is_asked_for_reasoning_by_an_object() -> None:
         ("xai", "m", "max_completion_tokens"),
         # Elsewhere a model of this name would be taken for one of OpenAI's reasoning models.
         ("mistral", "gpt-5", "max_tokens"),
+        ("fireworks", "accounts/fireworks/models/gpt-oss-120b", "max_tokens"),
         ("ollama", "gpt-5", "max_tokens"),
         ("vllm", "gpt-5", "max_tokens"),
     ],
