@@ -15,7 +15,7 @@ from strata.agent_loop.clients.image_fetcher import open_image_fetcher
 from strata.agent_loop.clients.recall import RecallClient
 from strata.agent_loop.clients.tool_execution import ToolClient
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
-from strata.agent_loop.loop.ports import Ports
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.keyring import Keyring

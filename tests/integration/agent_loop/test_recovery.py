@@ -24,8 +24,8 @@ from strata.agent_loop.domain.run.journal import key_of
 from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry

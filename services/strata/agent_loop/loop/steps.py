@@ -66,11 +66,11 @@ from strata.agent_loop.loop.failures import nothing_to_answer
 from strata.agent_loop.loop.fallbacks import ModelChain
 from strata.agent_loop.loop.images import load_images
 from strata.agent_loop.loop.model_requests import ModelRequester, StepName
-from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.shield import shielded
 from strata.agent_loop.loop.step_calls import StepCalls, effects
 from strata.agent_loop.loop.tool_context import ToolContext
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes

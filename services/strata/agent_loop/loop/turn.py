@@ -58,8 +58,8 @@ from strata.agent_loop.loop.failures import (
 )
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
-from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.loop.steps import Steps
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.memory_inputs.documents import document_input
 from strata.agent_loop.memory_inputs.message_buffer import buffer_of, first_sequence

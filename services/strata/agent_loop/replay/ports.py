@@ -59,7 +59,7 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.ports import Ports
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
 from strata.agent_loop.replay.differences import (
     compare_messages,

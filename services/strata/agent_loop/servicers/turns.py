@@ -15,8 +15,8 @@ from strata.agent_loop.domain.ports import Journal
 from strata.agent_loop.domain.run.events import RunEvent
 from strata.agent_loop.domain.run.journal import JournalKey, key_of
 from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.loop.turn import Turn, control_of
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.replay.recorder import Recorder, not_recordable
 from strata.agent_loop.replay.recording import MAX_RECORDING_BYTES
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb

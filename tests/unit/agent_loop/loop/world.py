@@ -65,8 +65,8 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import Metadata, assemble
 from strata.shared.agent_types import AgentType
