@@ -25,7 +25,7 @@ from strata.agent_loop.domain.journal import JournalKey, NestedRecord
 from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
-from strata.archival.convert import own_archive
+from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef, Filter, Origin
 from strata.archival.store import (
