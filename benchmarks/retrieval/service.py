@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import search_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
@@ -125,7 +126,7 @@ class Recall:
         response = await self.reranked.messages.SearchMessages(request)
         seconds = time.perf_counter() - started
         if response.HasField("reranking"):
-            name = message_pb.RerankOutcome.Name(response.reranking.outcome)
+            name = search_pb2.RerankOutcome.Name(response.reranking.outcome)
             self.reranked.outcomes[name.removeprefix("RERANK_OUTCOME_").lower()] += 1
             self.reranked.model = response.reranking.model
         return self._keys_of(response), seconds

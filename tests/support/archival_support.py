@@ -18,8 +18,9 @@ from strata.archival.domain.passages import (
     NewText,
     SuppliedVector,
 )
+from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.index import ChunkIndex, PassageIndex
-from strata.archival.search.passage_search import FileChunkSearch, PassageSearch
+from strata.archival.search.passage_search import PassageSearch
 from strata.archival.store import (
     ChunkQueue,
     PendingPassages,

@@ -15,7 +15,8 @@ from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.indexes import open_indexes
 from strata.recall.search.message_search import MessageSearch
 from strata.recall.servicers.indexes import MessageIndexServicer
-from strata.recall.servicers.messages import MessageServicer, WindowServicer
+from strata.recall.servicers.messages import MessageServicer
+from strata.recall.servicers.windows import WindowServicer
 from strata.recall.settings import RecallSettings
 from strata.recall.store import (
     PostgresForkStore,

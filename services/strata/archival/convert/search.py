@@ -10,14 +10,19 @@ from strata.archival.convert.archives import (
     refuse,
     tag_violations,
 )
-from strata.archival.domain.passages import TagMatch
-from strata.archival.domain.search import Exclusion, FoundPassage, Search, SearchResult
-from strata.shared.blank_text import BLANK, is_blank
+from strata.archival.domain.passages import Passage, TagMatch
+from strata.archival.domain.search import Search
 from strata.shared.db import rows_that_fit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
-from strata.shared.search.reranking import Outcome, Report
-from strata.shared.search.time_expressions import TimeRange
+from strata.shared.search.convert import (
+    exclusion_to_proto,
+    query_violations,
+    relevance_to_proto,
+    report_to_proto,
+    time_to_proto,
+)
+from strata.shared.search.results import SearchHit, SearchResult
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 100
@@ -26,11 +31,6 @@ _MATCH = {
     pb.TAG_MATCH_MODE_UNSPECIFIED: TagMatch.ANY,
     pb.TAG_MATCH_MODE_ANY: TagMatch.ANY,
     pb.TAG_MATCH_MODE_ALL: TagMatch.ALL,
-}
-_OUTCOMES = {
-    Outcome.DONE: pb.PASSAGE_RERANK_OUTCOME_DONE,
-    Outcome.OUT_OF_TIME: pb.PASSAGE_RERANK_OUTCOME_OUT_OF_TIME,
-    Outcome.FAILED: pb.PASSAGE_RERANK_OUTCOME_FAILED,
 }
 
 
@@ -44,10 +44,7 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
     violations: list[FieldViolation] = []
     if bool(request.agent_id) == bool(request.archive_ids):
         violations.append(FieldViolation("agent_id", "set exactly one of agent_id and archive_ids"))
-    if is_blank(request.query):
-        violations.append(FieldViolation("query", BLANK))
-    if len(request.query) > MAX_QUERY_CHARS:
-        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
+    violations += query_violations(request.query, MAX_QUERY_CHARS)
     if request.top_k < 0:
         violations.append(FieldViolation("top_k", "must not be negative"))
     if request.tag_match_mode not in _MATCH:
@@ -82,49 +79,15 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
     )
 
 
-def answer_to_proto(answer: SearchResult) -> pb.SearchPassagesResponse:
+def answer_to_proto(answer: SearchResult[Passage]) -> pb.SearchPassagesResponse:
     """Returns the result of a search as a response, with as many hits as fit into a message."""
     return pb.SearchPassagesResponse(
         hits=[_hit(hit) for hit in answer.hits[: rows_that_fit(answer.hits)]],
-        exclusions=[_exclusion(exclusion) for exclusion in answer.exclusions],
-        spoken_times=[_spoken_time(spoken_time) for spoken_time in answer.spoken_times],
-        reranking=None if answer.reranking is None else _reranking(answer.reranking),
+        exclusions=map(exclusion_to_proto, answer.exclusions),
+        spoken_times=map(time_to_proto, answer.spoken_times),
+        reranking=report_to_proto(answer.reranking),
     )
 
 
-def _hit(hit: FoundPassage) -> pb.PassageHit:
-    relevance = pb.PassageRelevance(
-        search_mode=hit.mode,
-        rrf_score=hit.score,
-        vector_rank=hit.vector_rank,
-        fts_rank=hit.fts_rank,
-        explanation=hit.why,
-        rerank_score=hit.rerank_score,
-        rerank_rank=hit.rerank_rank,
-    )
-    return pb.PassageHit(passage=passage_to_proto(hit.passage), relevance=relevance)
-
-
-def _exclusion(exclusion: Exclusion) -> pb.PassageExclusion:
-    return pb.PassageExclusion(
-        condition=exclusion.condition,
-        count=exclusion.count,
-        best_passage_id=exclusion.best_passage_id,
-    )
-
-
-def _reranking(report: Report) -> pb.PassageReranking:
-    return pb.PassageReranking(
-        model=report.model,
-        candidate_count=report.candidates,
-        outcome=_OUTCOMES[report.outcome],
-    )
-
-
-def _spoken_time(spoken: TimeRange) -> pb.PassageSpokenTime:
-    wire = pb.PassageSpokenTime(words=spoken.words)
-    if spoken.start is not None:
-        wire.start_time.FromDatetime(spoken.start)
-    if spoken.end is not None:
-        wire.end_time.FromDatetime(spoken.end)
-    return wire
+def _hit(hit: SearchHit[Passage]) -> pb.PassageHit:
+    return pb.PassageHit(passage=passage_to_proto(hit.item), relevance=relevance_to_proto(hit))

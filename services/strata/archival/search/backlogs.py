@@ -8,11 +8,8 @@ from strata.archival.domain.chunks import QueuedSet, SetState
 from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.archival.store import ChunkQueue, PendingPassages
 from strata.shared.errors import StrataError
-from strata.shared.logs import get_logger
-from strata.shared.search.indexing.indexer import LagGauges
+from strata.shared.search.indexing.indexer import CollectionCheck
 from strata.shared.telemetry import Telemetry
-
-_log = get_logger(__name__)
 
 
 class PassageBacklog:
@@ -36,17 +33,11 @@ class PassageBacklog:
         self._pending = pending
         self._index = index
         self._batch = batch
-        self._gauges = LagGauges(telemetry, "passages")
+        self._check = CollectionCheck(index, pending, "passages", telemetry)
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
-        # Marks passages as pending before the collection exists: an empty one must not count
-        # as complete.
-        if await self._index.is_missing():
-            count = await self._pending.index_all_again()
-            _log.info("the index of passages is missing and is rebuilt", passages=count)
-        await self._index.ensure()
-        self._gauges.set(await self._pending.lag())
+        await self._check.ensure()
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
@@ -81,15 +72,11 @@ class ChunkBacklog:
         self._queue = queue
         self._index = index
         self._batch = batch
-        self._gauges = LagGauges(telemetry, "file-chunks")
+        self._check = CollectionCheck(index, queue, "file-chunks", telemetry)
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
-        if await self._index.is_missing():
-            count = await self._queue.index_all_again()
-            _log.info("the index of files is missing and is rebuilt", files=count)
-        await self._index.ensure()
-        self._gauges.set(await self._queue.lag())
+        await self._check.ensure()
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""

@@ -21,17 +21,16 @@ from strata.archival.store.embedding_assignment import SCHEMA, EmbeddingAssignme
 from strata.shared.db import Database
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.engines import open_models, open_vectors
-from strata.shared.search.indexing.indexer import Indexer
+from strata.shared.search.indexing.indexer import Backlog, Indexer
 from strata.shared.search.reindexing import slot_of
 from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.search.reindexing.ledger import Ledger
 from strata.shared.search.reindexing.reindexer import (
-    POLL_FACTOR,
     Rebuildable,
-    Reindexer,
     archive_of,
 )
 from strata.shared.search.reindexing.routes import GenerationsByModel, StoredRoutes
+from strata.shared.search.reindexing.upkeep import index_upkeep
 from strata.shared.search.reindexing.whole_collection import WholeCollection
 from strata.shared.search.vectors import VectorIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
@@ -112,30 +111,31 @@ async def wire(
     whole_passages = WholeCollection(passages.texts, passage_texts, ledger)
     whole_chunks = WholeCollection(chunks.texts, chunk_texts, ledger)
     archives = ArchiveRebuild(passages, of_passages, pending, assignments)
-    indexer = Indexer(
-        [
-            PassageBacklog(pending, passages, batch=settings.index_batch, telemetry=telemetry),
-            ChunkBacklog(queue, chunks, batch=settings.index_file_batch, telemetry=telemetry),
-        ],
-        poll=settings.index_poll_s,
-    )
+    backlogs: list[Backlog] = [
+        PassageBacklog(pending, passages, batch=settings.index_batch, telemetry=telemetry),
+        ChunkBacklog(queue, chunks, batch=settings.index_file_batch, telemetry=telemetry),
+    ]
     rebuilds: dict[str, Rebuildable] = {
         slot_of(PASSAGES): whole_passages,
         slot_of(FILE_CHUNKS): whole_chunks,
         archive_of(slot_of(PASSAGES)): archives,
     }
-    driver = Reindexer(ledger, rebuilds, settings.reindex_config, indexer.quiet)
-    reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
     offered = {
         "passages": ManagedIndex(
             passages.texts.routes, whole_passages, passage_texts.count, pending.lag
         ),
         "files": ManagedIndex(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
     }
-    admin = IndexAdmin(
-        ledger, models, offered, allowed=settings.reindex_by_key, wake=reindexer.wake
-    )
+    upkeep = index_upkeep(settings, ledger, models, backlogs, rebuilds, offered)
     embedder = await models.get(models.default.id)
     return Indexes(
-        embedder, models, passages, chunks, indexer, reindexer, assignments, archives, admin
+        embedder,
+        models,
+        passages,
+        chunks,
+        upkeep.indexer,
+        upkeep.reindexer,
+        assignments,
+        archives,
+        upkeep.admin,
     )

@@ -1,31 +1,23 @@
-"""Searches passages and files: candidates from the index, checked against PostgreSQL."""
+"""Searches passages: candidates from the index, checked against PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from contextlib import AbstractAsyncContextManager
 
-from strata.archival.domain.chunks import FileChunkStore, FoundChunk, FoundChunks
 from strata.archival.domain.passages import Filter, Passage
-from strata.archival.domain.search import (
-    Exclusion,
-    FoundPassage,
-    Search,
-    SearchResult,
-    exclusions,
-)
+from strata.archival.domain.search import Search
 from strata.archival.domain.store import PassageStore
-from strata.archival.search.index import ChunkIndex, PassageIndex
+from strata.archival.search.index import PassageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
-from strata.shared.search.reranking import Report
-from strata.shared.search.reranking.result_order import Ranked, Reranking, explain_rank
-from strata.shared.search.result_merge import ResultRank, explain_result, merge, search_both
-from strata.shared.search.time_expressions import TimeRange, time_ranges, zone_of
+from strata.shared.search.pipeline import Explanation, SearchPipeline
+from strata.shared.search.reranking.result_order import Reranking
+from strata.shared.search.result_merge import DatabaseSnapshot
+from strata.shared.search.results import SearchResult
+from strata.shared.search.time_expressions import TimeRange
 from strata.shared.search.time_preference import WHEN_WEIGHT
-
-# Requests more chunks, since the index may still have chunks of replaced files.
-_CHUNK_MARGIN = 2
+from strata.shared.search.vectors import Hit, StartGate
 
 
 class PassageSearch:
@@ -47,125 +39,90 @@ class PassageSearch:
     ) -> None:
         self._store = store
         self._index = index
-        self._clock = clock
-        self._reranking = reranking or Reranking.off()
+        self._pipeline = SearchPipeline(clock, reranking)
 
-    async def search(self, search: Search) -> SearchResult:
+    async def search(self, search: Search) -> SearchResult[Passage]:
         """Returns the best passages, best first; none for a blank query."""
         if not search.query.strip():
             return SearchResult()
         archives = search.archive_ids or await self._store.archive_ids(search.agent_id)
         if not archives:
             return SearchResult()
-        now = search.reference_time or self._clock.now()
-        spoken = time_ranges(search.query, now, zone_of(search.timezone))
-        depth = self._reranking.depth(search.top_k)
-        candidates = await self._find(search, search.within(archives), spoken, depth)
-        ranked, report = await self._reranking.order(
-            search.query, candidates, lambda passage: passage.text
-        )
-        left_out: tuple[Exclusion, ...] = ()
+        times = self._pipeline.times(search.query, search.timezone, search.reference_time)
+        explanation = None
         if search.explain:
-            everywhere = Filter(tuple(archives))
-            everything = await self._find(search, everywhere, spoken, search.top_k, weak=True)
-            left_out = exclusions(search, everything)
-        hits = tuple(
-            FoundPassage(
-                result.item,
-                result.place.mode,
-                result.place.score,
-                result.place.vector_rank,
-                result.place.fts_rank,
-                _why(result, place, spoken, report) if search.explain else "",
-                result.score,
-                result.rank,
+            explanation = Explanation(
+                self._passages(search, Filter(tuple(archives)), times), search.left_out_by
             )
-            for place, result in enumerate(ranked[: search.top_k], start=1)
+        return await self._pipeline.search(
+            search.query,
+            search.top_k,
+            self._passages(search, search.within(archives), times),
+            times,
+            explanation=explanation,
         )
-        return SearchResult(hits, left_out, spoken, report)
 
-    async def _find(
+    def _passages(self, search: Search, within: Filter, times: Sequence[TimeRange]) -> _Passages:
+        return _Passages(self._store, self._index, search.query, within, times)
+
+
+class _Passages:
+    """The passages that meet the conditions of a search, as `ExplainedSource`."""
+
+    has_index = True
+
+    def __init__(
         self,
-        search: Search,
+        store: PassageStore,
+        index: PassageIndex,
+        query: str,
         within: Filter,
-        spoken: Sequence[TimeRange],
-        limit: int,
-        *,
-        weak: bool = False,
-    ) -> list[tuple[Passage, ResultRank]]:
-        unknown = await self._index.has_unknown_words(
-            current_project(), search.query, within.archive_ids
-        )
-        matches = await search_both(
-            partial(self._store.open_snapshot, search.query, within, limit, all_words=unknown),
-            lambda after: self._index.search(
-                current_project(), search.query, within, limit, spoken, weak=weak, after=after
-            ),
-            partial(self._store.by_words, search.query, within, limit),
-        )
-        ranked = merge(
-            matches.hits,
-            matches.by_id,
-            [(passage.id, passage, score) for passage, score in matches.by_words],
-            lambda passage: WHEN_WEIGHT * len(_of_that_time(passage, spoken)),
-            unknown_words=unknown,
-        )
-        return ranked[:limit]
-
-
-class FileChunkSearch:
-    """Searches chunks of files by meaning and by words."""
-
-    def __init__(self, store: FileChunkStore, index: ChunkIndex) -> None:
+        times: Sequence[TimeRange],
+    ) -> None:
         self._store = store
         self._index = index
+        self._query = query
+        self._within = within
+        self._times = times
 
-    async def search(
-        self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
-    ) -> FoundChunks:
-        """Returns the best chunks of the files in some folders.
-
-        Args:
-            folder_ids: The folders.
-            query: The query.
-            limit: Maximum of chunks.
-            explain: Count the chunks whose score is too low.
-        """
-        if not folder_ids:
-            return FoundChunks()
-        unknown = await self._index.has_unknown_words(query)
-        matches = await search_both(
-            partial(self._store.open_snapshot, query, folder_ids, limit, all_words=unknown),
-            lambda after: self._index.search(
-                current_project(),
-                query,
-                folder_ids,
-                limit * _CHUNK_MARGIN,
-                weak=explain,
-                after=after,
-            ),
-            partial(self._store.by_words, query, folder_ids, limit),
+    async def has_unknown_words(self) -> bool:
+        return await self._index.has_unknown_words(
+            current_project(), self._query, self._within.archive_ids
         )
-        ranked = merge(
-            matches.hits,
-            matches.by_id,
-            [(stored.key, stored, score) for stored, score in matches.by_words],
-            unknown_words=unknown,
+
+    def open_snapshot(
+        self, limit: int, *, all_words: bool
+    ) -> AbstractAsyncContextManager[DatabaseSnapshot[Passage]]:
+        return self._store.open_snapshot(self._query, self._within, limit, all_words=all_words)
+
+    async def search_index(self, limit: int, *, weak: bool, after: StartGate) -> list[Hit]:
+        return await self._index.search(
+            current_project(),
+            self._query,
+            self._within,
+            limit,
+            self._times,
+            weak=weak,
+            after=after,
         )
-        hits = [FoundChunk(stored, place.score) for stored, place in ranked if not place.weak]
-        below_floor = sum(place.weak for _, place in ranked[:limit])
-        return FoundChunks(tuple(hits[:limit]), below_floor)
 
+    async def by_words(self, limit: int) -> Sequence[tuple[Passage, float]]:
+        return await self._store.by_words(self._query, self._within, limit)
 
-def _of_that_time(passage: Passage, spoken: Sequence[TimeRange]) -> list[TimeRange]:
-    return [time_range for time_range in spoken if time_range.holds(passage.create_time)]
+    def id_of(self, passage: Passage) -> str:
+        return passage.id
 
+    def bonus(self, passage: Passage) -> float:
+        return WHEN_WEIGHT * len(self._of_that_time(passage))
 
-def _why(
-    ranked: Ranked[Passage], place: int, spoken: Sequence[TimeRange], report: Report | None
-) -> str:
-    named = _of_that_time(ranked.item, spoken)
-    reasons = [f"it was stored at the time of {time_range.words!r}" for time_range in named]
-    return " ".join(
-        filter(None, [explain_result(ranked.place, reasons), explain_rank(ranked, place, report)])
-    )
+    def text_of(self, passage: Passage) -> str:
+        return passage.text
+
+    def preferences_met(self, passage: Passage) -> list[str]:
+        return [
+            f"it was stored at the time of {time_range.words!r}"
+            for time_range in self._of_that_time(passage)
+        ]
+
+    def _of_that_time(self, passage: Passage) -> list[TimeRange]:
+        return [time_range for time_range in self._times if time_range.holds(passage.create_time)]

@@ -13,7 +13,7 @@ from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
 from strata.archival.convert import files as convert
 from strata.archival.convert.archives import refuse
 from strata.archival.domain.chunks import FileChunk, FileChunkStore
-from strata.archival.search.passage_search import FileChunkSearch
+from strata.archival.search.chunk_search import FileChunkSearch
 from strata.shared.errors import FieldViolation, StrataError
 from strata.shared.search.embedding import Embedder
 

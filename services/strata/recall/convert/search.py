@@ -10,20 +10,19 @@ from strata.recall.convert.messages import (
     time_or_none,
     to_roles,
 )
-from strata.recall.domain.search import (
-    DEFAULT_ROLES,
-    Exclusion,
-    Mode,
-    SearchHit,
-    SearchQuery,
-    SearchResult,
-)
-from strata.shared.blank_text import BLANK, is_blank
+from strata.recall.domain.messages import Message
+from strata.recall.domain.search import DEFAULT_ROLES, Mode, SearchQuery
 from strata.shared.db import rows_that_fit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
-from strata.shared.search.reranking import Outcome, Report
-from strata.shared.search.time_expressions import TimeRange
+from strata.shared.search.convert import (
+    exclusion_to_proto,
+    query_violations,
+    relevance_to_proto,
+    report_to_proto,
+    time_to_proto,
+)
+from strata.shared.search.results import SearchHit, SearchResult
 
 MAX_QUERY_CHARS = 2_000
 MAX_SEARCH_LIMIT = 100
@@ -35,11 +34,6 @@ _MODES = {
     pb.SEARCH_MODE_FULL_TEXT: Mode.FULL_TEXT,
     pb.SEARCH_MODE_SEMANTIC: Mode.SEMANTIC,
     pb.SEARCH_MODE_HYBRID: Mode.HYBRID,
-}
-_OUTCOMES = {
-    Outcome.DONE: pb.RERANK_OUTCOME_DONE,
-    Outcome.OUT_OF_TIME: pb.RERANK_OUTCOME_OUT_OF_TIME,
-    Outcome.FAILED: pb.RERANK_OUTCOME_FAILED,
 }
 
 
@@ -60,11 +54,7 @@ def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
     reference = time_or_none(
         request.reference_time, request.HasField("reference_time"), "reference_time"
     )
-    violations = []
-    if is_blank(request.query):
-        violations.append(FieldViolation("query", BLANK))
-    if len(request.query) > MAX_QUERY_CHARS:
-        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
+    violations = query_violations(request.query, MAX_QUERY_CHARS)
     if request.limit < 0:
         violations.append(FieldViolation("limit", "must not be negative"))
     if not 0 <= request.neighbours <= MAX_NEIGHBOURS:
@@ -92,54 +82,19 @@ def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
     )
 
 
-def answer_to_proto(answer: SearchResult) -> pb.SearchMessagesResponse:
+def answer_to_proto(answer: SearchResult[Message]) -> pb.SearchMessagesResponse:
     """Returns the result of a search as a response, with as many hits as fit into a message."""
-    hits = answer.hits[: rows_that_fit(answer.hits)]
     return pb.SearchMessagesResponse(
-        hits=[_hit(hit) for hit in hits],
-        exclusions=[_exclusion(exclusion) for exclusion in answer.exclusions],
-        spoken_times=[_spoken_time(spoken_time) for spoken_time in answer.spoken_times],
-        reranking=None if answer.reranking is None else _reranking(answer.reranking),
+        hits=[_hit(hit) for hit in answer.hits[: rows_that_fit(answer.hits)]],
+        exclusions=map(exclusion_to_proto, answer.exclusions),
+        spoken_times=map(time_to_proto, answer.spoken_times),
+        reranking=report_to_proto(answer.reranking),
     )
 
 
-def _hit(hit: SearchHit) -> pb.MessageHit:
-    relevance = pb.Relevance(
-        search_mode=hit.mode,
-        rrf_score=hit.score,
-        vector_rank=hit.vector_rank,
-        fts_rank=hit.fts_rank,
-        explanation=hit.why,
-        rerank_score=hit.rerank_score,
-        rerank_rank=hit.rerank_rank,
-    )
+def _hit(hit: SearchHit[Message]) -> pb.MessageHit:
     return pb.MessageHit(
-        message=message_to_proto(hit.message),
-        relevance=relevance,
+        message=message_to_proto(hit.item),
+        relevance=relevance_to_proto(hit),
         neighbours=messages_to_proto(hit.neighbours),
     )
-
-
-def _exclusion(exclusion: Exclusion) -> pb.Exclusion:
-    return pb.Exclusion(
-        condition=exclusion.condition,
-        count=exclusion.count,
-        best_message_id=exclusion.best_message_id,
-    )
-
-
-def _reranking(report: Report) -> pb.Reranking:
-    return pb.Reranking(
-        model=report.model,
-        candidate_count=report.candidates,
-        outcome=_OUTCOMES[report.outcome],
-    )
-
-
-def _spoken_time(spoken: TimeRange) -> pb.SpokenTime:
-    wire = pb.SpokenTime(words=spoken.words)
-    if spoken.start is not None:
-        wire.start_time.FromDatetime(spoken.start)
-    if spoken.end is not None:
-        wire.end_time.FromDatetime(spoken.end)
-    return wire

@@ -1,14 +1,13 @@
-"""The backlogs of the index of messages: messages to index, and deleted agents to remove."""
+"""The backlogs of the index of messages: messages to index, deleted messages and agents to remove."""
 
 from __future__ import annotations
 
 from strata.recall.search.index import MessageIndex
-from strata.recall.store import PendingMessages
-from strata.shared.logs import get_logger
-from strata.shared.search.indexing.indexer import LagGauges
+from strata.recall.store import DeletedMessages, PendingMessages
+from strata.shared.search.indexing.indexer import CollectionCheck
 from strata.shared.telemetry import Telemetry
 
-_log = get_logger(__name__)
+_DELETED_AT_ONCE = 500
 
 
 class MessageBacklog:
@@ -34,17 +33,11 @@ class MessageBacklog:
         self._pending = pending
         self._index = index
         self._batch = batch
-        self._gauges = LagGauges(telemetry, "messages")
+        self._check = CollectionCheck(index, pending, "messages", telemetry)
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
-        # Marks messages as pending before the collection exists: an empty one must not count
-        # as complete.
-        if await self._index.is_missing():
-            count = await self._pending.index_all_again()
-            _log.info("the index of messages is missing and is rebuilt", messages=count)
-        await self._index.ensure()
-        self._gauges.set(await self._pending.lag())
+        await self._check.ensure()
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
@@ -75,3 +68,22 @@ class DeletedAgentBacklog:
             await self._index.remove_agent(agent.project_id, agent.agent_id)
             await self._pending.removed(agent)
         return bool(agents)
+
+
+class DeletedMessageBacklog:
+    """Index entries of deleted messages, to remove; a `Backlog` of the indexer."""
+
+    def __init__(self, deleted: DeletedMessages, index: MessageIndex) -> None:
+        self._deleted = deleted
+        self._index = index
+
+    async def ensure(self) -> None:
+        """Does nothing: `MessageBacklog` creates the collection."""
+
+    async def advance(self) -> bool:
+        """See `Backlog.advance`."""
+        deleted = await self._deleted.find(_DELETED_AT_ONCE)
+        for project_id, ids in deleted.items():
+            await self._index.remove(project_id, ids)
+            await self._deleted.done(project_id, ids)
+        return bool(deleted)

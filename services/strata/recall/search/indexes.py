@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from strata.recall.domain.retention_worker import DeletedMessageBacklog
-from strata.recall.search.backlogs import DeletedAgentBacklog, MessageBacklog
+from strata.recall.search.backlogs import (
+    DeletedAgentBacklog,
+    DeletedMessageBacklog,
+    MessageBacklog,
+)
 from strata.recall.search.index import MESSAGES, MessageIndex
 from strata.recall.search.rebuilds import MessageTexts
 from strata.recall.settings import RecallSettings
@@ -20,8 +23,8 @@ from strata.shared.search.indexing.indexer import Indexer
 from strata.shared.search.reindexing import slot_of
 from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.search.reindexing.ledger import Ledger
-from strata.shared.search.reindexing.reindexer import POLL_FACTOR, Reindexer
 from strata.shared.search.reindexing.routes import StoredRoutes
+from strata.shared.search.reindexing.upkeep import index_upkeep
 from strata.shared.search.reindexing.whole_collection import WholeCollection
 from strata.shared.search.vectors import VectorIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
@@ -91,14 +94,14 @@ def wire(
         DeletedMessageBacklog(DeletedMessages(worker), index),
         DeletedAgentBacklog(pending, index),
     )
-    indexer = Indexer([backlog], poll=settings.index_poll_s, polled=deleted)
-    driver = Reindexer(ledger, {slot_of(MESSAGES): whole}, settings.reindex_config, indexer.quiet)
-    reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
-    admin = IndexAdmin(
+    upkeep = index_upkeep(
+        settings,
         ledger,
         models,
+        [backlog],
+        {slot_of(MESSAGES): whole},
         {"messages": ManagedIndex(routes, whole, texts.count, pending.lag)},
-        allowed=settings.reindex_by_key,
-        wake=reindexer.wake,
+        polled=deleted,
     )
-    return Indexes(index, admin, (indexer.run, reindexer.run), (indexer, reindexer))
+    indexers = (upkeep.indexer, upkeep.reindexer)
+    return Indexes(index, upkeep.admin, [one.run for one in indexers], indexers)

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
 
 from strata.recall.domain.messages import Message
 from strata.recall.domain.query_roles import query_role
-from strata.recall.domain.search import (
-    Exclusion,
-    Mode,
-    SearchHit,
-    SearchQuery,
-    SearchResult,
-    SearchStore,
-    exclusions,
-)
+from strata.recall.domain.search import Mode, SearchQuery, SearchStore
 from strata.recall.domain.search_text import searchable_text
 from strata.recall.search.index import MessageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
-from strata.shared.search.reranking import Report
-from strata.shared.search.reranking.result_order import Ranked, Reranking, explain_rank
-from strata.shared.search.result_merge import (
-    Matches,
-    ResultRank,
-    explain_result,
-    merge,
-    search_both,
-)
-from strata.shared.search.time_expressions import TimeRange, time_ranges, zone_of
+from strata.shared.search.pipeline import Explanation, SearchPipeline
+from strata.shared.search.reranking.result_order import Reranking
+from strata.shared.search.result_merge import DatabaseSnapshot
+from strata.shared.search.results import SearchResult
+from strata.shared.search.time_expressions import TimeRange
+from strata.shared.search.vectors import Hit, StartGate
 
 # Factor for queries with phrases, since PostgreSQL drops candidates without the phrase.
 _PHRASE_MARGIN = 5
@@ -55,93 +43,88 @@ class MessageSearch:
     ) -> None:
         self._store = store
         self._index = index
-        self._clock = clock
-        self._unchanged = Reranking.off()
-        self._reranking = reranking or self._unchanged
+        self._pipeline = SearchPipeline(clock, reranking)
 
-    async def search(self, query: SearchQuery) -> SearchResult:
+    async def search(self, query: SearchQuery) -> SearchResult[Message]:
         """Returns the best messages, best first."""
-        now = query.reference_time or self._clock.now()
-        spoken = time_ranges(query.text, now, zone_of(query.timezone))
-        ranked, report = await self._best(query, spoken)
-        best = ranked[: query.limit]
-        messages = [result.item for result in best]
-        around: dict[str, tuple[Message, ...]] = {}
-        if query.neighbours and best:
-            around = await self._store.around(messages, query.neighbours)
-        left_out: tuple[Exclusion, ...] = ()
+        times = self._pipeline.times(query.text, query.timezone, query.reference_time)
+        explanation = None
         if query.explain:
-            everything = await self._find(query.without_conditions(), spoken, weak=True)
-            left_out = exclusions(query, everything[: query.limit])
-        hits = tuple(
-            SearchHit(
-                result.item,
-                result.place.mode,
-                result.place.score,
-                result.place.vector_rank,
-                result.place.fts_rank,
-                _why(result, place, query, spoken, report) if query.explain else "",
-                around.get(result.item.id, ()),
-                result.score,
-                result.rank,
-            )
-            for place, result in enumerate(best, start=1)
+            everything = _Messages(self._store, self._index, query.without_conditions(), times)
+            explanation = Explanation(everything, query.left_out_by)
+        result = await self._pipeline.search(
+            query.text,
+            query.limit,
+            _Messages(self._store, self._index, query, times),
+            times,
+            explanation=explanation,
+            # A full-text search keeps the order of the search by words.
+            rerank=query.mode is not Mode.FULL_TEXT,
         )
-        return SearchResult(hits, left_out, spoken, report)
+        if not query.neighbours or not result.hits:
+            return result
+        around = await self._store.around([hit.item for hit in result.hits], query.neighbours)
+        hits = tuple(replace(hit, neighbours=around.get(hit.item.id, ())) for hit in result.hits)
+        return replace(result, hits=hits)
 
-    async def _best(
-        self, query: SearchQuery, spoken: Sequence[TimeRange]
-    ) -> tuple[list[Ranked[Message]], Report | None]:
-        # A full-text search keeps the order of the search by words.
-        reranking = self._unchanged if query.mode is Mode.FULL_TEXT else self._reranking
-        deep = replace(query, limit=reranking.depth(query.limit))
-        candidates = await self._find(deep, spoken)
-        return await reranking.order(query.text, candidates, searchable_text)
 
-    async def _find(
-        self, query: SearchQuery, spoken: Sequence[TimeRange], *, weak: bool = False
-    ) -> list[tuple[Message, ResultRank]]:
-        by_words = partial(self._store.by_words, query, spoken)
-        index = self._index
-        unknown = False
-        if index is None or query.mode is Mode.FULL_TEXT:
-            matches: Matches[Message] = Matches((), {}, await by_words())
-        else:
-            limit = query.limit * (_PHRASE_MARGIN if '"' in query.text else 1)
-            if query.mode is Mode.HYBRID:
-                unknown = await index.has_unknown_words(query.text)
-            matches = await search_both(
-                partial(self._store.open_snapshot, query, spoken, all_words=unknown),
-                lambda after: index.search(
-                    current_project(), query, spoken, limit, weak=weak, after=after
-                ),
-                by_words,
-            )
-        return merge(
-            matches.hits,
-            matches.by_id,
-            [(message.id, message, score) for message, score in matches.by_words],
-            unknown_words=unknown,
+class _Messages:
+    """The messages that meet the conditions of a query, as `ExplainedSource`."""
+
+    def __init__(
+        self,
+        store: SearchStore,
+        index: MessageIndex | None,
+        query: SearchQuery,
+        times: Sequence[TimeRange],
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._query = query
+        self._times = times
+
+    @property
+    def has_index(self) -> bool:
+        return self._index is not None and self._query.mode is not Mode.FULL_TEXT
+
+    async def has_unknown_words(self) -> bool:
+        if self._index is None or self._query.mode is not Mode.HYBRID:
+            return False
+        return await self._index.has_unknown_words(self._query.text)
+
+    def open_snapshot(
+        self, limit: int, *, all_words: bool
+    ) -> AbstractAsyncContextManager[DatabaseSnapshot[Message]]:
+        query = replace(self._query, limit=limit)
+        return self._store.open_snapshot(query, self._times, all_words=all_words)
+
+    async def search_index(self, limit: int, *, weak: bool, after: StartGate) -> list[Hit]:
+        if self._index is None:
+            return []
+        margin = _PHRASE_MARGIN if '"' in self._query.text else 1
+        return await self._index.search(
+            current_project(), self._query, self._times, limit * margin, weak=weak, after=after
         )
 
+    async def by_words(self, limit: int) -> Sequence[tuple[Message, float]]:
+        return await self._store.by_words(replace(self._query, limit=limit), self._times)
 
-def _why(
-    ranked: Ranked[Message],
-    place: int,
-    query: SearchQuery,
-    spoken: Sequence[TimeRange],
-    report: Report | None,
-) -> str:
-    """Explains the rank of a message in words."""
-    reasons = []
-    message = ranked.item
-    if query_role(query.text) is message.role:
-        reasons.append(f"the question is about words of the {message.role.value}")
-    reasons += [
-        f"it was said at the time of {time_range.words!r}"
-        for time_range in spoken
-        if time_range.holds(message.create_time)
-    ]
-    return " ".join(
-        filter(None, [explain_result(ranked.place, reasons), explain_rank(ranked, place, report)])
-    )
+    def id_of(self, message: Message) -> str:
+        return message.id
+
+    def bonus(self, message: Message) -> float:
+        # The store adds the bonus to its scores.
+        return 0.0
+
+    def text_of(self, message: Message) -> str:
+        return searchable_text(message)
+
+    def preferences_met(self, message: Message) -> list[str]:
+        reasons = []
+        if query_role(self._query.text) is message.role:
+            reasons.append(f"the question is about words of the {message.role.value}")
+        return reasons + [
+            f"it was said at the time of {time_range.words!r}"
+            for time_range in self._times
+            if time_range.holds(message.create_time)
+        ]

@@ -1,6 +1,6 @@
 """Search by meaning and by words, for all services that have searchable texts.
 
-- `settings`, `engines`: the settings, and the models and the vector index that they name
+- `service_settings`, `engines`: the settings, and the models and the vector index that they name
 - `embedding`, `vectors`: embedding models, and the vector index
 - `fusion`, `result_merge`, `reranking`: the order of the results
 - `time_expressions`, `time_preference`: times that a query names

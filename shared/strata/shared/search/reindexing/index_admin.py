@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from strata.api.common.v1 import reindex_pb2 as pb
+from strata.api.common.v1 import search_pb2 as pb
 from strata.shared.errors import (
     FailedPreconditionError,
     FieldViolation,
