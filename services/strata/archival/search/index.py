@@ -13,9 +13,9 @@ from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.store.embedding_assignment import EmbeddingAssignment
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.fusion import merge_rankings
+from strata.shared.search.indexing.generations import Routes, Serving, first_generation
 from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex, as_models
-from strata.shared.search.reindexing import Serving
-from strata.shared.search.reindexing.routes import GenerationsByModel, Routes, first_generation
+from strata.shared.search.reindexing.routes import GenerationsByModel
 from strata.shared.search.time_expressions import TimeRange, just_before
 from strata.shared.search.time_preference import time_preferences
 from strata.shared.search.vectors import Collection, FieldKind, Hit, StartGate, VectorIndex, Where

@@ -14,8 +14,9 @@ from strata.archival.store.embedding_assignment import (
     EmbeddingAssignments,
     own_model,
 )
+from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import TextIndex
-from strata.shared.search.reindexing import FoundCounts, Phase, Reindex, Serving
+from strata.shared.search.reindexing import FoundCounts, Phase, Reindex
 from strata.shared.search.reindexing.check import StoredText
 from strata.shared.search.reindexing.index_admin import finished, rolled_back
 from strata.shared.search.reindexing.reindexer import Batch

@@ -1,4 +1,4 @@
-"""The backlogs of the index of messages: messages to index, deleted messages and agents to remove."""
+"""The backlogs of the index of messages: messages to index, and deleted ones to remove."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from strata.recall.domain.query_roles import query_role
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.domain.search_text import is_indexed, searchable_text
 from strata.shared.search.embedding import Embedder, EmbeddingModels
+from strata.shared.search.indexing.generations import Routes
 from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex
-from strata.shared.search.reindexing.routes import Routes
 from strata.shared.search.time_expressions import TimeRange, just_before
 from strata.shared.search.time_preference import time_preferences
 from strata.shared.search.vectors import (

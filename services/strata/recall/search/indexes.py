@@ -19,13 +19,13 @@ from strata.recall.store.contents import MessageContents
 from strata.shared.db import Database
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.engines import open_models, open_vectors
+from strata.shared.search.indexing.generations import slot_of
 from strata.shared.search.indexing.indexer import Indexer
-from strata.shared.search.reindexing import slot_of
 from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.search.reindexing.ledger import Ledger
 from strata.shared.search.reindexing.routes import StoredRoutes
-from strata.shared.search.reindexing.upkeep import index_upkeep
 from strata.shared.search.reindexing.whole_collection import WholeCollection
+from strata.shared.search.upkeep import index_upkeep
 from strata.shared.search.vectors import VectorIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.service import BackgroundTask, Wiring

@@ -5,4 +5,6 @@
 - `fusion`, `result_merge`, `reranking`: the order of the results
 - `time_expressions`, `time_preference`: times that a query names
 - `indexing`: writes texts to the index; `reindexing`: rebuilds it while it serves
+- `upkeep`: wires the background tasks of both
+- `pipeline`, `results`, `convert`: the steps of a search, its results, and their protos
 """

@@ -14,11 +14,11 @@ from strata.shared.errors import (
     Reason,
 )
 from strata.shared.search.embedding import EmbeddingModels
+from strata.shared.search.indexing.generations import Routes, Serving
 from strata.shared.search.indexing.indexer import IndexLag
 from strata.shared.search.reindexing.ledger import Ledger, no_reindex, not_in_phase
 from strata.shared.search.reindexing.reindexer import Rebuildable
-from strata.shared.search.reindexing.routes import Routes
-from strata.shared.search.reindexing.state import Phase, Reindex, Serving
+from strata.shared.search.reindexing.state import Phase, Reindex
 
 NAMES: Mapping[str, str] = {
     "passages": "passages",
