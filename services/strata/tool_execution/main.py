@@ -20,8 +20,8 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.db import Database
 from strata.shared.db.request_log import RequestLog
-from strata.shared.embedding import CachingEmbedder, Embedder
-from strata.shared.embedding.query_priority import QueriesFirst
+from strata.shared.search.embedding import CachingEmbedder, Embedder
+from strata.shared.search.embedding.query_priority import QueriesFirst
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 from strata.tool_execution.builtin.agents import AgentTools
@@ -178,7 +178,7 @@ async def _open_embedder(
     settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack
 ) -> Embedder:
     async def make(closing: AsyncExitStack) -> Embedder:
-        from strata.shared.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
+        from strata.shared.search.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
             MiniLmEmbedder,
         )
 

@@ -24,15 +24,15 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.index import MESSAGES
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.index import MESSAGES
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
-from strata.shared.vectors import Where
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 
 PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
 

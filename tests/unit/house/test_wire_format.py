@@ -26,7 +26,7 @@ from strata.agent_loop.prompts import library, summary, system_message
 from strata.agent_loop.rules import refusals, repetition
 from strata.agent_loop.rules import validation as rule_validation
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
-from strata.archival import convert as archival
+from strata.archival.convert import archives as archival
 from strata.archival.settings import ArchivalSettings
 from strata.core_memory.convert import requests as block_requests
 from strata.core_memory.domain import blocks, editing, patches, rendering, tool_rules
@@ -45,7 +45,7 @@ from strata.core_memory.files.reading import pages
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs import convert as run_requests
-from strata.recall import convert_search as recall
+from strata.recall.convert import search as recall
 from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.errors import StrataError
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE

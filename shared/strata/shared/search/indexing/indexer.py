@@ -1,0 +1,221 @@
+"""Brings the vector index up to date with PostgreSQL, after the commit of each change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from strata.shared.errors import StrataError
+from strata.shared.logs import get_logger
+from strata.shared.telemetry import Telemetry
+
+_LONGEST_PAUSE_S = 30.0
+_log = get_logger(__name__)
+
+WAITING = "strata_index_waiting"
+"""Gauge by collection: texts that are not indexed yet, 100,000 at most."""
+LAG_SECONDS = "strata_index_lag_seconds"
+"""Gauge by collection: age of the oldest text that is not indexed yet, in seconds."""
+MOST_COUNTED = 100_000
+"""Limit of counting the texts that are not indexed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLag:
+    """The backlog of the index: number of texts, and seconds since the oldest was stored."""
+
+    waiting: int = 0
+    seconds: float = 0.0
+
+
+class LagGauges:
+    """Gauges of the backlog of a collection's index.
+
+    Args:
+        telemetry: Registry of the gauges; None for none.
+        collection: The collection.
+    """
+
+    def __init__(self, telemetry: Telemetry | None, collection: str) -> None:
+        registry = telemetry or Telemetry()
+        self._waiting = registry.gauge(WAITING, collection=collection)
+        self._seconds = registry.gauge(LAG_SECONDS, collection=collection)
+
+    def set(self, lag: IndexLag) -> None:
+        """Sets the gauges."""
+        self._waiting.set(lag.waiting)
+        self._seconds.set(lag.seconds)
+
+
+class CollectionIndex(Protocol):
+    """The index of a collection."""
+
+    async def is_missing(self) -> bool:
+        """See `TextIndex.is_missing`."""
+        ...
+
+    async def ensure(self) -> None:
+        """See `TextIndex.ensure`."""
+        ...
+
+
+class PendingTexts(Protocol):
+    """The texts of a collection that are not indexed yet."""
+
+    async def index_all_again(self) -> int:
+        """Marks all texts as not indexed; returns their number."""
+        ...
+
+    async def lag(self) -> IndexLag:
+        """Returns the backlog."""
+        ...
+
+
+class CollectionCheck:
+    """Creates the index of a collection when it is missing, and measures its backlog.
+
+    Args:
+        index: The index.
+        pending: The texts that are not indexed yet.
+        collection: Name of the collection in metrics and logs.
+        telemetry: Registry of the gauges; None for none.
+    """
+
+    def __init__(
+        self,
+        index: CollectionIndex,
+        pending: PendingTexts,
+        collection: str,
+        telemetry: Telemetry | None,
+    ) -> None:
+        self._index = index
+        self._pending = pending
+        self._collection = collection
+        self._gauges = LagGauges(telemetry, collection)
+
+    async def ensure(self) -> None:
+        """See `Backlog.ensure`."""
+        # Marks texts as pending before the collection exists: an empty one must not count
+        # as complete.
+        if await self._index.is_missing():
+            count = await self._pending.index_all_again()
+            _log.info(
+                "the index is missing and is rebuilt", collection=self._collection, texts=count
+            )
+        await self._index.ensure()
+        self._gauges.set(await self._pending.lag())
+
+
+class Backlog(Protocol):
+    """The texts that wait to be written to one collection of the index."""
+
+    async def ensure(self) -> None:
+        """Creates the collection if it does not exist, and marks all texts as waiting for it.
+
+        Raises:
+            UnavailableError: Database or engine cannot be reached.
+        """
+        ...
+
+    async def advance(self) -> bool:
+        """Indexes one batch; returns whether more may wait than this batch took.
+
+        Raises:
+            UnavailableError: Database, engine or model cannot be reached; the batch stays waiting.
+        """
+        ...
+
+
+class Indexer:
+    """Writes pending texts to the index until it is cancelled.
+
+    A commit in this process wakes it. In addition it polls for texts that other replicas or a
+    crash left pending. It processes one batch at a time. Texts that arrive faster than they can
+    be embedded wait in PostgreSQL, where searches find them by their words.
+
+    Args:
+        backlogs: The backlogs, which are processed in turn.
+        poll: Seconds between two polls.
+        polled: Backlogs that are processed at polls only, not after each commit, because rows wait
+            in them rarely.
+        check_interval_s: Seconds between checks that the collections still exist.
+    """
+
+    def __init__(
+        self,
+        backlogs: Sequence[Backlog],
+        *,
+        poll: float,
+        polled: Sequence[Backlog] = (),
+        check_interval_s: float = 15.0,
+    ) -> None:
+        self._backlogs = backlogs
+        self._polled = polled
+        self._poll = poll
+        self._check_interval_s = check_interval_s
+        self._wake = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    def wake(self) -> None:
+        """Wakes the indexer after a commit."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Indexes until cancelled."""
+        pause = self._poll
+        checked = -self._check_interval_s
+        polled = -self._poll
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if loop.time() - checked > self._check_interval_s:
+                    for backlog in (*self._backlogs, *self._polled):
+                        await backlog.ensure()
+                    checked = loop.time()
+                has_more = await self._advance(self._backlogs)
+                if loop.time() - polled >= self._poll:
+                    polled = loop.time()
+                    has_more |= await self._advance(self._polled)
+                pause = self._poll
+                if has_more:
+                    continue
+            except StrataError as error:
+                _log.warning(
+                    "indexing waits", reason=error.reason.value, message=error.message, pause=pause
+                )
+                checked = -self._check_interval_s
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def index_pending(self) -> bool:
+        """Indexes one batch of every backlog; returns whether more may wait.
+
+        Raises:
+            UnavailableError: Database, engine or model cannot be reached; the batch stays waiting.
+        """
+        return await self._advance((*self._backlogs, *self._polled))
+
+    async def _advance(self, backlogs: Sequence[Backlog]) -> bool:
+        has_more = False
+        for backlog in backlogs:
+            if await backlog.advance():
+                self._quiet.clear()
+                has_more = True
+        if not has_more:
+            self._quiet.set()
+        return has_more
+
+    async def quiet(self, seconds: float) -> None:
+        """Waits until no more than one batch is pending, for some seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
