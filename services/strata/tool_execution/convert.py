@@ -13,7 +13,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.images import image_id
-from strata.tool_execution.domain.sandbox import RunStatus
+from strata.shared.sandbox import RunStatus
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,

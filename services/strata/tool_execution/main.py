@@ -36,17 +36,15 @@ from strata.tool_execution.builtin.talk import SendMessage
 from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_factory import open_web_tools
+from strata.tool_execution.clients.peers import PeerChannel
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.egress.factory import network_policy
 from strata.tool_execution.engine import Engine, Executor
 from strata.tool_execution.mcp.factory import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.factory import open_packages
-from strata.tool_execution.peers import PeerChannel
 from strata.tool_execution.runner.factory import sandbox_starter
-from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
 from strata.tool_execution.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -56,6 +54,8 @@ from strata.tool_execution.store import (
     PostgresSignInStore,
     PostgresToolStore,
 )
+from strata.tool_runner.egress.factory import network_policy
+from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 
 NAME = "tool_execution"
 
