@@ -42,11 +42,11 @@ from strata.tool_execution.clients.sandbox import SandboxClient
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.engine import Engine, Executor
+from strata.tool_execution.execution.engine import Engine, Executor
 from strata.tool_execution.mcp.factory import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.factory import open_packages
-from strata.tool_execution.search import ToolSearch
+from strata.tool_execution.registry.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
 from strata.tool_execution.store import (

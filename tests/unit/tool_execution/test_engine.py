@@ -23,7 +23,7 @@ from strata.tool_execution.domain.tools import (
     Tool,
     ToolError,
 )
-from strata.tool_execution.engine import Engine, Started
+from strata.tool_execution.execution.engine import Engine, Started
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
 READ = BUILTIN_TOOLS["conversation_search"]

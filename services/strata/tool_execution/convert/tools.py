@@ -14,7 +14,7 @@ from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError, read_schema
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.shared.web import host_patterns as hosts
-from strata.tool_execution.convert import EFFECTS
+from strata.tool_execution.convert.execution import EFFECTS
 from strata.tool_execution.domain.registry import MAX_NAME, IdempotentRequest
 from strata.tool_execution.domain.tools import (
     Effect,

@@ -12,8 +12,8 @@ from strata.shared.ids import new_id
 from strata.shared.redaction import Redactor
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import parse_url
-from strata.tool_execution.convert import tool_to_proto
-from strata.tool_execution.convert_registry import REQUEST_ID, Violations, secret_name_problem
+from strata.tool_execution.convert.execution import tool_to_proto
+from strata.tool_execution.convert.tools import REQUEST_ID, Violations, secret_name_problem
 from strata.tool_execution.domain.mcp import (
     DEFAULT_CALLS,
     DEFAULT_TIMEOUT_S,

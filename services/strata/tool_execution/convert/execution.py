@@ -14,6 +14,7 @@ from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.images import image_id
 from strata.shared.sandbox import RunStatus
+from strata.tool_execution.convert.labels import labels_to_domain, labels_to_proto
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
@@ -26,8 +27,7 @@ from strata.tool_execution.domain.tools import (
     Tool,
     ToolType,
 )
-from strata.tool_execution.engine import Started
-from strata.tool_execution.labels import labels_to_domain, labels_to_proto
+from strata.tool_execution.execution.engine import Started
 
 _TYPES = {
     ToolType.CORE: tool_pb2.TOOL_TYPE_CORE,

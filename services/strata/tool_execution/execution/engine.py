@@ -13,7 +13,6 @@ from strata.shared.context import RequestContext, current, use
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
-from strata.tool_execution.builtin.argument_names import in_argument_names
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.dates import zone
@@ -27,6 +26,7 @@ from strata.tool_execution.domain.tools import (
     Tool,
     ToolError,
 )
+from strata.tool_execution.execution.argument_names import in_argument_names
 
 # Errors of a service with these statuses are about the request, so the model can correct it.
 _CORRECTABLE_BY_MODEL = frozenset(
