@@ -17,7 +17,10 @@ from strata.shared.web.host_patterns import problem_of
 from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.domain.network_policy import NetworkPolicy
 from strata.tool_execution.domain.web import ProviderName
-from strata.tool_execution.mcp.program_user import PROGRAM_UID, PROGRAM_UIDS
+
+PROGRAM_UID = 64_178
+"""The first user id, next to that of jailed tools and outside of the usual ranges."""
+PROGRAM_UIDS = 1_000
 
 
 class ToolExecutionSettings(ServiceSettings):

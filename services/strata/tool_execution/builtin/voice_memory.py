@@ -16,8 +16,8 @@ from strata.shared.errors import (
     passes,
 )
 from strata.shared.tool_catalogue import MEMORIES_STORED, STORE_MEMORIES
+from strata.tool_execution.clients.labels import labels_to_proto
 from strata.tool_execution.clients.peers import backoff
-from strata.tool_execution.convert.labels import labels_to_proto
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
 
 _MOST_CHARS = 6_000

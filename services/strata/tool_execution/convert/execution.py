@@ -14,7 +14,7 @@ from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.images import image_id
 from strata.shared.sandbox import RunStatus
-from strata.tool_execution.convert.labels import labels_to_domain, labels_to_proto
+from strata.tool_execution.clients.labels import labels_to_domain, labels_to_proto
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
