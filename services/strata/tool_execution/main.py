@@ -30,10 +30,10 @@ from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import code_with_tools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS, check_executors
 from strata.tool_execution.builtin.files import FileTools
+from strata.tool_execution.builtin.functions import FunctionTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
-from strata.tool_execution.builtin.talk import SendMessage
 from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_factory import open_web_tools
@@ -94,7 +94,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     archival = PeerChannel(wiring.channel("archival"), "archival memory")
     gateway = PeerChannel(wiring.channel("gateway"), "gateway")
     executors: list[Executor] = [
-        SendMessage(),
+        FunctionTools(wiring.clock),
         MemoryTools(block_grpc.BlockServiceStub(core_memory)),
         FileTools(file_grpc.FileServiceStub(core_memory)),
         ConversationSearch(message_grpc.MessageServiceStub(recall), wiring.clock),
