@@ -251,6 +251,7 @@ _ENTRIES = (
     ),
     BuiltinTool("web_search", _READS, parallel=True),
     BuiltinTool("fetch_webpage", _READS, parallel=True),
+    BuiltinTool("current_time", _READS, parallel=True),
     # A call leaves no state behind, so it can be repeated.
     BuiltinTool("run_code", _READS, parallel=True),
     # The tools that it calls can have any effect.

@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from strata.shared.clock import Clock
 from strata.shared.tool_catalogue import SENT_MESSAGE
+from strata.shared.tool_returns import TIME_FORMAT
 from strata.tool_execution.builtin.schemas import builtin, parameters, text
-from strata.tool_execution.domain.tools import Call, Caller, Output, Tool, ToolType
+from strata.tool_execution.domain.dates import zone
+from strata.tool_execution.domain.tools import (
+    Call,
+    Caller,
+    Output,
+    Tool,
+    ToolError,
+    ToolType,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,35 @@ def _tool(description: str, schema: Mapping[str, Any]) -> Callable[[Function], F
 def send_message(invocation: Invocation) -> Output:
     """Returns the fixed return of a sent message: clients show the argument of the call."""
     return Output(SENT_MESSAGE)
+
+
+@_tool(
+    "Get the current date, weekday and time in a timezone. Use it when the user asks about another"
+    ' place, or needs the exact time. Example: current_time(timezone="Asia/Tokyo").',
+    parameters(
+        [],
+        timezone=text(
+            'IANA name of the timezone, such as "Europe/Berlin" or "UTC". Leave it out for your own'
+            " timezone."
+        ),
+    ),
+)
+def current_time(invocation: Invocation) -> Output:
+    """Returns the time in a timezone, by default in that of the agent.
+
+    Raises:
+        ToolError: There is no such timezone.
+    """
+    name = invocation.arguments.get("timezone")
+    try:
+        timezone = zone(invocation.caller.timezone) if name is None else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ToolError(
+            f'There is no timezone {name!r}. Use an IANA name such as "Europe/Berlin" or'
+            ' "America/New_York", or leave timezone out for your own.'
+        ) from None
+    moment = invocation.clock.now().astimezone(timezone)
+    return Output(f"{moment:%A}, {moment.strftime(TIME_FORMAT)} ({timezone.key})")
 
 
 FUNCTION_TOOLS = tuple(_TOOLS.values())
