@@ -68,6 +68,8 @@ class BuiltinTool:
         calls_other_tools: Its code calls the agent's other tools (decision 0086).
         shows_history: It returns messages of recall. Recall does not index its calls and returns,
             or searches would find the results of earlier searches.
+        text_argument: Its argument that clients show as the agent's text; empty for other tools.
+        edits_block: Its argument ``label`` must be the label of a block that exists.
         only_in_groups: It is offered only in a run of the agent's group; it cannot be one of the
             agent's own tools.
     """
@@ -84,6 +86,8 @@ class BuiltinTool:
     with_folders: bool = False
     calls_other_tools: bool = False
     shows_history: bool = False
+    text_argument: str = ""
+    edits_block: bool = False
     only_in_groups: bool = False
 
 
@@ -105,6 +109,7 @@ _ENTRIES = (
         agent_types=frozenset({_V2, _OLD, _VOICE}),
         # Not letta_v1_agent, because it replies in plain text.
         agent_types_with_sleeptime=frozenset({_V2, _OLD, _VOICE}),
+        text_argument="message",
     ),
     BuiltinTool(
         "conversation_search",
@@ -125,6 +130,7 @@ _ENTRIES = (
         default_rule=_CONTINUE,
         agent_types=frozenset({_V1, _V2}) | _SLEEP,
         agent_types_with_sleeptime=_SLEEP,
+        edits_block=True,
     ),
     BuiltinTool(
         "memory_replace",
@@ -133,6 +139,7 @@ _ENTRIES = (
         default_rule=_CONTINUE,
         agent_types=frozenset({_V1, _V2}) | _SLEEP,
         agent_types_with_sleeptime=_SLEEP,
+        edits_block=True,
     ),
     BuiltinTool(
         "memory_rethink",
@@ -157,6 +164,7 @@ _ENTRIES = (
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
+        edits_block=True,
     ),
     BuiltinTool(
         "core_memory_replace",
@@ -164,6 +172,7 @@ _ENTRIES = (
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
+        edits_block=True,
     ),
     BuiltinTool(
         "memory",
@@ -305,6 +314,12 @@ EXIT_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.exits_without
 
 CODE_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.calls_other_tools))
 """Tools whose code calls the agent's other tools (decision 0086)."""
+
+TEXT_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.text_argument))
+"""Tools whose calls are shown as text of the agent."""
+
+BLOCK_EDITS = frozenset(_names(entry for entry in _ENTRIES if entry.edits_block))
+"""Tools that edit a block that must exist."""
 
 GROUP_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.only_in_groups))
 """Tools that an agent is offered only in a run of its group."""
