@@ -27,7 +27,9 @@ from strata.tool_execution.settings import ToolExecutionSettings
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 # A trivial tool makes no calls to other services.
-_NOBODY = dict.fromkeys(("gateway", "core_memory", "recall", "archival"), "dns:///127.0.0.1:9")
+_NOBODY = dict.fromkeys(
+    ("gateway", "core_memory", "recall", "archival", "tool_runner"), "dns:///127.0.0.1:9"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,9 @@ from strata.shared import images, json_text, member_labels, tool_arguments, tool
 from strata.shared.errors import StrataError
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
-from strata.tool_execution import convert_registry
 from strata.tool_execution.builtin import agents as agent_tools
 from strata.tool_execution.builtin import code, summaries, voice_memory_definitions
+from strata.tool_execution.convert import tools as convert_registry
 from strata.tool_execution.domain import registry
 from unit.house.repository import REPOSITORY, sections
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.shared.errors import WrongSettingError
-from strata.tool_execution.sandbox.jail import JAIL_UID
+from strata.shared.sandbox import JAIL_UID
 from strata.tool_execution.settings import ToolExecutionSettings
 
 
