@@ -283,7 +283,7 @@ async def test_a_long_passage_is_found_by_its_end(finder: World) -> None:
     await world.indexer.index_pending()
     hit = await find(world, agent, "Where is the spare key?")
     assert hit[0].item.text.endswith("flower pot.")
-    assert len({found.item.id for found in hit}) == len(hit)
+    assert len({one.item.id for one in hit}) == len(hit)
 
 
 async def test_another_projects_passages_are_never_found(finder: World) -> None:
