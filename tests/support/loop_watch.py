@@ -110,12 +110,26 @@ async def watch_loop() -> AsyncIterator[LoopWatch]:
 
 
 async def assert_never_held(scenario: Callable[[], Awaitable[None]], milliseconds: float) -> None:
-    """Runs the scenario, and fails if something in it holds the loop longer than that."""
+    """Runs the scenario, and fails if something in it holds the loop longer than that.
+
+    What seems to is confirmed by a second run: work that is too long takes as long again, at the
+    same place; what another process on the machine slowed down does not.
+    """
+    slowdown, held = await _run_and_watch(scenario, milliseconds)
+    if held:
+        _, held_again = await _run_and_watch(scenario, milliseconds)
+        places = {hold.what for hold in held_again}
+        held = [hold for hold in held if hold.what in places]
+    assert not held, (slowdown, held)
+
+
+async def _run_and_watch(
+    scenario: Callable[[], Awaitable[None]], milliseconds: float
+) -> tuple[float, list[Held]]:
     async with watch_loop() as watch:
         await scenario()
     assert watch.callbacks > 100
-    held = watch.longer_than(milliseconds)
-    assert not held, (watch.slowdown, held)
+    return watch.slowdown, watch.longer_than(milliseconds)
 
 
 def _reference() -> float:

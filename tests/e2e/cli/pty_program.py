@@ -67,6 +67,22 @@ class PtyProgram:
                 return
         raise AssertionError(f"{until!r} is not on:\n{self.terminal.text}")
 
+    async def end_input(self) -> int:
+        """Presses Ctrl-D, again after a while, until the command ends; returns the exit code.
+
+        A terminal forgets an end of input that is typed before the program reads a line: it is
+        dropped when readline changes the terminal's mode.
+        """
+        for _ in range(round(_PATIENCE_S / _AGAIN_S)):
+            # The command may end, and close the terminal, between the look and the key.
+            with contextlib.suppress(OSError):
+                self.type("\x04")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):
+                    await self.process.wait()
+                break
+        return await self.ends()
+
     async def ends(self) -> int:
         """Waits for the end and for all that was written, and returns the exit code."""
         async with asyncio.timeout(_PATIENCE_S):

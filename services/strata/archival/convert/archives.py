@@ -81,6 +81,11 @@ def passage_to_proto(passage: Passage) -> pb.Passage:
     return wire
 
 
+def passages_to_proto(passages: Iterable[Passage]) -> list[pb.Passage]:
+    """Returns passages as protos; CPU-bound, so call it in a thread for a page."""
+    return [passage_to_proto(passage) for passage in passages]
+
+
 def origin_to_proto(origin: Origin) -> pb.PassageOrigin:
     """Returns an origin as a proto."""
     return pb.PassageOrigin(

@@ -180,8 +180,10 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
             page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
             cursor,
         )
+        # In a thread, since converting a page of 500 passages would block the event loop.
+        passages = await asyncio.to_thread(convert.passages_to_proto, page.passages)
         return pb.ListPassagesResponse(
-            passages=[convert.passage_to_proto(passage) for passage in page.passages],
+            passages=passages,
             next_page_token=encode_page_token(scope, page.next_cursor) if page.next_cursor else "",
         )
 

@@ -70,7 +70,8 @@ class MessageServicer(message_grpc.MessageServiceServicer):
             wanted, page_limit(request.page_size, maximum=MAX_PAGE_SIZE), cursor
         )
         token = encode_page_token(scope, page.next_cursor) if page.next_cursor else ""
-        messages = convert.messages_to_proto(page.messages)
+        # In a thread, since converting a page of long messages would block the event loop.
+        messages = await asyncio.to_thread(convert.messages_to_proto, page.messages)
         if request.send_message_as_text:
             messages = [shown for one in messages if (shown := as_text(one)) is not None]
         return message_pb.ListMessagesResponse(messages=messages, next_page_token=token)
