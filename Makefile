@@ -10,7 +10,7 @@ PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
 API := shared/strata/api
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-scale docs format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-scale docs format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ run: $(READY) ## Start Strata with embedded engines and chat with an agent.
 
 test: $(READY) $(OTHERS) ## Run all tests but the slow ones.
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --durations 25
+
+test-unit: $(READY) ## Run the tests that start no engine and no process.
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not child_process and not slow and not local_model' tests/unit
 
 test-slow: $(READY) ## Run the long forms of fault, soak and load tests.
 	@$(BIN)/python -m pytest -q -m slow --timeout 1800

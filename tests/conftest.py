@@ -23,6 +23,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import settings
 
+import ast_parse_lock
 from scheduling import FixtureScheduling
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
@@ -35,15 +36,17 @@ logging.raiseExceptions = False
 # The files of all databases and of the vector engine of one process take about 2 GB.
 _PLENTY_BYTES = 12 << 30
 
+ast_parse_lock.install()
+
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("strata", deadline=None)
 settings.load_profile("strata")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureScheduling | None:
     """Gives the files of a folder that share a fixture to one process after another."""
-    return FixtureScheduling(config, log)
+    return FixtureScheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def run(*arguments: str, program: str = "from strata.cli.main import main; main(
     return done.stdout
 
 
+@pytest.mark.child_process
 def test_help_imports_no_heavy_modules() -> None:
     program = (
         "import sys\nfrom strata.cli.main import main\n"
@@ -40,6 +41,7 @@ def test_help_imports_no_heavy_modules() -> None:
     assert out.splitlines()[-1] == "LOADED []"
 
 
+@pytest.mark.child_process
 def test_version() -> None:
     assert run("--version").startswith("strata ")
 

@@ -24,6 +24,7 @@ SERVICES = tuple(
 )
 
 
+@pytest.mark.child_process
 def test_importing_everything_loads_neither_databases_nor_services() -> None:
     program = (
         "import sys, strata.client\n"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,6 +110,7 @@ def original(text: str) -> tuple[str, Any]:
             del sys.modules["original"]
 
 
+@pytest.mark.child_process
 @settings(max_examples=25)
 @given(modules())
 def test_the_source_does_the_same_in_a_fresh_interpreter(

@@ -70,6 +70,7 @@ def test_the_error_for_a_second_process_names_pid_and_address(path: Path) -> Non
     again.close()
 
 
+@pytest.mark.child_process
 def test_the_published_state_of_a_dead_process_is_ignored(path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path;"

@@ -24,6 +24,8 @@ from strata.embedded.supervisor import (
 )
 from strata.shared.errors import FailedPreconditionError, UnavailableError
 
+pytestmark = pytest.mark.child_process
+
 
 def _command(folder: Path, program: str) -> Command:
     return Command(

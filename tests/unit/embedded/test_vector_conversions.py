@@ -109,6 +109,7 @@ def test_errors_of_the_engine_are_sorted_by_their_words() -> None:
         assert type(sorted_error) is VectorsError
 
 
+@pytest.mark.child_process
 def test_the_engines_process_does_without_the_whole_client() -> None:
     program = (
         "import sys, strata.embedded.vectors.server;"

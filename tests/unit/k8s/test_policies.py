@@ -264,6 +264,7 @@ def test_engines_elsewhere_are_reached_by_the_same_services() -> None:
     assert targets == {edge for edge in edges_in_code() if edge[1] in {POSTGRES, QDRANT}}
 
 
+@pytest.mark.child_process
 def test_the_rules_hold_for_what_an_overlay_renders() -> None:
     objects = rendered(OVERLAYS[0])
     if objects is None:

@@ -109,6 +109,7 @@ def test_an_overlay_names_what_exists(overlay: Path) -> None:
     assert {replica["name"] for replica in here.get("replicas", ())} <= known
 
 
+@pytest.mark.child_process
 @pytest.mark.parametrize("folder", [BASE, *OVERLAYS], ids=lambda folder: folder.name)
 def test_what_kubectl_renders_is_valid_and_complete(folder: Path) -> None:
     objects = rendered(folder)

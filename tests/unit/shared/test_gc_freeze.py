@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.child_process
+
 # In a process of its own: the collector belongs to all that runs in one.
 PROGRAM = """
 import gc

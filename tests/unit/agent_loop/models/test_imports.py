@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import strata
+
+pytestmark = pytest.mark.child_process
 
 _FIRST_TURN = """
 import asyncio, sys, threading

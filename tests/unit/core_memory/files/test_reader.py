@@ -26,6 +26,8 @@ from strata.core_memory.files.reading.reader import (
     ReadingLimits,
 )
 
+pytestmark = pytest.mark.child_process
+
 CHILD = "strata.core_memory.files.reading.child"
 MIB = 1024 * 1024
 NOISE = random.Random(7).randbytes(5000)
