@@ -25,8 +25,8 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory import main as core_memory
-from strata.core_memory.convert import requests
-from strata.core_memory.domain.compilation import compile_memory
+from strata.core_memory.convert import blocks as requests
+from strata.core_memory.domain.prompt.compilation import compile_memory
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore
 from strata.shared.auth import TokenSigner, TokenVerifier, public_key_of

@@ -34,10 +34,14 @@ from strata.agent_loop.rules import validation as rule_validation
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.archival import convert as archival
 from strata.archival.settings import ArchivalSettings
-from strata.core_memory.convert import requests as block_requests
-from strata.core_memory.domain import blocks, editing, patches, rendering, tool_rules
-from strata.core_memory.domain.compilation import FileLimits
-from strata.core_memory.domain.edits import Insert, Replace, StringReplace, TextEdit
+from strata.core_memory.convert import blocks as block_requests
+from strata.core_memory.domain import blocks
+from strata.core_memory.domain.prompt import memory_section as rendering
+from strata.core_memory.domain.prompt import tool_rules
+from strata.core_memory.domain.prompt.compilation import FileLimits
+from strata.core_memory.domain.text_edits import edited_text as editing
+from strata.core_memory.domain.text_edits import patches
+from strata.core_memory.domain.text_edits.verbs import Insert, Replace, StringReplace, TextEdit
 from strata.core_memory.files.domain import (
     directories,
     file_windows,
@@ -47,7 +51,7 @@ from strata.core_memory.files.domain import (
     search,
     window_plans,
 )
-from strata.core_memory.files.reading import pages
+from strata.core_memory.files.text_extraction import pages
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs import convert as run_requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.core_memory.checks import Checks
 from strata.core_memory.domain.blocks import MAX_LIMIT, label_of
-from strata.core_memory.domain.edits import (
+from strata.core_memory.domain.text_edits.verbs import (
     Append,
     Create,
     Delete,

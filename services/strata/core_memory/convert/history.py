@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.core_memory.checks import Checks
-from strata.core_memory.convert.labels import taint_to_proto
-from strata.core_memory.convert.requests import (
+from strata.core_memory.convert.blocks import (
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
     actor,
     optional_time,
 )
+from strata.core_memory.convert.labels import taint_to_proto
 from strata.core_memory.convert.responses import block_to_proto, change_to_proto, stamp
-from strata.core_memory.domain.blame import LineOrigin
 from strata.core_memory.domain.blocks import EditorKind, Origin, Version
 from strata.core_memory.domain.commands import Change, RevertBlock
 from strata.core_memory.domain.selection import Selection
+from strata.core_memory.domain.versions.blame import LineOrigin
 
 _MAX_REVISION = 2**62
 _KINDS = {

@@ -12,8 +12,8 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.core_memory.convert.labels import taint_to_proto
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.commands import Change, Edited, Released, Updated
-from strata.core_memory.domain.compilation import Compiled
-from strata.core_memory.domain.prompt_limits import PromptLimit
+from strata.core_memory.domain.prompt.compilation import Compiled
+from strata.core_memory.domain.prompt.limits import PromptLimit
 
 
 def block_to_proto(block: Block) -> pb.Block:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.core_memory.checks import Checks
-from strata.core_memory.convert.requests import optional_time
+from strata.core_memory.convert.blocks import optional_time
 from strata.core_memory.convert.responses import block_to_proto, stamp
-from strata.core_memory.domain.compilation import Compiled, CompileQuery
 from strata.core_memory.domain.lint import Finding, LintRule
-from strata.core_memory.domain.rendering import Form
+from strata.core_memory.domain.prompt.compilation import Compiled, CompileQuery
+from strata.core_memory.domain.prompt.memory_section import Form
 
 _RULES = {rule: pb.LintRule.Value(f"LINT_RULE_{rule.name}") for rule in LintRule}
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from strata.core_memory.domain.blocks import Authorship, Block, Version
-from strata.core_memory.domain.compilation import AgentMemory, MemoryReader
-from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit, PromptSize
+from strata.core_memory.domain.prompt.compilation import AgentMemory, MemoryReader
+from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit, PromptSize
 from strata.core_memory.domain.selection import Selection
 
 ResultT = TypeVar("ResultT")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.core_memory.checks import Checks
-from strata.core_memory.domain.compilation import (
+from strata.core_memory.domain.prompt.compilation import (
     MAX_FILES_OPEN,
     MAX_VIEW_CHARS,
 )

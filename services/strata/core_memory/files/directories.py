@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata.core_memory.domain.compilation import FileLimits
+from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.files.domain.directories import (
     FolderView,
     render_directories,

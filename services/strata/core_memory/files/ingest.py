@@ -15,13 +15,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from strata.core_memory.files.indexing import FileIndexing
+from strata.core_memory.files.index_sync import FileIndexing
 from strata.core_memory.files.leases import LeaseLostError, while_held
-from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import ParsedPage, UnreadableFileError
-from strata.core_memory.files.reading.reader import FileReader, ReadingBrokeOffError
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import ClaimedContent, FileQueue
+from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError
+from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 

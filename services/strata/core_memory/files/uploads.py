@@ -18,7 +18,7 @@ from strata.core_memory.files.domain.files import (
     folder_not_found,
 )
 from strata.core_memory.files.domain.ports import FolderStore, UploadStore
-from strata.core_memory.files.reading.formats import HEAD_BYTES, READABLE, Format, kind_of
+from strata.core_memory.files.text_extraction.formats import HEAD_BYTES, READABLE, Format, kind_of
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger

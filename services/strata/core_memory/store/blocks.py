@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Row, TextClause
 
 from strata.core_memory.domain.blocks import Block, Version
-from strata.core_memory.domain.compilation import AgentMemory, blocks_fingerprint
 from strata.core_memory.domain.ports import LabelledBlock, RequestKey, Unit
+from strata.core_memory.domain.prompt.compilation import AgentMemory, blocks_fingerprint
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
     AGENT_BLOCKS_AS_OF,

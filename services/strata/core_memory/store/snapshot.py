@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.core_memory.domain.compilation import AgentMemory, FileLimits
+from strata.core_memory.domain.prompt.compilation import AgentMemory, FileLimits
 from strata.core_memory.files.directories import show_directories
 from strata.core_memory.files.store.views import PostgresViews
 from strata.core_memory.store.queries import MEMORY

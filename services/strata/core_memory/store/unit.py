@@ -12,15 +12,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Authorship, Block, Version, agent_not_found
-from strata.core_memory.domain.editing import label_taken
 from strata.core_memory.domain.ports import LabelledBlock, ReplayedError, RequestKey
-from strata.core_memory.domain.prompt_limits import (
+from strata.core_memory.domain.prompt.limits import (
     NO_LIMIT,
     PromptLimit,
     PromptSize,
     memory_too_large,
 )
 from strata.core_memory.domain.selection import Selection
+from strata.core_memory.domain.text_edits.edited_text import label_taken
 from strata.core_memory.store.rows import records, to_block, to_version
 from strata.core_memory.store.selections import edits_parameters, edits_statement
 from strata.core_memory.store.statements import (

@@ -29,12 +29,12 @@ from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
 from strata.core_memory.files.chunker import Chunker
 from strata.core_memory.files.domain.ports import IndexProgress
-from strata.core_memory.files.indexing import FileIndexing
+from strata.core_memory.files.index_sync import FileIndexing
 from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
 from strata.core_memory.files.leases import LeaseLostError, while_held
-from strata.core_memory.files.reading.reader import FileReader
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
+from strata.core_memory.files.text_extraction.reader import FileReader
 from strata.embedded.ports import ReservedPort
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.db import Database
@@ -128,7 +128,7 @@ async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Services, stor
 
 def _is_reading(process: psutil.Process) -> bool:
     try:
-        return "strata.core_memory.files.reading.child" in process.cmdline()
+        return "strata.core_memory.files.text_extraction.child" in process.cmdline()
     except psutil.Error:
         return False
 

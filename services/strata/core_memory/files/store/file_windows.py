@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
+from strata.core_memory.domain.prompt.compilation import FileLimits
+from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
 from strata.core_memory.files.directories import show_directories
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,

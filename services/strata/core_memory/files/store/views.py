@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from strata.core_memory.files.domain.directories import CLOSED_SHOWN, FolderView
 from strata.core_memory.files.domain.file_windows import AttachedFile, Window
 from strata.core_memory.files.domain.files import ContentState
-from strata.core_memory.files.reading.pages import PAGE_CHARS
+from strata.core_memory.files.text_extraction.pages import PAGE_CHARS
 from strata.shared.context import current_project
 
 # The open files of each folder and its first closed ones, in one statement.

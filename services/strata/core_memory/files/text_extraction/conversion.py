@@ -20,8 +20,8 @@ from pdfminer.pdfdocument import PDFDocument, PDFEncryptionError, PDFPasswordInc
 from pdfminer.pdfexceptions import PDFException
 from pdfminer.pdfparser import PDFParser
 
-from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import UnreadableFileError
+from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.pages import UnreadableFileError
 
 # A page of Word is some 20 kB of XML; this is 10,000 of them.
 _MAX_UNPACKED_BYTES = 200 * 1024 * 1024

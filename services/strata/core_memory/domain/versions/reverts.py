@@ -24,16 +24,16 @@ from strata.core_memory.domain.blocks import (
     version_not_found,
 )
 from strata.core_memory.domain.commands import Change, RevertBlock
-from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.ports import Unit
-from strata.core_memory.domain.revision_ranges import (
+from strata.core_memory.domain.taint import undone
+from strata.core_memory.domain.text_edits.diffs import unified_diff
+from strata.core_memory.domain.text_edits.three_way_merge import merge3_text
+from strata.core_memory.domain.versions.revision_ranges import (
     RevisionRange,
     already_undone,
     revision_ranges_of,
     write_revision_ranges,
 )
-from strata.core_memory.domain.taint import undone
-from strata.core_memory.domain.three_way_merge import merge3_text
 from strata.shared.errors import AbortedError, Reason
 
 REVERT = "revert"

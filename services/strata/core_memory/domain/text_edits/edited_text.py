@@ -12,7 +12,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from strata.core_memory.domain.blocks import Block, check_limit
-from strata.core_memory.domain.edits import (
+from strata.core_memory.domain.text_edits.three_way_merge import lines_of, merge3_text
+from strata.core_memory.domain.text_edits.verbs import (
     Append,
     Create,
     Edit,
@@ -24,7 +25,6 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.domain.three_way_merge import lines_of, merge3_text
 from strata.shared.errors import (
     AbortedError,
     AlreadyExistsError,

@@ -10,15 +10,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.diffs import unified_diff
-from strata.core_memory.domain.editing import (
+from strata.core_memory.domain.text_edits.diffs import unified_diff
+from strata.core_memory.domain.text_edits.edited_text import (
     apply_edit,
     check_no_line_numbers,
     merge_edit,
     success_message,
     unknown_label,
 )
-from strata.core_memory.domain.edits import (
+from strata.core_memory.domain.text_edits.verbs import (
     Append,
     Create,
     Edit,

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import strata
-from strata.core_memory.files.reading import frames
-from strata.core_memory.files.reading.decoding import text_of
-from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import ParsedPage, UnreadableFileError, pages_of
+from strata.core_memory.files.text_extraction import frames
+from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError, pages_of
+from strata.core_memory.files.text_extraction.text_decoder import text_of
 from strata.shared.logs import get_logger
 
-_CHILD = "strata.core_memory.files.reading.child"
+_CHILD = "strata.core_memory.files.text_extraction.child"
 _STDERR_BYTES = 4096
 # Messages on stderr when memory runs out in native code, where Python cannot catch it.
 _OUT_OF_MEMORY = ("allocate memory", "MemoryError", "bad_alloc")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from strata.core_memory.domain.base_revisions import is_outdated, text_at
+from strata.core_memory.domain.block_edits.base_revisions import is_outdated, text_at
+from strata.core_memory.domain.block_edits.patch_edits import apply_patch
 from strata.core_memory.domain.blocks import (
     LABEL_RULE,
     Authorship,
@@ -20,8 +21,10 @@ from strata.core_memory.domain.blocks import (
     next_revision,
 )
 from strata.core_memory.domain.commands import Change, EditBlock, Edited
-from strata.core_memory.domain.diffs import unified_diff
-from strata.core_memory.domain.editing import (
+from strata.core_memory.domain.ports import LabelledBlock, Unit
+from strata.core_memory.domain.taint import marked
+from strata.core_memory.domain.text_edits.diffs import unified_diff
+from strata.core_memory.domain.text_edits.edited_text import (
     TextMissingError,
     apply_edit,
     bad_label,
@@ -34,7 +37,7 @@ from strata.core_memory.domain.editing import (
     success_message,
     unknown_label,
 )
-from strata.core_memory.domain.edits import (
+from strata.core_memory.domain.text_edits.verbs import (
     Create,
     Delete,
     Edit,
@@ -44,9 +47,6 @@ from strata.core_memory.domain.edits import (
     Rethink,
     TextEdit,
 )
-from strata.core_memory.domain.patch_edits import apply_patch
-from strata.core_memory.domain.ports import LabelledBlock, Unit
-from strata.core_memory.domain.taint import marked
 from strata.shared.errors import StrataError
 
 Encode = Callable[[Edited], bytes]

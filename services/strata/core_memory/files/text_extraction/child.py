@@ -1,4 +1,4 @@
-"""The process that converts one file: ``python -m strata.core_memory.files.reading.child``.
+"""The process that converts one file: ``python -m strata.core_memory.files.text_extraction.child``.
 
 It reads the file from standard input and writes pages as frames to standard output. Before
 it reads the file it gives up privileges: it limits processor time and memory, and forbids
@@ -12,15 +12,15 @@ import sys
 import traceback
 from typing import BinaryIO
 
-from strata.core_memory.files.reading import frames
-from strata.core_memory.files.reading.conversion import (
+from strata.core_memory.files.text_extraction import frames
+from strata.core_memory.files.text_extraction.conversion import (
     Convert,
     converter_of,
     damaged,
     too_greedy,
 )
-from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import UnreadableFileError, pages_of
+from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.pages import UnreadableFileError, pages_of
 from strata.shared import confinement
 
 _RESERVE_BYTES = 64 * 1024 * 1024

@@ -13,13 +13,13 @@ from enum import StrEnum
 from itertools import pairwise
 
 from strata.core_memory.domain.blocks import label_of
-from strata.core_memory.domain.editing import (
+from strata.core_memory.domain.text_edits.edited_text import (
     named_lines,
     not_applicable,
     shortened,
     text_missing,
 )
-from strata.core_memory.domain.three_way_merge import Hunk, apply_hunks, lines_of
+from strata.core_memory.domain.text_edits.three_way_merge import Hunk, apply_hunks, lines_of
 from strata.shared.errors import FailedPreconditionError
 from strata.shared.tag_escapes import unescape
 

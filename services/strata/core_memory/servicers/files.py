@@ -13,11 +13,11 @@ from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files import convert, convert_views
 from strata.core_memory.files.domain.file_windows import OpenFilesResult
 from strata.core_memory.files.domain.files import PART_BYTES, File, Folder, file_not_found
+from strata.core_memory.files.domain.lines import LineReader
 from strata.core_memory.files.domain.ports import FileStore, FolderStore
 from strata.core_memory.files.file_watch import watch
 from strata.core_memory.files.file_windows import Windows
 from strata.core_memory.files.grep import Grep
-from strata.core_memory.files.line_reading import LineReader
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.uploads import Uploads
 from strata.shared.db import Page, decode_page_token, page_limit

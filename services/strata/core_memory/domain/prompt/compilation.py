@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Protocol
 
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.rendering import FORMAT, Form, render_memory
-from strata.core_memory.domain.tool_rules import ToolRule
+from strata.core_memory.domain.prompt.memory_section import FORMAT, Form, render_memory
+from strata.core_memory.domain.prompt.tool_rules import ToolRule
 
 NO_BLOCKS = "0"
 """The fingerprint of an agent without blocks and folders."""

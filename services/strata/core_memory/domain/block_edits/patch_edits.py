@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from strata.core_memory.domain.base_revisions import is_outdated, text_at
+from strata.core_memory.domain.block_edits.base_revisions import is_outdated, text_at
 from strata.core_memory.domain.blocks import (
     LABEL_RULE,
     Authorship,
@@ -20,8 +20,10 @@ from strata.core_memory.domain.blocks import (
     next_revision,
 )
 from strata.core_memory.domain.commands import Change, EditBlock, Edited
-from strata.core_memory.domain.diffs import unified_diff
-from strata.core_memory.domain.editing import (
+from strata.core_memory.domain.ports import Unit
+from strata.core_memory.domain.taint import marked
+from strata.core_memory.domain.text_edits.diffs import unified_diff
+from strata.core_memory.domain.text_edits.edited_text import (
     REVIEW,
     TextMissingError,
     bad_label,
@@ -33,10 +35,8 @@ from strata.core_memory.domain.editing import (
     success_message,
     unknown_label,
 )
-from strata.core_memory.domain.edits import Create, Delete, Patch, Rename
-from strata.core_memory.domain.patches import Action, Section, apply_section, parse_patch
-from strata.core_memory.domain.ports import Unit
-from strata.core_memory.domain.taint import marked
+from strata.core_memory.domain.text_edits.patches import Action, Section, apply_section, parse_patch
+from strata.core_memory.domain.text_edits.verbs import Create, Delete, Patch, Rename
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 
 

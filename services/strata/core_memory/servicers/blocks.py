@@ -12,14 +12,15 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
-from strata.core_memory.convert import history, requests, responses, views
+from strata.core_memory.convert import blocks as requests
+from strata.core_memory.convert import history, responses, views
 from strata.core_memory.domain.blocks import agent_not_found, block_not_found
 from strata.core_memory.domain.commands import GetBlock
-from strata.core_memory.domain.compilation import compile_memory
 from strata.core_memory.domain.core_memory import CoreMemory, Receipt
-from strata.core_memory.domain.history import History
 from strata.core_memory.domain.lint import lint
 from strata.core_memory.domain.ports import BlockStore, ReplayedError
+from strata.core_memory.domain.prompt.compilation import compile_memory
+from strata.core_memory.domain.versions.history import History
 from strata.core_memory.files.file_windows import Windows
 from strata.shared.db import Page, decode_page_token, page_limit
 

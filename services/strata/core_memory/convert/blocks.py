@@ -41,17 +41,17 @@ from strata.core_memory.domain.commands import (
     ShareBlocks,
     UpdateBlock,
 )
-from strata.core_memory.domain.compilation import (
+from strata.core_memory.domain.ports import RequestKey
+from strata.core_memory.domain.prompt.compilation import (
     DEFAULT_LIMITS,
     MAX_FILES_OPEN,
     MAX_VIEW_CHARS,
     CompileQuery,
     FileLimits,
 )
-from strata.core_memory.domain.ports import RequestKey
-from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
-from strata.core_memory.domain.rendering import Form
-from strata.core_memory.domain.tool_rules import ToolRule, ToolRuleType
+from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
+from strata.core_memory.domain.prompt.memory_section import Form
+from strata.core_memory.domain.prompt.tool_rules import ToolRule, ToolRuleType
 from strata.shared.context import require_caller
 
 MAX_REQUEST_ID_CHARS = 200

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO
 
-from strata.core_memory.files.reading.pages import ParsedPage
+from strata.core_memory.files.text_extraction.pages import ParsedPage
 
 HEADER = struct.Struct(">cI")
 MAX_BODY_BYTES = 1024 * 1024

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from strata.core_memory.domain.blame import Blame, LineOrigin
 from strata.core_memory.domain.blocks import block_not_found, version_not_found
-from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.ports import BlockStore
+from strata.core_memory.domain.text_edits.diffs import unified_diff
+from strata.core_memory.domain.versions.blame import Blame, LineOrigin
 
 # The versions of one page are in memory together, each with up to a million characters.
 _PAGE = 20

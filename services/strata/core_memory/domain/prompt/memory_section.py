@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.core_memory.domain.blocks import Block, is_nearly_full, used_percent
-from strata.core_memory.domain.tool_rules import INTRODUCTION, ToolRule, rule_texts
+from strata.core_memory.domain.prompt.tool_rules import INTRODUCTION, ToolRule, rule_texts
 from strata.shared.agent_types import LINE_NUMBERED_TYPES, TYPES_WITHOUT_BLOCKS
 from strata.shared.one_line import one_line
 from strata.shared.tag_escapes import escape

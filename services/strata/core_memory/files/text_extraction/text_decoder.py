@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from strata.core_memory.files.reading.formats import encoding_of, guess_encoding
-from strata.core_memory.files.reading.pages import UnreadableFileError
+from strata.core_memory.files.text_extraction.formats import encoding_of, guess_encoding
+from strata.core_memory.files.text_extraction.pages import UnreadableFileError
 
 _PIECE_BYTES = 128 * 1024
 _SAMPLE_BYTES = 16 * 1024

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import Block, is_label
-from strata.core_memory.domain.rendering import Form, render_memory
-from strata.core_memory.domain.tool_rules import INTRODUCTION, ToolRule, ToolRuleType
+from strata.core_memory.domain.prompt.memory_section import Form, render_memory
+from strata.core_memory.domain.prompt.tool_rules import INTRODUCTION, ToolRule, ToolRuleType
 from strata.shared.tag_escapes import escape, unescape
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
