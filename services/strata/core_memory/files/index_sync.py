@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
 
-from strata.core_memory.files.chunker import Chunker
+from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import Chunk, FileIndex
 from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.store.contents import ContentStore

@@ -27,7 +27,7 @@ from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
-from strata.core_memory.files.chunker import Chunker
+from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import IndexProgress
 from strata.core_memory.files.index_sync import FileIndexing
 from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
