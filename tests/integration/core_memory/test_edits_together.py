@@ -39,7 +39,7 @@ from strata.core_memory.domain.text_edits.verbs import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError

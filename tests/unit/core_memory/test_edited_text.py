@@ -15,9 +15,8 @@ from strata.core_memory.domain.text_edits.edited_text import (
     apply_edit,
     check_no_line_numbers,
     merge_edit,
-    success_message,
-    unknown_label,
 )
+from strata.core_memory.domain.text_edits.messages import success_message, unknown_label
 from strata.core_memory.domain.text_edits.verbs import (
     Append,
     Create,

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.core_memory.convert.context import compiled_to_proto
 from strata.core_memory.convert.labels import taint_to_proto, to_taint
-from strata.core_memory.convert.responses import compiled_to_proto
 from strata.core_memory.domain.blocks import Authorship, Block, Origin, Version
 from strata.core_memory.domain.prompt.compilation import Compiled
 from strata.core_memory.domain.prompt.memory_section import Form, render_memory

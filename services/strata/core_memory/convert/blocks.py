@@ -1,4 +1,4 @@
-"""Converts requests of `BlockService` and `ContextService` to commands and queries."""
+"""Converts requests and responses of `BlockService` on blocks, and the verbs of EditBlock."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import TypeAlias
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.core_memory.checks import Checks
-from strata.core_memory.convert.edits import to_edit
-from strata.core_memory.convert.labels import to_taint
+from strata.core_memory.convert.labels import taint_to_proto, to_taint
 from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
     LABEL_RULE,
     MAX_LIMIT,
+    Block,
     EditorKind,
     NewBlock,
     Origin,
@@ -30,28 +28,29 @@ from strata.core_memory.domain.blocks import (
 from strata.core_memory.domain.commands import (
     Actor,
     Attachment,
+    Change,
     CreateBlock,
     DeleteBlock,
     EditBlock,
+    Edited,
     GetBlock,
-    LimitPrompt,
     ListBlocks,
-    PrepareAgent,
-    ReleaseAgent,
-    ShareBlocks,
     UpdateBlock,
+    Updated,
 )
 from strata.core_memory.domain.ports import RequestKey
-from strata.core_memory.domain.prompt.compilation import (
-    DEFAULT_LIMITS,
-    MAX_FILES_OPEN,
-    MAX_VIEW_CHARS,
-    CompileQuery,
-    FileLimits,
+from strata.core_memory.domain.text_edits.verbs import (
+    Append,
+    Create,
+    Delete,
+    Edit,
+    Insert,
+    Patch,
+    Rename,
+    Replace,
+    Rethink,
+    StringReplace,
 )
-from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
-from strata.core_memory.domain.prompt.memory_section import Form
-from strata.core_memory.domain.prompt.tool_rules import ToolRule, ToolRuleType
 from strata.shared.context import require_caller
 
 MAX_REQUEST_ID_CHARS = 200
@@ -61,8 +60,6 @@ MAX_NAME_CHARS = 200
 MAX_METADATA_PAIRS = 64
 MAX_METADATA_KEY_CHARS = 128
 MAX_METADATA_VALUE_CHARS = 2_000
-MAX_BLOCKS_OF_AGENT = 100
-MAX_TOOL_RULES = 1_000
 
 Mutation: TypeAlias = (
     pb.CreateBlockRequest
@@ -78,9 +75,6 @@ EDITOR_KINDS = {
     pb.EDITOR_KIND_USER: EditorKind.USER,
     pb.EDITOR_KIND_AGENT: EditorKind.AGENT,
     pb.EDITOR_KIND_SLEEPTIME_AGENT: EditorKind.SLEEPTIME_AGENT,
-}
-_RULE_TYPES = {
-    tool_pb2.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}"): kind for kind in ToolRuleType
 }
 
 
@@ -101,7 +95,7 @@ def to_create(message: pb.CreateBlockRequest) -> CreateBlock:
     """Returns the command of a CreateBlock request."""
     checks = Checks()
     agent_id = checks.id(message.agent_id, "agent", "agent_id", optional=True)
-    block = _new_block(checks, message.block, "block")
+    block = new_block(checks, message.block, "block")
     checks.done()
     return CreateBlock(actor(), block, agent_id)
 
@@ -174,17 +168,6 @@ def to_attachment(message: pb.AttachBlockRequest | pb.DetachBlockRequest) -> Att
     return Attachment(message.agent_id, message.block_id)
 
 
-def to_share(message: context_pb.ShareBlocksRequest) -> ShareBlocks:
-    """Returns the command of a ShareBlocks request."""
-    checks = Checks()
-    for index, agent_id in enumerate(message.agent_ids):
-        checks.id(agent_id, "agent", f"agent_ids[{index}]")
-    for index, block_id in enumerate(message.block_ids):
-        checks.id(block_id, "block", f"block_ids[{index}]")
-    checks.done()
-    return ShareBlocks(tuple(message.agent_ids), tuple(message.block_ids))
-
-
 def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     """Returns the command of an EditBlock request."""
     checks = Checks()
@@ -229,113 +212,8 @@ def to_list(message: pb.ListBlocksRequest) -> ListBlocks:
     return ListBlocks(message.agent_id, message.label, as_of, message.show_deleted)
 
 
-def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
-    """Returns the query of a Compile request."""
-    checks = Checks()
-    checks.id(message.agent_id, "agent", "agent_id")
-    checks.text(message.if_revision, "if_revision", most=MAX_NAME_CHARS)
-    if len(message.tool_rules) > MAX_TOOL_RULES:
-        checks.fail("tool_rules", f"must not be more than {MAX_TOOL_RULES}")
-    rules: list[ToolRule] = []
-    for index, rule in enumerate(message.tool_rules[:MAX_TOOL_RULES]):
-        kind = _RULE_TYPES.get(rule.type)
-        if kind is None:
-            checks.fail(f"tool_rules[{index}].type", "must be one of the known types")
-        else:
-            children = tuple(rule.children)
-            rules.append(ToolRule(kind, rule.tool_name, children, rule.max_count_limit))
-    limits = FileLimits(
-        max_open=message.max_files_open or DEFAULT_LIMITS.max_open,
-        view_chars=message.per_file_view_window_char_limit or DEFAULT_LIMITS.view_chars,
-    )
-    checks.number(limits.max_open, "max_files_open", least=1, most=MAX_FILES_OPEN)
-    checks.number(
-        limits.view_chars, "per_file_view_window_char_limit", least=1, most=MAX_VIEW_CHARS
-    )
-    as_of = optional_time(checks, message, "as_of_time")
-    checks.done()
-    form = Form.of(message.agent_type, line_numbers=message.line_numbers)
-    return CompileQuery(message.agent_id, form, tuple(rules), message.if_revision, limits, as_of)
-
-
-def to_fit(message: context_pb.CloseFilesToFitRequest) -> tuple[CompileQuery, int, bool]:
-    """Returns the query, the maximum in bytes, and the preview flag of CloseFilesToFit."""
-    checks = Checks()
-    if message.compile.if_revision or message.compile.HasField("as_of_time"):
-        checks.fail("compile", "must set neither if_revision nor as_of_time")
-    most = checks.number(message.max_bytes, "max_bytes", least=0, most=2**62)
-    checks.done()
-    return to_compile(message.compile), most, message.preview
-
-
-def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
-    """Returns the command of a PrepareAgent request."""
-    checks = Checks()
-    checks.id(message.agent_id, "agent", "agent_id")
-    if len(message.blocks) + len(message.block_ids) > MAX_BLOCKS_OF_AGENT:
-        checks.fail("blocks", f"must not be more than {MAX_BLOCKS_OF_AGENT}, with block_ids")
-    if len(set(message.block_ids)) < len(message.block_ids):
-        checks.fail("block_ids", "must not name a block twice")
-    blocks = [
-        _new_block(checks, block, f"blocks[{index}]") for index, block in enumerate(message.blocks)
-    ]
-    for index, block_id in enumerate(message.block_ids):
-        checks.id(block_id, "block", f"block_ids[{index}]")
-    if message.follows_agent_id:
-        checks.id(message.follows_agent_id, "agent", "follows_agent_id")
-    limit = _prompt_limit(checks, message, "prompt_limit")
-    revision = checks.number(message.agent_revision, "agent_revision", least=0, most=2**62)
-    checks.done()
-    return PrepareAgent(
-        actor(),
-        message.agent_id,
-        tuple(blocks),
-        tuple(message.block_ids),
-        limit,
-        revision,
-        message.follows_agent_id,
-    )
-
-
-def to_limit_prompt(message: context_pb.LimitPromptRequest) -> LimitPrompt:
-    """Returns the command of a LimitPrompt request."""
-    checks = Checks()
-    checks.id(message.agent_id, "agent", "agent_id")
-    limit = _prompt_limit(checks, message, "prompt_limit")
-    revision = checks.number(message.agent_revision, "agent_revision", least=0, most=2**62)
-    checks.done()
-    return LimitPrompt(message.agent_id, limit, message.only_raise, revision)
-
-
-def to_release(message: context_pb.ReleaseAgentRequest) -> ReleaseAgent:
-    """Returns the command of a ReleaseAgent request."""
-    checks = Checks()
-    checks.id(message.agent_id, "agent", "agent_id")
-    checks.done()
-    return ReleaseAgent(actor(reason="the agent was deleted"), message.agent_id)
-
-
-def _prompt_limit(
-    checks: Checks,
-    message: context_pb.PrepareAgentRequest | context_pb.LimitPromptRequest,
-    field: str,
-) -> PromptLimit:
-    if not message.HasField("prompt_limit"):
-        return NO_LIMIT
-    limit = message.prompt_limit
-    checks.number(limit.bytes, f"{field}.bytes", least=0, most=2**62)
-    checks.number(limit.files_bytes, f"{field}.files_bytes", least=0, most=2**62)
-    checks.number(limit.max_files_open, f"{field}.max_files_open", least=0, most=MAX_FILES_OPEN)
-    view_chars = limit.per_file_view_window_char_limit
-    checks.number(
-        view_chars, f"{field}.per_file_view_window_char_limit", least=0, most=MAX_VIEW_CHARS
-    )
-    return PromptLimit(
-        limit.bytes, limit.line_numbers, limit.files_bytes, limit.max_files_open, view_chars
-    )
-
-
-def _new_block(checks: Checks, message: pb.NewBlock, field: str) -> NewBlock:
+def new_block(checks: Checks, message: pb.NewBlock, field: str) -> NewBlock:
+    """Returns a block that is to be made, and adds its violations to `checks`."""
     label = _label(checks, message.label, f"{field}.label")
     description = default_description(label)
     if message.HasField("description"):
@@ -414,3 +292,99 @@ def _editor(message: pb.EditBlockRequest) -> Actor:
             taint=to_taint(origin.taint),
         ),
     )
+
+
+def to_edit(checks: Checks, message: pb.EditBlockRequest) -> Edit | None:
+    """Returns the verb of a request; None, with a violation, if it has none."""
+    verb = message.WhichOneof("edit")
+    if verb is None:
+        checks.fail("edit", "is required: name one verb")
+        return None
+    _check_texts(checks, message, verb)
+    return _edit(message, verb)
+
+
+def _edit(message: pb.EditBlockRequest, verb: str) -> Edit:
+    match verb:
+        case "append":
+            return Append(message.append.content)
+        case "replace":
+            return Replace(message.replace.old_content, message.replace.new_content)
+        case "string_replace":
+            edit = message.string_replace
+            return StringReplace(edit.old_string, edit.new_string)
+        case "insert":
+            insert = message.insert
+            line = insert.insert_line if insert.HasField("insert_line") else -1
+            return Insert(insert.new_string, line)
+        case "rethink":
+            return Rethink(message.rethink.new_memory)
+        case "create":
+            return Create(message.create.file_text, message.create.description)
+        case "rename":
+            rename = message.rename
+            description = rename.description if rename.HasField("description") else None
+            return Rename(label_of(rename.new_label), description)
+        case "patch":
+            return Patch(message.patch.patch)
+        case _:
+            return Delete()
+
+
+def _check_texts(checks: Checks, message: pb.EditBlockRequest, verb: str) -> None:
+    """Checks the texts of the verb, and that a rename has a new label or description."""
+    for field, value in getattr(message, verb).ListFields():
+        if isinstance(value, str):
+            most = {"description": MAX_DESCRIPTION_CHARS, "new_label": MAX_NAME_CHARS}
+            checks.text(value, f"{verb}.{field.name}", most=most.get(field.name, MAX_LIMIT))
+    if verb == "rename" and not message.rename.ListFields():
+        checks.fail("rename", "needs a new label or a new description")
+
+
+def block_to_proto(block: Block) -> pb.Block:
+    """Returns a block as a proto."""
+    return pb.Block(
+        id=block.id,
+        label=block.label,
+        value=block.value,
+        description=block.description,
+        limit=block.limit,
+        read_only=block.read_only,
+        revision=block.revision,
+        metadata=dict(block.metadata),
+        agent_ids=block.agent_ids,
+        create_time=stamp(block.create_time),
+        update_time=stamp(block.update_time),
+        delete_time=None if block.delete_time is None else stamp(block.delete_time),
+        taint=taint_to_proto(block.taint),
+    )
+
+
+def change_to_proto(change: Change) -> pb.BlockChange:
+    """Returns a changed block as a proto."""
+    return pb.BlockChange(
+        block=block_to_proto(change.block), diff=change.diff, operation=change.operation
+    )
+
+
+def edited_to_proto(edited: Edited) -> pb.EditBlockResponse:
+    """Returns the result of an edit as a response."""
+    return pb.EditBlockResponse(
+        block=block_to_proto(edited.block),
+        diff=edited.diff,
+        message=edited.message,
+        changes=[change_to_proto(change) for change in edited.changes],
+        merged=edited.merged,
+    )
+
+
+def updated_to_proto(updated: Updated) -> pb.UpdateBlockResponse:
+    """Returns the result of an update as a response."""
+    return pb.UpdateBlockResponse(block=block_to_proto(updated.block), merged=updated.merged)
+
+
+def stamp(time: datetime) -> Timestamp:
+    """Returns a time as a proto."""
+    message = Timestamp()
+    message.FromDatetime(time)
+    return message

@@ -10,13 +10,14 @@ from strata.core_memory.convert.blocks import (
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
     actor,
+    block_to_proto,
+    change_to_proto,
     optional_time,
+    stamp,
 )
 from strata.core_memory.convert.labels import taint_to_proto
-from strata.core_memory.convert.responses import block_to_proto, change_to_proto, stamp
-from strata.core_memory.domain.blocks import EditorKind, Origin, Version
+from strata.core_memory.domain.blocks import EditorKind, EditSelection, Origin, Version
 from strata.core_memory.domain.commands import Change, RevertBlock
-from strata.core_memory.domain.selection import Selection
 from strata.core_memory.domain.versions.blame import LineOrigin
 
 _MAX_REVISION = 2**62
@@ -66,7 +67,7 @@ def to_revert(message: pb.RevertBlockRequest) -> RevertBlock:
     checks.done()
     return RevertBlock(
         actor=actor(reason=message.reason),
-        undo=Selection(message.block_id, message.run_id, message.agent_id, since),
+        undo=EditSelection(message.block_id, message.run_id, message.agent_id, since),
         revision=message.revision,
         to_revision=message.to_revision,
         validate_only=message.validate_only,

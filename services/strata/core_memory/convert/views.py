@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.core_memory.checks import Checks
-from strata.core_memory.convert.blocks import optional_time
-from strata.core_memory.convert.responses import block_to_proto, stamp
+from strata.core_memory.convert.blocks import block_to_proto, optional_time, stamp
 from strata.core_memory.domain.lint import Finding, LintRule
 from strata.core_memory.domain.prompt.compilation import Compiled, CompileQuery
 from strata.core_memory.domain.prompt.memory_section import Form

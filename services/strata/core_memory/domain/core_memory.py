@@ -41,7 +41,8 @@ from strata.core_memory.domain.commands import (
 )
 from strata.core_memory.domain.ports import BlockStore, RequestKey, Unit
 from strata.core_memory.domain.prompt.limits import PromptLimit, check_change
-from strata.core_memory.domain.text_edits.edited_text import label_taken, merge_value, unknown_label
+from strata.core_memory.domain.text_edits.edited_text import merge_value
+from strata.core_memory.domain.text_edits.messages import label_taken, unknown_label
 from strata.core_memory.domain.versions.reverts import revert
 from strata.shared.clock import Clock
 

@@ -44,7 +44,7 @@ _DROP_LEASE_S = 60.0
 _log = get_logger(__name__)
 
 
-class FileIndexing:
+class FileIndexSync:
     """Sends chunks of files to the index, reads its progress, and removes deleted files.
 
     Args:

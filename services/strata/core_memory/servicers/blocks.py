@@ -1,4 +1,4 @@
-"""The gRPC servicers of core memory: convert requests, call the domain, convert results."""
+"""The gRPC servicer of `BlockService`: converts requests, calls the domain, converts results."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from google.protobuf.message import Message
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
-from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
-from strata.core_memory.convert import blocks as requests
-from strata.core_memory.convert import history, responses, views
+from strata.core_memory.convert import blocks as convert
+from strata.core_memory.convert import history, views
 from strata.core_memory.domain.blocks import agent_not_found, block_not_found
 from strata.core_memory.domain.commands import GetBlock
 from strata.core_memory.domain.core_memory import CoreMemory, Receipt
@@ -21,7 +19,6 @@ from strata.core_memory.domain.lint import lint
 from strata.core_memory.domain.ports import BlockStore, ReplayedError
 from strata.core_memory.domain.prompt.compilation import compile_memory
 from strata.core_memory.domain.versions.history import History
-from strata.core_memory.files.file_windows import Windows
 from strata.shared.db import Page, decode_page_token, page_limit
 
 Context = Any
@@ -46,22 +43,22 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Creates a block."""
         return await _once(
             request,
-            requests.to_create(request),
+            convert.to_create(request),
             self._memory.create,
-            lambda block: pb.CreateBlockResponse(block=responses.block_to_proto(block)),
+            lambda block: pb.CreateBlockResponse(block=convert.block_to_proto(block)),
             pb.CreateBlockResponse,
         )
 
     async def GetBlock(self, request: pb.GetBlockRequest, context: Context) -> pb.GetBlockResponse:
         """Returns a block."""
-        block = await self._memory.get(requests.to_get(request))
-        return pb.GetBlockResponse(block=responses.block_to_proto(block))
+        block = await self._memory.get(convert.to_get(request))
+        return pb.GetBlockResponse(block=convert.block_to_proto(block))
 
     async def ListBlocks(
         self, request: pb.ListBlocksRequest, context: Context
     ) -> pb.ListBlocksResponse:
         """Lists blocks of an agent or of the project."""
-        query = requests.to_list(request)
+        query = convert.to_list(request)
         scope = query.scope
         count = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
         kind = int if query.agent_id else str
@@ -84,9 +81,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Changes a block."""
         return await _once(
             request,
-            requests.to_update(request),
+            convert.to_update(request),
             self._memory.update,
-            responses.updated_to_proto,
+            convert.updated_to_proto,
             pb.UpdateBlockResponse,
         )
 
@@ -96,7 +93,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Deletes a block."""
         return await _once(
             request,
-            requests.to_delete(request),
+            convert.to_delete(request),
             self._memory.delete,
             lambda _: pb.DeleteBlockResponse(),
             pb.DeleteBlockResponse,
@@ -108,9 +105,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Attaches a block to an agent."""
         return await _once(
             request,
-            requests.to_attachment(request),
+            convert.to_attachment(request),
             self._memory.attach,
-            lambda block: pb.AttachBlockResponse(block=responses.block_to_proto(block)),
+            lambda block: pb.AttachBlockResponse(block=convert.block_to_proto(block)),
             pb.AttachBlockResponse,
         )
 
@@ -120,7 +117,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Detaches a block from an agent."""
         return await _once(
             request,
-            requests.to_attachment(request),
+            convert.to_attachment(request),
             self._memory.detach,
             lambda _: pb.DetachBlockResponse(),
             pb.DetachBlockResponse,
@@ -132,9 +129,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Applies a memory verb."""
         return await _once(
             request,
-            requests.to_edit_block(request),
+            convert.to_edit_block(request),
             self._memory.edit,
-            responses.edited_to_proto,
+            convert.edited_to_proto,
             pb.EditBlockResponse,
         )
 
@@ -203,71 +200,8 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         return views.findings_to_proto(await asyncio.to_thread(lint, blocks))
 
 
-class ContextServicer(context_grpc.ContextServiceServicer):
-    """Serves the core memory of agents to the agent loop: rendering, limits, life cycle."""
-
-    def __init__(self, store: BlockStore, memory: CoreMemory, windows: Windows) -> None:
-        self._store = store
-        self._memory = memory
-        self._windows = windows
-
-    async def Compile(
-        self, request: context_pb.CompileRequest, context: Context
-    ) -> context_pb.CompileResponse:
-        """Renders the memory section."""
-        query = requests.to_compile(request)
-        compiled = await compile_memory(self._store, query)
-        return responses.compiled_to_proto(compiled)
-
-    async def CloseFilesToFit(
-        self, request: context_pb.CloseFilesToFitRequest, context: Context
-    ) -> context_pb.CloseFilesToFitResponse:
-        """Closes files until the memory section fits, and renders it."""
-        query, most, preview = requests.to_fit(request)
-        compiled = await compile_memory(self._store, query)
-        closed: list[str] = []
-        if compiled.size > most:
-            excess = compiled.size - most
-            closed = await self._windows.close_to_fit(
-                query.agent_id, query.limits, excess, preview=preview
-            )
-        if closed and not preview:
-            compiled = await compile_memory(self._store, query)
-        return context_pb.CloseFilesToFitResponse(
-            compiled=responses.compiled_to_proto(compiled), closed_files=closed
-        )
-
-    async def PrepareAgent(
-        self, request: context_pb.PrepareAgentRequest, context: Context
-    ) -> context_pb.PrepareAgentResponse:
-        """Creates and attaches the first blocks of an agent."""
-        blocks = await self._memory.prepare_agent(requests.to_prepare(request))
-        return responses.prepared_to_proto(blocks)
-
-    async def LimitPrompt(
-        self, request: context_pb.LimitPromptRequest, context: Context
-    ) -> context_pb.LimitPromptResponse:
-        """Sets how large the memory of an agent may become."""
-        before = await self._memory.limit_prompt(requests.to_limit_prompt(request))
-        return responses.limited_to_proto(before)
-
-    async def ShareBlocks(
-        self, request: context_pb.ShareBlocksRequest, context: Context
-    ) -> context_pb.ShareBlocksResponse:
-        """Attaches blocks to several agents."""
-        await self._memory.share(requests.to_share(request))
-        return context_pb.ShareBlocksResponse()
-
-    async def ReleaseAgent(
-        self, request: context_pb.ReleaseAgentRequest, context: Context
-    ) -> context_pb.ReleaseAgentResponse:
-        """Deletes the core memory of an agent."""
-        command = requests.to_release(request)
-        return responses.released_to_proto(await self._memory.release_agent(command))
-
-
 async def _once(
-    request: requests.Mutation,
+    request: convert.Mutation,
     command: CommandT,
     action: Callable[[CommandT, Receipt[ResultT]], Awaitable[ResultT]],
     reply: Callable[[ResultT], ReplyT],
@@ -275,7 +209,7 @@ async def _once(
 ) -> ReplyT:
     """Runs a mutation, or returns the stored response of a repeated request."""
     receipt: Receipt[ResultT] = Receipt(
-        requests.to_request(reply_type.__name__, request),
+        convert.to_request(reply_type.__name__, request),
         lambda result: reply(result).SerializeToString(),
     )
     try:
@@ -286,5 +220,5 @@ async def _once(
 
 def _blocks(blocks: Any, token: str) -> pb.ListBlocksResponse:
     return pb.ListBlocksResponse(
-        blocks=[responses.block_to_proto(block) for block in blocks], next_page_token=token
+        blocks=[convert.block_to_proto(block) for block in blocks], next_page_token=token
     )

@@ -10,7 +10,7 @@ from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
-from strata.core_memory.files import convert, convert_views
+from strata.core_memory.files import convert
 from strata.core_memory.files.domain.file_windows import OpenFilesResult
 from strata.core_memory.files.domain.files import PART_BYTES, File, Folder, file_not_found
 from strata.core_memory.files.domain.lines import LineReader
@@ -196,19 +196,19 @@ class FileServicer(pb_grpc.FileServiceServicer):
         """Opens windows."""
         receipt: Receipt[OpenFilesResult] = Receipt(
             convert.to_request("OpenFiles", request.request_id, request),
-            lambda opened: convert_views.opened_to_proto(opened).SerializeToString(),
+            lambda opened: convert.opened_to_proto(opened).SerializeToString(),
         )
         try:
-            opened = await self._windows.open(convert_views.to_open(request), receipt)
+            opened = await self._windows.open(convert.to_open(request), receipt)
         except ReplayedError as replayed:
             return pb.OpenFilesResponse.FromString(replayed.response)
-        return convert_views.opened_to_proto(opened)
+        return convert.opened_to_proto(opened)
 
     async def CloseFiles(
         self, request: pb.CloseFilesRequest, context: Context
     ) -> pb.CloseFilesResponse:
         """Closes windows."""
-        opened = await self._windows.close(*convert_views.to_close(request))
+        opened = await self._windows.close(*convert.to_close(request))
         windows = [convert.open_file_to_proto(window) for window in opened.windows]
         return pb.CloseFilesResponse(open_files=windows)
 
@@ -216,12 +216,12 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self, request: pb.GrepFilesRequest, context: Context
     ) -> pb.GrepFilesResponse:
         """Searches by pattern."""
-        page = await self._grep.search(convert_views.to_grep(request))
-        return convert_views.grep_to_proto(page)
+        page = await self._grep.search(convert.to_grep(request))
+        return convert.grep_to_proto(page)
 
     async def ReadFile(self, request: pb.ReadFileRequest, context: Context) -> pb.ReadFileResponse:
         """Returns lines of a file of an agent."""
-        read = await self._lines.read(*convert_views.to_read(request))
+        read = await self._lines.read(*convert.to_read(request))
         return pb.ReadFileResponse(
             file_name=read.file.name,
             lines=read.lines,
@@ -233,8 +233,8 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self, request: pb.SearchFilesRequest, context: Context
     ) -> pb.SearchFilesResponse:
         """Searches by meaning."""
-        findings = await self._search.search(convert_views.to_search(request))
-        return convert_views.search_to_proto(findings)
+        findings = await self._search.search(convert.to_search(request))
+        return convert.search_to_proto(findings)
 
 
 async def _chunks(requests: AsyncIterator[pb.UploadFileRequest]) -> AsyncIterator[bytes]:

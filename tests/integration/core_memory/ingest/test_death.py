@@ -29,8 +29,8 @@ from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
 from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import IndexProgress
-from strata.core_memory.files.index_sync import FileIndexing
-from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
+from strata.core_memory.files.index_sync import FileIndexSync
+from strata.core_memory.files.ingest import ContentReader, Ingest, IngestOptions
 from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
@@ -52,11 +52,11 @@ class Stores:
         self.queue = FileQueue(database, worker)
         self.contents = ContentStore(database)
 
-    def reading(self) -> Reading:
-        return Reading(self.queue, self.contents, FileReader(), lease=60)
+    def reading(self) -> ContentReader:
+        return ContentReader(self.queue, self.contents, FileReader(), lease=60)
 
     def replica(self) -> Ingest:
-        indexing = FileIndexing(self.queue, self.contents, None, lease=60)
+        indexing = FileIndexSync(self.queue, self.contents, None, lease=60)
         return Ingest(self.reading(), indexing, self.queue, IngestOptions(poll=0.05))
 
 

@@ -25,15 +25,17 @@ from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.domain.taint import marked
 from strata.core_memory.domain.text_edits.diffs import unified_diff
 from strata.core_memory.domain.text_edits.edited_text import (
-    TextMissingError,
     apply_edit,
-    bad_label,
-    block_not_attached,
     check_no_line_numbers,
     check_writable,
+    merge_edit,
+)
+from strata.core_memory.domain.text_edits.messages import (
+    TextMissingError,
+    bad_label,
+    block_not_attached,
     edit_conflict,
     label_taken,
-    merge_edit,
     success_message,
     unknown_label,
 )

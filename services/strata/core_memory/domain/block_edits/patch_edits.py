@@ -23,12 +23,11 @@ from strata.core_memory.domain.commands import Change, EditBlock, Edited
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.taint import marked
 from strata.core_memory.domain.text_edits.diffs import unified_diff
-from strata.core_memory.domain.text_edits.edited_text import (
+from strata.core_memory.domain.text_edits.edited_text import check_no_line_numbers, check_writable
+from strata.core_memory.domain.text_edits.messages import (
     REVIEW,
     TextMissingError,
     bad_label,
-    check_no_line_numbers,
-    check_writable,
     edit_conflict,
     label_taken,
     not_applicable,

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from strata.core_memory.domain.blocks import label_of
-from strata.core_memory.domain.text_edits.edited_text import (
+from strata.core_memory.domain.text_edits.messages import (
     named_lines,
     not_applicable,
     shortened,

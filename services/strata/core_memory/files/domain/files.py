@@ -150,6 +150,16 @@ class NewFolder:
 
 
 @dataclass(frozen=True, slots=True)
+class UploadHeader:
+    """The first message of an upload."""
+
+    folder_id: str
+    name: str
+    media_type: str
+    replace: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NewFile:
     """A file whose bytes are stored under the id of an upload.
 

@@ -90,7 +90,7 @@ _PAGE_FROM = text(
 
 
 class PostgresTextStore:
-    """Texts of files; see `domain.grep.TextStore` and `line_reading.LineStore`."""
+    """Texts of files; see `domain.grep.TextStore` and `domain.lines.LineStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
