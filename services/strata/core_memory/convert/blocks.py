@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeAlias
 
-from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.core_memory.checks import Checks
 from strata.core_memory.convert.labels import taint_to_proto, to_taint
 from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
@@ -51,6 +49,7 @@ from strata.core_memory.domain.text_edits.verbs import (
     Rethink,
     StringReplace,
 )
+from strata.shared.checks import Checks
 from strata.shared.context import require_caller
 
 MAX_REQUEST_ID_CHARS = 200
@@ -112,7 +111,7 @@ def to_get(message: pb.GetBlockRequest) -> GetBlock:
         checks.text(message.label, "label", most=MAX_NAME_CHARS, required=True)
     else:
         checks.fail("block_id", "is required, or agent_id and label")
-    as_of = optional_time(checks, message, "as_of_time")
+    as_of = checks.optional_time(message, "as_of_time")
     checks.done()
     return GetBlock(message.block_id, message.agent_id, message.label, as_of)
 
@@ -203,7 +202,7 @@ def to_list(message: pb.ListBlocksRequest) -> ListBlocks:
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id", optional=True)
     checks.text(message.label, "label", most=MAX_NAME_CHARS)
-    as_of = optional_time(checks, message, "as_of_time")
+    as_of = checks.optional_time(message, "as_of_time")
     if as_of is not None and not message.agent_id:
         checks.fail("as_of_time", "needs agent_id")
     if message.show_deleted and message.agent_id:
@@ -252,18 +251,6 @@ def _metadata(checks: Checks, pairs: Mapping[str, str], field: str) -> dict[str,
 def _check_revisions(checks: Checks, message: pb.EditBlockRequest | pb.UpdateBlockRequest) -> None:
     for field in ("expected_revision", "base_revision"):
         checks.number(getattr(message, field), field, least=0, most=2**62)
-
-
-def optional_time(checks: Checks, message: Message, field: str) -> datetime | None:
-    """Returns the time of a field, None if it is not set."""
-    if not message.HasField(field):
-        return None
-    stamp: Timestamp = getattr(message, field)
-    try:
-        return stamp.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        checks.fail(field, "is not a time between the years 1 and 9999")
-        return None
 
 
 def actor(*, reason: str = "") -> Actor:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.core_memory.checks import Checks
 from strata.core_memory.convert.blocks import (
     MAX_NAME_CHARS,
     actor,
     block_to_proto,
     new_block,
-    optional_time,
     stamp,
 )
 from strata.core_memory.convert.labels import taint_to_proto
@@ -37,6 +35,7 @@ from strata.core_memory.domain.prompt.compilation import (
 from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
 from strata.core_memory.domain.prompt.memory_section import Form
 from strata.core_memory.domain.prompt.tool_rules import ToolRule, ToolRuleType
+from strata.shared.checks import Checks
 
 MAX_BLOCKS_OF_AGENT = 100
 MAX_TOOL_RULES = 1_000
@@ -79,7 +78,7 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
     checks.number(
         limits.view_chars, "per_file_view_window_char_limit", least=1, most=MAX_VIEW_CHARS
     )
-    as_of = optional_time(checks, message, "as_of_time")
+    as_of = checks.optional_time(message, "as_of_time")
     checks.done()
     form = Form.of(message.agent_type, line_numbers=message.line_numbers)
     return CompileQuery(message.agent_id, form, tuple(rules), message.if_revision, limits, as_of)

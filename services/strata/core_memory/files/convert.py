@@ -13,7 +13,6 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.core_memory.checks import Checks
 from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.prompt.compilation import (
     MAX_FILES_OPEN,
@@ -35,8 +34,7 @@ from strata.core_memory.files.domain.files import (
 )
 from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
 from strata.core_memory.files.domain.search import FileFindings, FileQuery
-from strata.shared.blank_text import BLANK, is_blank
-from strata.shared.names import name_problems
+from strata.shared.checks import Checks
 
 MAX_REQUEST_ID_CHARS = 200
 MAX_DESCRIPTION_CHARS = 5_000
@@ -221,8 +219,7 @@ def to_grep(message: pb.GrepFilesRequest) -> GrepQuery:
     """Returns the query of a GrepFiles request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
-    if is_blank(message.pattern):
-        checks.fail("pattern", BLANK)
+    checks.not_blank(message.pattern, "pattern")
     checks.text(message.pattern, "pattern", most=_ANY_LENGTH)
     checks.text(message.include, "include", most=_ANY_LENGTH)
     checks.done()
@@ -253,8 +250,7 @@ def to_search(message: pb.SearchFilesRequest) -> FileQuery:
     """Returns the query of a SearchFiles request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
-    if is_blank(message.query):
-        checks.fail("query", BLANK)
+    checks.not_blank(message.query, "query")
     checks.text(message.query, "query", most=_ANY_LENGTH)
     checks.done()
     return FileQuery(message.agent_id, message.query, message.limit, message.explain)
@@ -308,10 +304,8 @@ def _id(value: str, prefix: str, *, optional: bool = False) -> str:
 
 
 def _check_name(checks: Checks, name: str, field: str) -> None:
-    if not name:
-        checks.fail(field, "is required")
-    for problem in name_problems(name, most=MAX_NAME_CHARS):
-        checks.fail(field, problem)
+    checks.unless(bool(name), field, "is required")
+    checks.name(name, field, most=MAX_NAME_CHARS)
 
 
 def _stamp(time: datetime) -> Timestamp:

@@ -21,7 +21,7 @@ from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.uploads import Uploads
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.shared.errors import StrataError, invalid_field
 
 Context = Any
 MAX_PAGE_SIZE = 500
@@ -112,7 +112,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
         requests = aiter(request_iterator)
         first = await anext(requests, None)
         if first is None or first.WhichOneof("payload") != "header":
-            raise _wrong("header", "must be the first message")
+            raise invalid_field("header", "must be the first message")
         message = first.header
 
         def receipt(content: str) -> Receipt[File]:
@@ -241,9 +241,9 @@ async def _chunks(requests: AsyncIterator[pb.UploadFileRequest]) -> AsyncIterato
     """Yields the bytes after the header."""
     async for request in requests:
         if request.WhichOneof("payload") != "chunk":
-            raise _wrong("chunk", "must be set in every message after the header")
+            raise invalid_field("chunk", "must be set in every message after the header")
         if len(request.chunk) > PART_BYTES:
-            raise _wrong("chunk", f"holds {len(request.chunk)} bytes, at most {PART_BYTES}")
+            raise invalid_field("chunk", f"holds {len(request.chunk)} bytes, at most {PART_BYTES}")
         yield request.chunk
 
 
@@ -257,13 +257,6 @@ async def _drain(requests: AsyncIterator[pb.UploadFileRequest], limit: int) -> N
         limit -= request.ByteSize()
         if limit < 0:
             return
-
-
-def _wrong(field: str, description: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"The upload is wrong: {field} {description}.",
-        violations=[FieldViolation(field, description)],
-    )
 
 
 def _created(folder: Folder) -> pb.CreateFolderResponse:

@@ -36,7 +36,7 @@ from strata.core_memory.domain.text_edits.messages import (
 )
 from strata.core_memory.domain.text_edits.patches import Action, Section, apply_section, parse_patch
 from strata.core_memory.domain.text_edits.verbs import Create, Delete, Patch, Rename
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.shared.errors import StrataError, invalid_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +156,7 @@ def _check_expected(command: EditBlock, sections: Sequence[Section], only: Block
         check_revision(only, command.expected_revision)
         is_outdated(only, command.base_revision)
     elif command.expected_revision and len(sections) > 1:
-        description = "is of one block, and the patch names several"
-        raise InvalidArgumentError(
-            f"The request is wrong: expected_revision {description}.",
-            violations=[FieldViolation("expected_revision", description)],
-        )
+        raise invalid_field("expected_revision", "is of one block, and the patch names several")
 
 
 async def _applies_to_base(

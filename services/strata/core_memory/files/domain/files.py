@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from strata.shared.errors import (
     AlreadyExistsError,
+    FieldViolation,
+    InvalidArgumentError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
@@ -240,3 +242,8 @@ def file_too_large(limit: int) -> ResourceExhaustedError:
         reason=Reason.MESSAGE_TOO_LARGE,
         metadata={"limit_bytes": limit},
     )
+
+
+def wrong_field(field: str, message: str) -> InvalidArgumentError:
+    """Returns the error for a wrong field, with a message that is written for the model."""
+    return InvalidArgumentError(message, violations=[FieldViolation(field, message)])
