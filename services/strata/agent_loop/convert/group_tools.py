@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.convert.checks import refuse
 from strata.agent_loop.domain.groups import GroupMember, GroupTool
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.shared.errors import FieldViolation
+from strata.shared.errors import invalid_field
 from strata.shared.tool_catalogue import GROUP_TOOLS
 
 
@@ -17,9 +16,9 @@ def group_tool_from_proto(wire: turn_pb.GroupTool) -> GroupTool:
     """
     if wire.name not in GROUP_TOOLS:
         problem = f"must be one of: {', '.join(sorted(GROUP_TOOLS))}"
-        refuse([FieldViolation("group_tool.name", problem)])
+        raise invalid_field("group_tool.name", problem)
     if not wire.members:
-        refuse([FieldViolation("group_tool.members", "must not be empty")])
+        raise invalid_field("group_tool.members", "must not be empty")
     return GroupTool(
         wire.name,
         tuple(
