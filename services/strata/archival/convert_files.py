@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
-from strata.archival.convert import MAX_QUERY_CHARS, check_text, checked_tokens
+from strata.archival.convert_archives import MAX_QUERY_CHARS, check_text, checked_tokens
 from strata.archival.domain.chunks import FileChunk, FileProgress, FoundChunk
 from strata.shared.checks import Checks
 from strata.shared.errors import invalid_field

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival.convert import (
+from strata.archival.convert_archives import (
     MAX_QUERY_CHARS,
     check_tags,
     passage_to_proto,
@@ -12,8 +12,8 @@ from strata.archival.domain.passages import TagMatch
 from strata.archival.domain.search import Exclusion, FoundPassage, Search, SearchResult
 from strata.shared.checks import Checks
 from strata.shared.db import rows_that_fit
-from strata.shared.reranking import Outcome, Report
-from strata.shared.time_expressions import TimeRange
+from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.time_expressions import TimeRange
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.groups import GroupMember, GroupTool
+from strata.agent_loop.domain.agent.groups import GroupMember, GroupTool
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.shared.errors import invalid_field
 from strata.shared.tool_catalogue import GROUP_TOOLS

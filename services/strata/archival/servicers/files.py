@@ -12,9 +12,9 @@ from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
 from strata.archival import convert_files as convert
 from strata.archival.domain.chunks import FileChunk, FileChunkStore
-from strata.archival.search import FileChunkSearch
-from strata.shared.embedding import Embedder
+from strata.archival.passage_search import FileChunkSearch
 from strata.shared.errors import StrataError, invalid_field
+from strata.shared.search.embedding import Embedder
 
 Context = Any
 # Chunks, or characters, of a file that are buffered before they are stored.
