@@ -25,10 +25,10 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory import main as core_memory
-from strata.core_memory.convert import requests
-from strata.core_memory.domain.compilation import compile_memory
+from strata.core_memory.convert.context import to_compile
+from strata.core_memory.domain.prompt.compilation import compile_memory
 from strata.core_memory.settings import CoreMemorySettings
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.auth import TokenSigner, TokenVerifier, public_key_of
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.db import Database
@@ -58,7 +58,7 @@ class _Service:
 
     async def work(self, request: context_pb.CompileRequest) -> None:
         """Does the work of Compile without the call."""
-        await compile_memory(self.store, requests.to_compile(request))
+        await compile_memory(self.store, to_compile(request))
 
     async def round_trip(self) -> None:
         """Runs an empty query in a read transaction of the same pool."""

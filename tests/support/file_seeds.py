@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from strata.core_memory.files.reading.pages import pages_of
+from strata.core_memory.files.text_extraction.pages import pages_of
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.ids import new_id

@@ -21,7 +21,7 @@ from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.files import PostgresFileStore
 from strata.core_memory.files.store.folders import PostgresFolderStore
 from strata.core_memory.files.store.uploads import PostgresUploadStore
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.context import Caller, RequestContext, current_project
 from strata.shared.db import Database

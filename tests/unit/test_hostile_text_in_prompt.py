@@ -29,9 +29,9 @@ from strata.agent_loop.domain.ports import ArchivalStats, MemorySection
 from strata.agent_loop.models.structured_tools import prompt as structured_prompt
 from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.compilation import FileLimits
-from strata.core_memory.domain.rendering import Form, render_memory
-from strata.core_memory.domain.tool_rules import ToolRule
+from strata.core_memory.domain.prompt.compilation import FileLimits
+from strata.core_memory.domain.prompt.memory_section import Form, render_memory
+from strata.core_memory.domain.prompt.tool_rules import ToolRule
 from strata.core_memory.files.domain.directories import FolderView, render_directories
 from strata.core_memory.files.domain.file_windows import Window as FileWindow
 from strata.shared import tag_escapes

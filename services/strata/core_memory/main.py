@@ -13,14 +13,12 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory.domain.core_memory import CoreMemory
 from strata.core_memory.files.archival_client import ArchivalFileIndex
+from strata.core_memory.files.domain.lines import LineReader
 from strata.core_memory.files.file_windows import Windows
 from strata.core_memory.files.grep import Grep
-from strata.core_memory.files.indexing import FileIndexing
-from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
-from strata.core_memory.files.line_reading import LineReader
-from strata.core_memory.files.reading.reader import FileReader, ReadingLimits
+from strata.core_memory.files.index_sync import FileIndexSync
+from strata.core_memory.files.ingest import ContentReader, Ingest, IngestOptions
 from strata.core_memory.files.search import FileSearch
-from strata.core_memory.files.servicer import FileParts, FileServicer
 from strata.core_memory.files.store.contents import ContentStore
 from strata.core_memory.files.store.file_windows import PostgresWindowStore
 from strata.core_memory.files.store.files import PostgresFileStore
@@ -28,11 +26,14 @@ from strata.core_memory.files.store.folders import PostgresFolderStore
 from strata.core_memory.files.store.queue import FileQueue
 from strata.core_memory.files.store.texts import PostgresTextStore
 from strata.core_memory.files.store.uploads import PostgresUploadStore
+from strata.core_memory.files.text_extraction.reader import FileReader, ReadingLimits
 from strata.core_memory.files.uploads import Uploads
 from strata.core_memory.migrations import MIGRATIONS
-from strata.core_memory.servicer import BlockServicer, ContextServicer
+from strata.core_memory.servicers.blocks import BlockServicer
+from strata.core_memory.servicers.context import ContextServicer
+from strata.core_memory.servicers.files import FileParts, FileServicer
 from strata.core_memory.settings import CoreMemorySettings
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
 from strata.shared.db.request_log import RequestLog
@@ -130,9 +131,9 @@ def _ingest(
     )
     lease = settings.file_lease_s
     # Without a signing key the worker cannot call the index.
-    indexing = FileIndexing(queue, contents, index if settings.worker_key() else None, lease)
+    index_sync = FileIndexSync(queue, contents, index if settings.worker_key() else None, lease)
     options = IngestOptions(readers=settings.file_readers, lease=lease, poll=settings.file_poll_s)
-    return Ingest(Reading(queue, contents, reader, lease), indexing, queue, options)
+    return Ingest(ContentReader(queue, contents, reader, lease), index_sync, queue, options)
 
 
 def _file_parts(

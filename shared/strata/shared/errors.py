@@ -17,7 +17,7 @@ Each class stands for one gRPC status (``status`` is its name). Most have a defa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -174,6 +174,21 @@ class InvalidArgumentError(StrataError):
 
     status = "INVALID_ARGUMENT"
     default_reason = Reason.INVALID_FIELD
+
+
+def invalid_fields(
+    violations: Sequence[FieldViolation], reason: Reason = Reason.INVALID_FIELD
+) -> InvalidArgumentError:
+    """Returns the error for wrong fields of a request; its message names all of them."""
+    problems = "; ".join(f"{violation.field} {violation.description}" for violation in violations)
+    return InvalidArgumentError(
+        f"The request has wrong fields: {problems}.", reason=reason, violations=violations
+    )
+
+
+def invalid_field(field: str, description: str) -> InvalidArgumentError:
+    """Returns the error for one wrong field of a request."""
+    return invalid_fields([FieldViolation(field, description)])
 
 
 class WrongSettingError(InvalidArgumentError):

@@ -15,6 +15,7 @@ from strata.core_memory.domain.blocks import (
     DELETE,
     Authorship,
     Block,
+    EditSelection,
     NewBlock,
     Origin,
     deleted_block,
@@ -22,9 +23,8 @@ from strata.core_memory.domain.blocks import (
     next_revision,
 )
 from strata.core_memory.domain.ports import ReplayedError, RequestKey, Unit
-from strata.core_memory.domain.selection import Selection
 from strata.core_memory.migrations import MIGRATIONS
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
@@ -338,7 +338,7 @@ async def test_edits_are_found_by_run_agent_time_and_block(store: PostgresBlockS
     one = await write(store, one, at(4), value="d", run_id="run-a", agent_id="agent-b")
 
     async def matching(**selection: Any) -> dict[str, list[int]]:
-        edits = await do(store, lambda unit: unit.edits(Selection(**selection)))
+        edits = await do(store, lambda unit: unit.edits(EditSelection(**selection)))
         return {block_id: list(revisions) for block_id, revisions in edits.items()}
 
     assert await matching(run_id="run-a") == {one.id: [4, 2], two.id: [1]}

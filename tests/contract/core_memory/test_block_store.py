@@ -15,15 +15,15 @@ from strata.core_memory.domain.blocks import (
     Authorship,
     Block,
     EditorKind,
+    EditSelection,
     NewBlock,
     Origin,
     deleted_block,
     made_block,
 )
 from strata.core_memory.domain.ports import ReplayedError, RequestKey, Unit
-from strata.core_memory.domain.selection import Selection
 from strata.core_memory.migrations import MIGRATIONS
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
@@ -419,7 +419,7 @@ async def test_other_projects_see_and_touch_nothing(store: PostgresBlockStore) -
         assert await once(store, lambda unit: unit.lock_all("agent-a", ["human"])) == ({}, ())
         assert await once(store, lambda unit: unit.value_at(block.id, 1)) is None
         assert await once(store, lambda unit: unit.versions_at(block.id, [1])) == {}
-        assert await once(store, lambda unit: unit.edits(Selection(run_id="run-1"))) == {}
+        assert await once(store, lambda unit: unit.edits(EditSelection(run_id="run-1"))) == {}
         assert not await once(store, lambda unit: unit.purge(block.id))
         assert not await once(store, lambda unit: unit.detach("agent-a", block.id, NOW))
         assert (await store.agent_memory_as_of("agent-a", NOW)).blocks == []

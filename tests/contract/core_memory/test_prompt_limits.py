@@ -22,10 +22,10 @@ from strata.core_memory.domain.blocks import (
     made_block,
 )
 from strata.core_memory.domain.ports import RequestKey, Unit
-from strata.core_memory.domain.prompt_limits import PromptLimit, PromptSize
-from strata.core_memory.domain.rendering import Form, render_memory
+from strata.core_memory.domain.prompt.limits import PromptLimit, PromptSize
+from strata.core_memory.domain.prompt.memory_section import Form, render_memory
 from strata.core_memory.migrations import MIGRATIONS
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

@@ -25,8 +25,11 @@ from strata.core_memory.domain.commands import (
     UpdateBlock,
 )
 from strata.core_memory.domain.core_memory import CoreMemory, Receipt
-from strata.core_memory.domain.editing import apply_edit
-from strata.core_memory.domain.edits import (
+from strata.core_memory.domain.ports import ReplayedError, RequestKey
+from strata.core_memory.domain.text_edits.edited_text import apply_edit
+from strata.core_memory.domain.text_edits.patches import apply_section, parse_patch
+from strata.core_memory.domain.text_edits.three_way_merge import merge3_text
+from strata.core_memory.domain.text_edits.verbs import (
     Append,
     Edit,
     Insert,
@@ -36,10 +39,7 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.domain.patches import apply_section, parse_patch
-from strata.core_memory.domain.ports import ReplayedError, RequestKey
-from strata.core_memory.domain.three_way_merge import merge3_text
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError

@@ -35,7 +35,7 @@ from strata.archival.store import (
 )
 from strata.cli.compose.services import SERVICES
 from strata.core_memory.domain.blocks import deleted_block
-from strata.core_memory.store import PostgresBlockStore
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.gateway.runs.domain import Fence, StoredEvent
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared import context

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core_memory.domain.blame import Blame, split_lines
 from strata.core_memory.domain.blocks import Authorship, Origin, Version
+from strata.core_memory.domain.versions.blame import Blame, split_lines
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

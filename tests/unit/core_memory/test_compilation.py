@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.compilation import (
+from strata.core_memory.domain.prompt.compilation import (
     AgentMemory,
     Compiled,
     CompileQuery,
     FileLimits,
     compile_memory,
 )
-from strata.core_memory.domain.rendering import Form
+from strata.core_memory.domain.prompt.memory_section import Form
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 QUERY = CompileQuery("agent-1", Form.of("", line_numbers=False))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from strata.core_memory.domain.diffs import unified_diff
-from strata.core_memory.domain.editing import TextMissingError
-from strata.core_memory.domain.patches import Action, apply_section, parse_patch
+from strata.core_memory.domain.text_edits.diffs import unified_diff
+from strata.core_memory.domain.text_edits.messages import TextMissingError
+from strata.core_memory.domain.text_edits.patches import Action, apply_section, parse_patch
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.tag_escapes import escape
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import DELETE, Authorship, Block, Origin, Version
-from strata.core_memory.domain.reverts import UndoConflict, undo
-from strata.core_memory.domain.revision_ranges import (
+from strata.core_memory.domain.versions.reverts import UndoConflict, undo
+from strata.core_memory.domain.versions.revision_ranges import (
     RevisionRange,
     already_undone,
     read_revision_ranges,

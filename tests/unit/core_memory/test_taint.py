@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.core_memory.convert.context import compiled_to_proto
 from strata.core_memory.convert.labels import taint_to_proto, to_taint
-from strata.core_memory.convert.responses import compiled_to_proto
 from strata.core_memory.domain.blocks import Authorship, Block, Origin, Version
-from strata.core_memory.domain.compilation import Compiled
-from strata.core_memory.domain.rendering import Form, render_memory
-from strata.core_memory.domain.reverts import UndoConflict, undo
+from strata.core_memory.domain.prompt.compilation import Compiled
+from strata.core_memory.domain.prompt.memory_section import Form, render_memory
 from strata.core_memory.domain.taint import LABELS, joined, marked
+from strata.core_memory.domain.versions.reverts import UndoConflict, undo
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 EMPTY = Block("block-1", "human", "", "About.", 20_000, False, 1, NOW, NOW)

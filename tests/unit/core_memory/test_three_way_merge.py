@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core_memory.domain.three_way_merge import apply_hunks, hunks_between, merge3_text
+from strata.core_memory.domain.text_edits.three_way_merge import (
+    apply_hunks,
+    hunks_between,
+    merge3_text,
+)
 
 
 @pytest.mark.parametrize(

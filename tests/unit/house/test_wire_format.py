@@ -28,10 +28,15 @@ from strata.agent_loop.rules import validation as rule_validation
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.archival.convert import archives as archival
 from strata.archival.settings import ArchivalSettings
-from strata.core_memory.convert import requests as block_requests
-from strata.core_memory.domain import blocks, editing, patches, rendering, tool_rules
-from strata.core_memory.domain.compilation import FileLimits
-from strata.core_memory.domain.edits import Insert, Replace, StringReplace, TextEdit
+from strata.core_memory.convert import blocks as block_requests
+from strata.core_memory.convert import context as context_requests
+from strata.core_memory.domain import blocks
+from strata.core_memory.domain.prompt import memory_section, tool_rules
+from strata.core_memory.domain.prompt.compilation import FileLimits
+from strata.core_memory.domain.text_edits import messages as edit_messages
+from strata.core_memory.domain.text_edits import patches
+from strata.core_memory.domain.text_edits.edited_text import apply_edit
+from strata.core_memory.domain.text_edits.verbs import Insert, Replace, StringReplace, TextEdit
 from strata.core_memory.files.domain import (
     directories,
     file_windows,
@@ -41,7 +46,7 @@ from strata.core_memory.files.domain import (
     search,
     window_plans,
 )
-from strata.core_memory.files.reading import pages
+from strata.core_memory.files.text_extraction import pages
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs import convert as run_requests
@@ -77,7 +82,7 @@ def block(label: str, description: str, value: str) -> blocks.Block:
 
 
 def system_text() -> str:
-    form = rendering.Form.of("letta_v1_agent", line_numbers=False)
+    form = memory_section.Form.of("letta_v1_agent", line_numbers=False)
     persona = replace(block("persona", "Who you are.", "I am Ada."), read_only=True)
     human = block("human", "Whom you talk to.", "Name: Sam\nLikes rowing")
     notes = replace(
@@ -96,7 +101,7 @@ def system_text() -> str:
         ["boat/log.csv"],
         950,
     )
-    section = rendering.render_memory(
+    section = memory_section.render_memory(
         form,
         [persona, human, notes],
         rules,
@@ -120,8 +125,10 @@ def system_text() -> str:
 
 
 def numbered_text() -> str:
-    form = rendering.Form.of("letta_v1_agent", line_numbers=True)
-    text = rendering.render_memory(form, [block("human", "Who.", "Name: Sam\nLikes rowing")], [])
+    form = memory_section.Form.of("letta_v1_agent", line_numbers=True)
+    text = memory_section.render_memory(
+        form, [block("human", "Who.", "Name: Sam\nLikes rowing")], []
+    )
     return text[text.index("<warning>") : text.index("</human>")].rstrip("\n")
 
 
@@ -152,7 +159,7 @@ def refusal_of(
 ) -> str:
     edited = replace(block("LABEL", "", value), read_only=read_only, limit=limit)
     with pytest.raises(StrataError) as caught:
-        editing.apply_edit(edited, edit)
+        apply_edit(edited, edit)
     return caught.value.message
 
 
@@ -232,11 +239,11 @@ TEXTS = (
     replies_in_json._REPAIR_CALL.format("PROBLEM"),
     replies_in_json._NOT_RUN,
     turn_rules._REPEATED.format("N"),
-    editing.REVIEW,
-    editing.success_message(Insert(""), "LABEL").removesuffix(f" {editing.REVIEW}"),
-    editing.unknown_label("LABEL", ["A", "B"]).message,
-    editing.label_taken("LABEL").message,
-    editing.edit_conflict(block("LABEL", "", "")).message.partition(" Nothing was done")[0],
+    edit_messages.REVIEW,
+    edit_messages.success_message(Insert(""), "LABEL").removesuffix(f" {edit_messages.REVIEW}"),
+    edit_messages.unknown_label("LABEL", ["A", "B"]).message,
+    edit_messages.label_taken("LABEL").message,
+    edit_messages.edit_conflict(block("LABEL", "", "")).message.partition(" Nothing was done")[0],
     refusal_of(Replace("TEXT", "")),
     refusal_of(StringReplace("TEXT", "")),
     refusal_of(StringReplace("TEXT", ""), "a\nTEXT\nTEXT"),
@@ -264,7 +271,7 @@ LIMITS: dict[str, object] = {
     "Characters of a block's value, highest limit": blocks.MAX_LIMIT,
     "Percent of its limit from which a block is nearly full": blocks.NEARLY_FULL_PERCENT,
     "Characters of a description of a block": block_requests.MAX_DESCRIPTION_CHARS,
-    "Blocks of an agent": block_requests.MAX_BLOCKS_OF_AGENT,
+    "Blocks of an agent": context_requests.MAX_BLOCKS_OF_AGENT,
     "Hunks of a patch": patches.MAX_HUNKS,
     "Blocks of a patch": patches.MAX_SECTIONS,
     "UTF-8 bytes of the tags in the prompt": system_message.TAGS_BYTES,

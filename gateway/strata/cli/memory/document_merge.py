@@ -46,6 +46,6 @@ def _merged(name: str, was: Any, has: Any, wants: Any) -> Any:
         return wants
     if name != "value":
         return None
-    from strata.core_memory.domain.three_way_merge import merge3_text  # noqa: PLC0415 - of use to few commands
+    from strata.core_memory.domain.text_edits.three_way_merge import merge3_text  # noqa: PLC0415 - of use to few commands
 
     return merge3_text(was, has, wants)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
-
-from google.protobuf.timestamp_pb2 import Timestamp
+from datetime import datetime
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import ApiKey, NewKey, Organization, Project
 from strata.gateway.runs.domain import UsageSum
 from strata.shared.blank_text import BLANK, is_blank
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.checks import Checks
+from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.names import name_problems
 from strata.shared.scopes import (
@@ -23,7 +21,6 @@ from strata.shared.scopes import (
 )
 
 _MAX_NAME = 128
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 def new_name(
@@ -34,12 +31,10 @@ def new_name(
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    violations = name_violations(request.name)
-    if request.request_id and _REQUEST_ID.fullmatch(request.request_id) is None:
-        violations.append(
-            FieldViolation("request_id", "must be at most 128 printable ASCII characters")
-        )
-    _refuse(violations)
+    checks = Checks()
+    checks.extend(name_violations(request.name))
+    checks.request_id(request.request_id)
+    checks.done()
     return request.name, request.request_id or None
 
 
@@ -68,21 +63,14 @@ def _new_key(
     default: frozenset[str],
 ) -> NewKey:
     known = list(kinds)
-    violations = name_violations(request.name)
-    violations += [
-        FieldViolation(f"scopes[{index}]", f"must be one of {', '.join(known)}")
-        for index, scope in enumerate(request.scopes)
-        if scope not in known
-    ]
-    expire_time = None
-    if request.HasField("expire_time"):
-        try:
-            expire_time = _time(request.expire_time, "expire_time")
-            if expire_time <= now:
-                violations.append(FieldViolation("expire_time", "must lie in the future"))
-        except InvalidArgumentError as error:
-            violations += error.violations
-    _refuse(violations)
+    checks = Checks()
+    checks.extend(name_violations(request.name))
+    for index, scope in enumerate(request.scopes):
+        checks.unless(scope in known, f"scopes[{index}]", f"must be one of {', '.join(known)}")
+    expire_time = checks.optional_time(request, "expire_time")
+    if expire_time is not None:
+        checks.unless(expire_time > now, "expire_time", "must lie in the future")
+    checks.done()
     return NewKey(request.name, frozenset(request.scopes) or default, expire_time)
 
 
@@ -109,12 +97,11 @@ def usage_range(
     Raises:
         InvalidArgumentError: A malformed time, or an end before the start.
     """
-    if request.HasField("start_time"):
-        start = _time(request.start_time, "start_time")
-    if request.HasField("end_time"):
-        end = _time(request.end_time, "end_time")
-    if end < start:
-        _refuse([FieldViolation("end_time", "must not lie before start_time")])
+    checks = Checks()
+    start = checks.optional_time(request, "start_time") or start
+    end = checks.optional_time(request, "end_time") or end
+    checks.unless(start <= end, "end_time", "must not lie before start_time")
+    checks.done()
     return start, end
 
 
@@ -166,19 +153,3 @@ def name_violations(name: str) -> list[FieldViolation]:
     if is_blank(name) and not problems:
         problems = [BLANK]
     return [FieldViolation("name", problem) for problem in problems]
-
-
-def _time(value: Timestamp, field: str) -> datetime:
-    try:
-        return value.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        raise InvalidArgumentError(
-            f"{field} is not a valid time.",
-            violations=[FieldViolation(field, "is not a valid time")],
-        ) from None
-
-
-def _refuse(violations: list[FieldViolation]) -> None:
-    if violations:
-        first = violations[0]
-        raise InvalidArgumentError(f"{first.field} {first.description}.", violations=violations)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -29,9 +28,10 @@ from strata.gateway.runs.domain import (
 )
 from strata.gateway.runs.memory_agents import MemoryMark
 from strata.gateway.runs.states import RunState
+from strata.shared.checks import Checks
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
-from strata.shared.ids import check_id, default_conversation_id, new_id
+from strata.shared.errors import Reason, StrataError
+from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations
 
@@ -42,7 +42,6 @@ MAX_STEPS = 200
 _MAX_DELAY = timedelta(days=366)
 _MAX_PARTS = 64
 _MAX_NAME = 128
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _ROLES = frozenset(
     {
         message_pb2.ROLE_UNSPECIFIED,
@@ -84,18 +83,17 @@ def new_run(
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    check_id(request.agent_id, "agent", field="agent_id")
-    if request.conversation_id:
-        check_id(request.conversation_id, "conversation", field="conversation_id")
-    violations = list(_new_run_violations(request))
+    checks = Checks()
+    checks.id(request.agent_id, "agent", "agent_id")
+    checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
+    _check_new_run(checks, request)
     group_run_id = ""
-    if request.group_id:
-        check_id(request.group_id, "group", field="group_id")
+    if checks.id(request.group_id, "group", "group_id", optional=True):
         if len(chain) > 1 and chain[1].agent_id == request.group_id:
             group_run_id = chain[1].run_id
         else:
-            violations.append(FieldViolation("group_id", "must be the group that has your turn"))
-    refuse(violations)
+            checks.fail("group_id", "must be the group that has your turn")
+    checks.done()
     conversation_id = (
         request.conversation_id
         or conversation_with(chain, request.agent_id)
@@ -131,17 +129,15 @@ def new_group_run(
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    check_id(request.group_id, "group", field="group_id")
-    violations = list(_new_run_violations(request))
-    violations.extend(
-        FieldViolation(name, "must be empty beside group_id")
-        for name in ("agent_id", "conversation_id")
-        if getattr(request, name)
-    )
+    checks = Checks()
+    checks.id(request.group_id, "group", "group_id")
+    _check_new_run(checks, request)
+    for name in ("agent_id", "conversation_id"):
+        checks.unless(not getattr(request, name), name, "must be empty beside group_id")
     if request.HasField("response_format"):
         problem = "must be unset beside group_id: each member replies in the format of its own"
-        violations.append(FieldViolation("response_format", problem))
-    refuse(violations)
+        checks.fail("response_format", problem)
+    checks.done()
     payload = turn_pb.ExecuteRunRequest(
         agent_id=request.group_id,
         conversation_id=request.group_id,
@@ -189,31 +185,34 @@ def _new_run(
     )
 
 
-def _new_run_violations(
-    request: pb.SendMessageRequest | pb.StartRunRequest,
-) -> Iterator[FieldViolation]:
-    yield from run_violations(request)
-    yield from _message_violations(request.messages)
-    yield from response_format_violations(request)
-    if request.on_busy not in _ON_BUSY:
-        yield FieldViolation("on_busy", "is not a known policy")
-    if request.on_approval not in _ON_APPROVAL:
-        yield FieldViolation("on_approval", "is not a known policy")
+def _check_new_run(checks: Checks, request: pb.SendMessageRequest | pb.StartRunRequest) -> None:
+    check_run(checks, request)
+    _check_messages(checks, request.messages)
+    checks.extend(response_format_violations(request))
+    checks.unless(request.on_busy in _ON_BUSY, "on_busy", "is not a known policy")
+    checks.unless(request.on_approval in _ON_APPROVAL, "on_approval", "is not a known policy")
     if isinstance(request, pb.StartRunRequest) and request.HasField("start_time"):
-        yield from _start_violations(request)
+        _check_start(checks, request)
 
 
-def _start_violations(request: pb.StartRunRequest) -> Iterator[FieldViolation]:
+def _check_start(checks: Checks, request: pb.StartRunRequest) -> None:
     latest = datetime.now(UTC) + _MAX_DELAY
     start = _start_time(request)
-    if start is None or start > latest:
-        yield FieldViolation(
-            "start_time", f"must be a valid time, at most {_MAX_DELAY.days} days ahead"
-        )
-    if request.on_busy not in (pb.ON_BUSY_UNSPECIFIED, pb.ON_BUSY_ENQUEUE):
-        yield FieldViolation("on_busy", "must be ENQUEUE for a run with a start_time")
-    if request.on_approval not in (pb.ON_APPROVAL_UNSPECIFIED, pb.ON_APPROVAL_REJECT):
-        yield FieldViolation("on_approval", "must be REJECT for a run with a start_time")
+    checks.unless(
+        start is not None and start <= latest,
+        "start_time",
+        f"must be a valid time, at most {_MAX_DELAY.days} days ahead",
+    )
+    checks.unless(
+        request.on_busy in (pb.ON_BUSY_UNSPECIFIED, pb.ON_BUSY_ENQUEUE),
+        "on_busy",
+        "must be ENQUEUE for a run with a start_time",
+    )
+    checks.unless(
+        request.on_approval in (pb.ON_APPROVAL_UNSPECIFIED, pb.ON_APPROVAL_REJECT),
+        "on_approval",
+        "must be REJECT for a run with a start_time",
+    )
 
 
 def _start_time(request: pb.StartRunRequest) -> datetime | None:
@@ -234,65 +233,46 @@ def principal_of(caller: Caller) -> Principal:
     return Principal(caller.organization_id, caller.project_id, caller.principal, caller.scopes)
 
 
-def refuse(violations: Iterable[FieldViolation]) -> None:
-    """Raises an error if a request has violations.
-
-    Raises:
-        InvalidArgumentError: Naming every wrong field.
-    """
-    violations = list(violations)
-    if violations:
-        raise InvalidArgumentError(
-            f"The request has {len(violations)} wrong field(s): "
-            f"{violations[0].field} {violations[0].description}.",
-            violations=violations,
-        )
-
-
-def run_violations(
+def check_run(
+    checks: Checks,
     request: pb.SendMessageRequest | pb.StartRunRequest | pb.RespondToApprovalRequest,
-) -> Iterator[FieldViolation]:
-    """Yields the violations of the fields that all requests for a run share."""
-    yield from request_id_violations(request.request_id)
-    if not 0 <= request.max_steps <= MAX_STEPS:
-        yield FieldViolation("max_steps", f"must be between 0 (the default) and {MAX_STEPS}")
+) -> None:
+    """Checks the fields that all requests for a run share."""
+    checks.request_id(request.request_id)
+    checks.unless(
+        0 <= request.max_steps <= MAX_STEPS,
+        "max_steps",
+        f"must be between 0 (the default) and {MAX_STEPS}",
+    )
 
 
-def request_id_violations(request_id: str) -> Iterator[FieldViolation]:
-    """Yields the violations of a request_id."""
-    if request_id and _REQUEST_ID.fullmatch(request_id) is None:
-        yield FieldViolation("request_id", "must be at most 128 printable ASCII characters")
-
-
-def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterator[FieldViolation]:
-    if not messages:
-        yield FieldViolation("messages", "must hold at least one message")
+def _check_messages(checks: Checks, messages: Sequence[message_pb2.MessageInput]) -> None:
+    checks.unless(bool(messages), "messages", "must hold at least one message")
     if len(messages) > MAX_MESSAGES:
-        yield FieldViolation("messages", f"must hold at most {MAX_MESSAGES} messages")
+        checks.fail("messages", f"must hold at most {MAX_MESSAGES} messages")
         return
     total = sum(len(part.text.text) for message in messages for part in message.parts)
-    if total > MAX_CHARACTERS:
-        yield FieldViolation(
-            "messages", f"must hold at most {MAX_CHARACTERS} characters of text, not {total}"
-        )
+    checks.unless(
+        total <= MAX_CHARACTERS,
+        "messages",
+        f"must hold at most {MAX_CHARACTERS} characters of text, not {total}",
+    )
     for index, message in enumerate(messages):
         field = f"messages[{index}]"
-        if message.role not in _ROLES:
-            yield FieldViolation(f"{field}.role", "must be USER, SYSTEM or ASSISTANT")
-        for name, value in (
-            ("name", message.name),
-            ("client_message_id", message.client_message_id),
-        ):
-            if len(value) > _MAX_NAME or (value and not value.isprintable()):
-                yield FieldViolation(
-                    f"{field}.{name}", f"must be at most {_MAX_NAME} printable characters"
-                )
-        if not UNTRUSTED.issuperset(message.taint):
-            yield FieldViolation(f"{field}.taint", "must contain only WEB and MCP")
+        checks.unless(message.role in _ROLES, f"{field}.role", "must be USER, SYSTEM or ASSISTANT")
+        for name in ("name", "client_message_id"):
+            value = getattr(message, name)
+            checks.unless(
+                len(value) <= _MAX_NAME and (not value or value.isprintable()),
+                f"{field}.{name}",
+                f"must be at most {_MAX_NAME} printable characters",
+            )
+        known = UNTRUSTED.issuperset(message.taint)
+        checks.unless(known, f"{field}.taint", "must contain only WEB and MCP")
         if len(message.parts) > _MAX_PARTS:
-            yield FieldViolation(f"{field}.parts", f"must hold at most {_MAX_PARTS} parts")
+            checks.fail(f"{field}.parts", f"must hold at most {_MAX_PARTS} parts")
             return
-    yield from content_violations("messages", messages)
+    checks.extend(content_violations("messages", messages))
 
 
 def run_filter(request: pb.ListRunsRequest) -> RunFilter:
@@ -301,23 +281,17 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
     Raises:
         InvalidArgumentError: A malformed id or an unknown state.
     """
-    if request.agent_id:
-        check_id(request.agent_id, "agent", field="agent_id")
-    if request.group_id:
-        check_id(request.group_id, "group", field="group_id")
-        if request.agent_id:
-            refuse([FieldViolation("agent_id", "must be empty beside group_id")])
-    if request.conversation_id:
-        check_id(request.conversation_id, "conversation", field="conversation_id")
-    try:
-        states = frozenset(
-            RunState(pb.RunState.Name(state).removeprefix("RUN_STATE_")) for state in request.states
-        )
-    except ValueError:
-        raise InvalidArgumentError(
-            "states contains an unknown state.",
-            violations=[FieldViolation("states", "is not a known state")],
-        ) from None
+    checks = Checks()
+    checks.id(request.agent_id, "agent", "agent_id", optional=True)
+    checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
+    if checks.id(request.group_id, "group", "group_id", optional=True):
+        checks.unless(not request.agent_id, "agent_id", "must be empty beside group_id")
+    known = set(request.states) <= set(pb.RunState.values()) - {pb.RUN_STATE_UNSPECIFIED}
+    checks.unless(known, "states", "is not a known state")
+    checks.done()
+    states = frozenset(
+        RunState(pb.RunState.Name(state).removeprefix("RUN_STATE_")) for state in request.states
+    )
     return RunFilter(request.agent_id or request.group_id, request.conversation_id, states)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC
 
@@ -14,14 +14,14 @@ from strata.gateway.runs.approvals import Approval, ApprovalFilter, AskedApprova
 from strata.gateway.runs.convert import (
     MAX_CHARACTERS,
     UNTRUSTED,
+    check_run,
     principal_of,
-    refuse,
-    run_violations,
 )
 from strata.gateway.runs.domain import NewRun, Principal, RunEnding, RunKind
 from strata.gateway.runs.states import RunState
+from strata.shared.checks import Checks
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation, PermissionDeniedError, Reason
+from strata.shared.errors import PermissionDeniedError, Reason
 from strata.shared.ids import check_id, new_id
 from strata.shared.scopes import Scope
 
@@ -74,8 +74,11 @@ def check_answer(request: pb.RespondToApprovalRequest) -> None:
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    check_id(request.approval_id, "approval", field="approval_id")
-    refuse([*run_violations(request), *_decision_violations(request)])
+    checks = Checks()
+    checks.id(request.approval_id, "approval", "approval_id")
+    check_run(checks, request)
+    _check_decisions(checks, request)
+    checks.done()
 
 
 def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller: Caller) -> NewRun:
@@ -86,7 +89,9 @@ def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller:
         PermissionDeniedError: The key may not supply a return (``SCOPE_MISSING``).
     """
     asked = request_of(approval)
-    refuse(list(_mismatches(request, asked)))
+    checks = Checks()
+    _check_match(checks, request, asked)
+    checks.done()
     _check_returns(request, asked, caller)
     answer = message_pb2.ApprovalResponsePart(
         approval_id=approval.id, decisions=request.decisions, answered_by=caller.principal
@@ -236,34 +241,36 @@ def approval_to_pb(approval: Approval) -> pb.Approval:
     return out
 
 
-def _decision_violations(request: pb.RespondToApprovalRequest) -> Iterator[FieldViolation]:
+def _check_decisions(checks: Checks, request: pb.RespondToApprovalRequest) -> None:
     for index, decision in enumerate(request.decisions):
         field = f"decisions[{index}]"
-        for name, text, limit in (
-            ("reason", decision.reason, MAX_REASON),
-            ("client_return", decision.client_return, MAX_CHARACTERS),
-        ):
-            if "\0" in text or len(text) > limit:
-                yield FieldViolation(
-                    f"{field}.{name}", f"must have at most {limit} characters and no NUL"
-                )
+        for name, limit in (("reason", MAX_REASON), ("client_return", MAX_CHARACTERS)):
+            text = getattr(decision, name)
+            checks.unless(
+                "\0" not in text and len(text) <= limit,
+                f"{field}.{name}",
+                f"must have at most {limit} characters and no NUL",
+            )
+        has_return = decision.HasField("client_return")
         if decision.client_status not in _STATUSES:
-            yield FieldViolation(f"{field}.client_status", "must be OK or FAILED")
-        elif decision.client_status and not decision.HasField("client_return"):
-            yield FieldViolation(f"{field}.client_status", "belongs to a client_return")
+            checks.fail(f"{field}.client_status", "must be OK or FAILED")
+        elif decision.client_status and not has_return:
+            checks.fail(f"{field}.client_status", "belongs to a client_return")
         if not set(decision.client_taint) <= UNTRUSTED:
-            yield FieldViolation(f"{field}.client_taint", "must be WEB or MCP")
-        elif decision.client_taint and not decision.HasField("client_return"):
-            yield FieldViolation(f"{field}.client_taint", "belongs to a client_return")
+            checks.fail(f"{field}.client_taint", "must be WEB or MCP")
+        elif decision.client_taint and not has_return:
+            checks.fail(f"{field}.client_taint", "belongs to a client_return")
 
 
-def _mismatches(
-    request: pb.RespondToApprovalRequest, asked: message_pb2.ApprovalRequestPart
-) -> Iterator[FieldViolation]:
+def _check_match(
+    checks: Checks,
+    request: pb.RespondToApprovalRequest,
+    asked: message_pb2.ApprovalRequestPart,
+) -> None:
     expected = [call.tool_call_id for call in asked.tool_calls]
     decided = [decision.tool_call_id for decision in request.decisions]
     if sorted(decided) != sorted(expected):
-        yield FieldViolation(
+        checks.fail(
             "decisions", f"must be about each of {', '.join(expected)}, once, and no other call"
         )
         return
@@ -275,12 +282,10 @@ def _mismatches(
             and decision.approve
             and not decision.HasField("client_return")
         ):
-            yield FieldViolation(
+            checks.fail(
                 f"decisions[{index}].client_return",
                 "must be set: the tool is run by the client, so the call cannot be approved; to"
                 " deny it, leave approve unset",
             )
         if decision.arguments_hash and decision.arguments_hash != hashes.get(decision.tool_call_id):
-            yield FieldViolation(
-                f"decisions[{index}].arguments_hash", "is not that of the call's arguments"
-            )
+            checks.fail(f"decisions[{index}].arguments_hash", "is not that of the call's arguments")

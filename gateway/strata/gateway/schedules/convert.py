@@ -16,7 +16,7 @@ from strata.gateway.runs.domain import NewRun, RunKind
 from strata.gateway.schedules.domain import NewSchedule, OnOverlap, RunPlan, Schedule, Tick
 from strata.gateway.schedules.timing import Timing, TimingError
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import FieldViolation, InvalidArgumentError, invalid_field
 from strata.shared.ids import new_id
 
 _MAX_NAME = 128
@@ -135,7 +135,7 @@ def tick_to_pb(tick: Tick) -> pb.ScheduleTick:
 
 def _plan(run: NewRun, on_overlap: pb.OnOverlap.ValueType) -> RunPlan:
     if on_overlap not in _ON_OVERLAP:
-        runs.refuse([FieldViolation("on_overlap", "is not a known policy")])
+        raise invalid_field("on_overlap", "is not a known policy")
     return RunPlan(
         run.principal,
         run.agent_id,
@@ -162,13 +162,8 @@ def _response_format_of(
 
 def _name(name: str) -> str:
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name != name.strip():
-        runs.refuse(
-            [
-                FieldViolation(
-                    "name",
-                    f"must be 1 to {_MAX_NAME} printable characters, without spaces at the ends",
-                )
-            ]
+        raise invalid_field(
+            "name", f"must be 1 to {_MAX_NAME} printable characters, without spaces at the ends"
         )
     return name
 

@@ -39,7 +39,7 @@ from strata.gateway.runs.sent_text import SentText
 from strata.gateway.runs.states import RunState
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.shared.errors import StrataError, invalid_field
 from strata.shared.ids import check_id, default_conversation_id
 from strata.shared.logs import get_logger
 
@@ -146,7 +146,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         """Streams the events of a run after a sequence."""
         run_id = check_id(request.run_id, "run", field="run_id")
         if request.after_sequence < 0:
-            raise _invalid_field("after_sequence", "must not be negative")
+            raise invalid_field("after_sequence", "must not be negative")
         tokens = not request.HasField("stream_tokens") or request.stream_tokens
         async for event in self._followed_events(
             request, run_id, request.after_sequence, tokens=tokens
@@ -400,9 +400,3 @@ class RunServicer(pb_grpc.RunServiceServicer):
             self._dispatcher.cancel(accepted.interrupted_run_id)
             await self._cancel_awaited(new.principal.project_id, accepted.interrupted_run_id)
         return accepted
-
-
-def _invalid_field(field: str, description: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{field} {description}.", violations=[FieldViolation(field, description)]
-    )

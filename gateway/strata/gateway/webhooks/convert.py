@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
-from strata.gateway.runs.convert import refuse, request_id_violations
 from strata.gateway.webhooks.domain import EVENTS, Delivery, DeliveryState, Webhook, key_of
-from strata.shared.errors import FieldViolation, InvalidArgumentError
-from strata.shared.ids import check_id
+from strata.shared.checks import Checks
+from strata.shared.errors import FieldViolation, InvalidArgumentError, invalid_field
 
 
 def check_webhook(request: pb.CreateWebhookRequest) -> None:
@@ -17,21 +16,18 @@ def check_webhook(request: pb.CreateWebhookRequest) -> None:
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    if request.agent_id:
-        check_id(request.agent_id, "agent", field="agent_id")
-    if request.run_id:
-        check_id(request.run_id, "run", field="run_id")
-    violations = list(request_id_violations(request.request_id))
-    if not set(EVENTS).issuperset(request.events):
-        violations.append(FieldViolation("events", f"must be of {', '.join(EVENTS)}"))
+    checks = Checks()
+    checks.id(request.agent_id, "agent", "agent_id", optional=True)
+    checks.id(request.run_id, "run", "run_id", optional=True)
+    checks.request_id(request.request_id)
+    known = set(EVENTS).issuperset(request.events)
+    checks.unless(known, "events", f"must be of {', '.join(EVENTS)}")
     if request.secret:
         try:
             key_of(request.secret)
         except ValueError:
-            violations.append(
-                FieldViolation("secret", 'must be "whsec_" and the Base64 of 24 to 64 bytes')
-            )
-    refuse(violations)
+            checks.fail("secret", 'must be "whsec_" and the Base64 of 24 to 64 bytes')
+    checks.done()
 
 
 def digest(request: pb.CreateWebhookRequest) -> bytes:
@@ -55,10 +51,7 @@ def state_of(request: pb.ListWebhookDeliveriesRequest) -> DeliveryState | None:
     try:
         name = pb.DeliveryState.Name(request.state)
     except ValueError:
-        raise InvalidArgumentError(
-            "state is not a known state.",
-            violations=[FieldViolation("state", "is not a known state")],
-        ) from None
+        raise invalid_field("state", "is not a known state") from None
     return DeliveryState(name.removeprefix("DELIVERY_STATE_"))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import FieldViolation, invalid_fields
 from strata.shared.names import name_problems
 from strata.shared.tool_catalogue import GROUP_TOOLS
 
@@ -29,11 +29,7 @@ def refuse(violations: Sequence[FieldViolation]) -> None:
         InvalidArgumentError: Naming every wrong field.
     """
     if violations:
-        first = violations[0]
-        raise InvalidArgumentError(
-            f"The request has {len(violations)} wrong field(s): {first.field} {first.description}.",
-            violations=violations,
-        )
+        raise invalid_fields(violations)
 
 
 def text_violations(field: str, text: str, limit: int | None = None) -> list[FieldViolation]:

@@ -26,7 +26,7 @@ from strata.agent_loop.domain.agent.groups import (
 )
 from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import FieldViolation, invalid_field
 from strata.shared.ids import check_id, new_id
 
 _MAX_TOKEN = 128
@@ -113,10 +113,7 @@ def manager_type_from_proto(value: pb.ManagerType.ValueType) -> ManagerType | No
     if value == pb.MANAGER_TYPE_UNSPECIFIED:
         return None
     if value not in _TYPES:
-        raise InvalidArgumentError(
-            "manager_type is not a known kind.",
-            violations=[FieldViolation("manager_type", "is not a known kind")],
-        )
+        raise invalid_field("manager_type", "is not a known kind")
     return _TYPES[value]
 
 

@@ -53,7 +53,7 @@ from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
-from strata.shared.errors import FieldViolation
+from strata.shared.errors import FieldViolation, invalid_field
 from strata.shared.ids import check_id
 from strata.shared.json_text import encodable_text
 from strata.shared.message_inputs import content_violations
@@ -351,9 +351,9 @@ def _group_tool_from_proto(wire: turn_pb.GroupTool) -> GroupTool:
     """
     if wire.name not in GROUP_TOOLS:
         problem = f"must be one of: {', '.join(sorted(GROUP_TOOLS))}"
-        refuse([FieldViolation("group_tool.name", problem)])
+        raise invalid_field("group_tool.name", problem)
     if not wire.members:
-        refuse([FieldViolation("group_tool.members", "must not be empty")])
+        raise invalid_field("group_tool.members", "must not be empty")
     return GroupTool(
         wire.name,
         tuple(

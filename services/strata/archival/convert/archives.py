@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
@@ -20,14 +18,13 @@ from strata.archival.domain.passages import (
     Passage,
     RequestKey,
 )
+from strata.shared.checks import Checks
 from strata.shared.errors import (
     FailedPreconditionError,
-    FieldViolation,
-    InvalidArgumentError,
     Reason,
+    invalid_field,
 )
-from strata.shared.ids import check_id, new_id
-from strata.shared.names import name_problems
+from strata.shared.ids import new_id
 from strata.shared.one_line import is_one_line
 from strata.shared.search.embedding import EmbeddingModels
 
@@ -106,15 +103,13 @@ def to_archive(
     Raises:
         InvalidArgumentError: Request id, name, description, time-to-live or model are wrong.
     """
-    violations = [
-        *_request_id_violations(request.request_id),
-        *_name_violations(request.name),
-        *_description_violations(request.description),
-        *_time_to_live_violations(request.time_to_live_seconds),
-    ]
-    if request.agent_id:
-        check_id(request.agent_id, "agent", field="agent_id")
-    refuse(violations)
+    checks = Checks()
+    _check_request_id(checks, request.request_id)
+    _check_name(checks, request.name)
+    _check_description(checks, request.description)
+    _check_time_to_live(checks, request.time_to_live_seconds)
+    checks.id(request.agent_id, "agent", "agent_id", optional=True)
+    checks.done()
     model = models.known(request.embedding_model)
     return new_archive(
         request.name,
@@ -160,13 +155,13 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
     Raises:
         InvalidArgumentError: A value is wrong.
     """
-    check_id(request.archive_id, "archive", field="archive_id")
-    violations = [
-        *(_name_violations(request.name) if request.HasField("name") else ()),
-        *_description_violations(request.description),
-        *_time_to_live_violations(request.time_to_live_seconds),
-    ]
-    refuse(violations)
+    checks = Checks()
+    checks.id(request.archive_id, "archive", "archive_id")
+    if request.HasField("name"):
+        _check_name(checks, request.name)
+    _check_description(checks, request.description)
+    _check_time_to_live(checks, request.time_to_live_seconds)
+    checks.done()
     return ArchiveChange(
         name=request.name if request.HasField("name") else None,
         description=request.description if request.HasField("description") else None,
@@ -189,7 +184,7 @@ def to_request(
     """
     digest = sha256(f"{message.DESCRIPTOR.full_name}\0".encode())
     digest.update(message.SerializeToString(deterministic=True))
-    return RequestKey(check_request_id(message.request_id), digest.hexdigest())
+    return RequestKey(checked_request_id(message.request_id), digest.hexdigest())
 
 
 def to_place(archive_id: str, agent_id: str) -> ArchiveRef:
@@ -199,11 +194,11 @@ def to_place(archive_id: str, agent_id: str) -> ArchiveRef:
         InvalidArgumentError: Not exactly one of the two is set, or the id is invalid.
     """
     if bool(archive_id) == bool(agent_id):
-        refuse([FieldViolation("archive_id", "set exactly one of archive_id and agent_id")])
-    if archive_id:
-        check_id(archive_id, "archive", field="archive_id")
-    else:
-        check_id(agent_id, "agent", field="agent_id")
+        raise invalid_field("archive_id", "set exactly one of archive_id and agent_id")
+    checks = Checks()
+    checks.id(archive_id, "archive", "archive_id", optional=True)
+    checks.id(agent_id, "agent", "agent_id", optional=True)
+    checks.done()
     return ArchiveRef(archive_id, agent_id)
 
 
@@ -240,114 +235,79 @@ def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) ->
     return tokens
 
 
-def text_violations(field: str, text: str) -> list[FieldViolation]:
-    """Returns the violations of a passage's text."""
+def check_text(checks: Checks, text: str, field: str) -> None:
+    """Checks the text of a passage."""
     if not text.strip():
-        return [FieldViolation(field, "must not be blank")]
-    if "\x00" in text:
-        return [FieldViolation(field, "must not contain NUL")]
-    return []
+        checks.fail(field, "must not be blank")
+    elif "\x00" in text:
+        checks.fail(field, "must not contain NUL")
 
 
-def new_tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
-    """Returns the violations of tags of a passage to store.
+def check_new_tags(checks: Checks, tags: Iterable[str], field: str) -> None:
+    """Checks the tags of a passage to store.
 
     Models see all tags in one line, so each must be a single line.
     """
     tags = list(tags)
-    violations = tag_violations(field, tags)
-    if violations:
-        return violations
-    return [
-        FieldViolation(
+    check_tags(checks, tags, field)
+    for index, tag in enumerate(tags[:MAX_TAGS]):
+        checks.unless(
+            not _is_tag(tag) or is_one_line(tag),
             f"{field}[{index}]",
             f"must be one line of 1 to {MAX_TAG_CHARS} characters, without line ends, control"
             " characters and characters that change the direction of writing",
         )
-        for index, tag in enumerate(tags)
-        if not is_one_line(tag)
-    ]
 
 
-def tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
-    """Returns the violations of tags to search for; old passages may have any characters."""
+def check_tags(checks: Checks, tags: Iterable[str], field: str) -> None:
+    """Checks tags to search for; old passages may have any characters."""
     tags = list(tags)
     if len(tags) > MAX_TAGS:
-        return [FieldViolation(field, f"must not be more than {MAX_TAGS}")]
-    return [
-        FieldViolation(f"{field}[{index}]", f"must be 1 to {MAX_TAG_CHARS} characters without NUL")
-        for index, tag in enumerate(tags)
-        if not tag.strip() or len(tag) > MAX_TAG_CHARS or "\x00" in tag
-    ]
+        checks.fail(field, f"must not be more than {MAX_TAGS}")
+        return
+    for index, tag in enumerate(tags):
+        problem = f"must be 1 to {MAX_TAG_CHARS} characters without NUL"
+        checks.unless(_is_tag(tag), f"{field}[{index}]", problem)
 
 
-def _name_violations(name: str) -> list[FieldViolation]:
-    if not name:
-        return [FieldViolation("name", "must not be empty")]
-    return [FieldViolation("name", problem) for problem in name_problems(name, most=MAX_NAME_CHARS)]
+def _is_tag(tag: str) -> bool:
+    return bool(tag.strip()) and len(tag) <= MAX_TAG_CHARS and "\x00" not in tag
 
 
-def check_request_id(request_id: str) -> str:
+def check_short_text(checks: Checks, text: str, field: str, *, most: int) -> None:
+    """Checks a text of at most `most` characters."""
+    valid = len(text) <= most and "\x00" not in text
+    checks.unless(valid, field, f"must be at most {most} characters without NUL")
+
+
+def checked_request_id(request_id: str) -> str:
     """Validates and returns a request id; it may be empty.
 
     Raises:
         InvalidArgumentError: It is too long or contains NUL.
     """
-    refuse(_request_id_violations(request_id))
+    checks = Checks()
+    _check_request_id(checks, request_id)
+    checks.done()
     return request_id
 
 
-def check_tags(tags: Iterable[str]) -> list[str]:
-    """Validates and returns tags to search for.
-
-    Raises:
-        InvalidArgumentError: There are too many, or one of them is invalid.
-    """
-    wanted = list(tags)
-    refuse(tag_violations("tags", wanted))
-    return wanted
+def _check_request_id(checks: Checks, request_id: str) -> None:
+    check_short_text(checks, request_id, "request_id", most=MAX_REQUEST_ID_CHARS)
 
 
-def _request_id_violations(request_id: str) -> list[FieldViolation]:
-    if len(request_id) > MAX_REQUEST_ID_CHARS or "\x00" in request_id:
-        description = f"must be at most {MAX_REQUEST_ID_CHARS} characters without NUL"
-        return [FieldViolation("request_id", description)]
-    return []
+def _check_name(checks: Checks, name: str) -> None:
+    checks.unless(bool(name), "name", "must not be empty")
+    checks.name(name, "name", most=MAX_NAME_CHARS)
 
 
-def _description_violations(description: str) -> list[FieldViolation]:
-    if len(description) > MAX_DESCRIPTION_CHARS or "\x00" in description:
-        wanted = f"must be at most {MAX_DESCRIPTION_CHARS} characters without NUL"
-        return [FieldViolation("description", wanted)]
-    return []
+def _check_description(checks: Checks, description: str) -> None:
+    check_short_text(checks, description, "description", most=MAX_DESCRIPTION_CHARS)
 
 
-def _time_to_live_violations(seconds: int) -> list[FieldViolation]:
-    if not 0 <= seconds <= MAX_TIME_TO_LIVE_S:
-        wanted = f"must be between 0 (for ever) and {MAX_TIME_TO_LIVE_S}, a hundred years"
-        return [FieldViolation("time_to_live_seconds", wanted)]
-    return []
-
-
-def checked_time(value: Timestamp, field: str, violations: list[FieldViolation]) -> datetime | None:
-    """Returns a time in UTC; adds a violation and returns None if it is invalid."""
-    try:
-        return value.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        violations.append(FieldViolation(field, "is not a time between the years 1 and 9999"))
-        return None
-
-
-def refuse(violations: Sequence[FieldViolation]) -> None:
-    """Raises an error with all violations, if there are any.
-
-    Raises:
-        InvalidArgumentError: There are violations.
-    """
-    if violations:
-        raise InvalidArgumentError(
-            "The request has wrong fields: "
-            + "; ".join(f"{item.field} {item.description}" for item in violations)
-            + ".",
-            violations=violations,
-        )
+def _check_time_to_live(checks: Checks, seconds: int) -> None:
+    checks.unless(
+        0 <= seconds <= MAX_TIME_TO_LIVE_S,
+        "time_to_live_seconds",
+        f"must be between 0 (for ever) and {MAX_TIME_TO_LIVE_S}, a hundred years",
+    )

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
-from strata.archival.convert.archives import (
-    MAX_QUERY_CHARS,
-    checked_tokens,
-    refuse,
-    text_violations,
-)
+from strata.archival.convert.archives import MAX_QUERY_CHARS, check_text, checked_tokens
 from strata.archival.domain.chunks import FileChunk, FileProgress, FoundChunk
-from strata.shared.errors import FieldViolation
-from strata.shared.ids import check_id
+from strata.shared.checks import Checks
+from strata.shared.errors import invalid_field
 
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
@@ -38,10 +33,10 @@ def to_chunks(
         InvalidArgumentError: A text is blank, lines are wrong, or a chunk is missing.
         FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
     """
-    violations: list[FieldViolation] = []
+    checks = Checks()
     for index, wire in enumerate(wires):
-        violations += _chunk_violations(f"chunks[{index}]", wire, first + index)
-    refuse(violations)
+        _check_chunk(checks, f"chunks[{index}]", wire, first + index)
+    checks.done()
     for wire in wires:
         # A token has at least one byte, so short chunks need not be counted.
         if len(wire.text.encode()) > limit // 2:
@@ -55,8 +50,10 @@ def check_source(folder_id: str, file_id: str) -> tuple[str, str]:
     Raises:
         InvalidArgumentError: An id is invalid.
     """
-    check_id(folder_id, "folder", field="folder_id")
-    check_id(file_id, "file", field="file_id")
+    checks = Checks()
+    checks.id(folder_id, "folder", "folder_id")
+    checks.id(file_id, "file", "file_id")
+    checks.done()
     return folder_id, file_id
 
 
@@ -68,9 +65,11 @@ def check_ids(ids: Sequence[str], prefix: str, *, maximum: int | None = MAX_IDS)
     """
     field = f"{prefix}_ids"
     if maximum is not None and len(ids) > maximum:
-        refuse([FieldViolation(field, f"must not be more than {maximum}")])
+        raise invalid_field(field, f"must not be more than {maximum}")
+    checks = Checks()
     for index, value in enumerate(ids):
-        check_id(value, prefix, field=f"{field}[{index}]")
+        checks.id(value, prefix, f"{field}[{index}]")
+    checks.done()
     return sorted(set(ids))
 
 
@@ -80,12 +79,12 @@ def to_search(request: pb.SearchFileChunksRequest) -> tuple[list[str], str, int]
     Raises:
         InvalidArgumentError: One of them is wrong.
     """
-    violations = text_violations("query", request.query)
-    if len(request.query) > MAX_QUERY_CHARS:
-        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
-    if request.limit < 0:
-        violations.append(FieldViolation("limit", "must not be negative"))
-    refuse(violations)
+    checks = Checks()
+    check_text(checks, request.query, "query")
+    valid = len(request.query) <= MAX_QUERY_CHARS
+    checks.unless(valid, "query", f"must not exceed {MAX_QUERY_CHARS} characters")
+    checks.not_negative(request.limit, "limit")
+    checks.done()
     folders = check_ids(request.folder_ids, "folder")
     return folders, request.query, min(request.limit or DEFAULT_LIMIT, MAX_LIMIT)
 
@@ -114,12 +113,9 @@ def hit_to_proto(hit: FoundChunk) -> pb.FileChunkHit:
     )
 
 
-def _chunk_violations(field: str, wire: pb.FileChunk, ordinal: int) -> list[FieldViolation]:
-    violations = text_violations(f"{field}.text", wire.text)
-    if wire.ordinal != ordinal:
-        violations.append(FieldViolation(f"{field}.ordinal", f"must be {ordinal}, the next"))
-    if wire.start_line < 1:
-        violations.append(FieldViolation(f"{field}.start_line", "must be at least 1"))
-    if wire.end_line < wire.start_line:
-        violations.append(FieldViolation(f"{field}.end_line", "must not be before start_line"))
-    return violations
+def _check_chunk(checks: Checks, field: str, wire: pb.FileChunk, ordinal: int) -> None:
+    check_text(checks, wire.text, f"{field}.text")
+    checks.unless(wire.ordinal == ordinal, f"{field}.ordinal", f"must be {ordinal}, the next")
+    checks.unless(wire.start_line >= 1, f"{field}.start_line", "must be at least 1")
+    valid = wire.end_line >= wire.start_line
+    checks.unless(valid, f"{field}.end_line", "must not be before start_line")

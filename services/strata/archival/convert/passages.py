@@ -11,14 +11,13 @@ import numpy.typing as npt
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert.archives import (
+    check_new_tags,
+    check_short_text,
     check_tags,
-    checked_time,
+    check_text,
     checked_tokens,
-    new_tag_violations,
     origin_to_proto,
     passage_to_proto,
-    refuse,
-    text_violations,
     to_place,
     to_request,
 )
@@ -35,9 +34,9 @@ from strata.archival.domain.passages import (
     SuppliedVector,
     TagMatch,
 )
+from strata.shared.checks import Checks
 from strata.shared.context import require_caller
-from strata.shared.errors import FieldViolation
-from strata.shared.ids import check_id, new_id
+from strata.shared.ids import new_id
 
 MAX_TOOL_CALL_CHARS = 256
 MAX_REASON_CHARS = 2_000
@@ -86,11 +85,11 @@ class PassageReader:
             FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
         """
         wires = list(wires)
-        violations: list[FieldViolation] = []
+        checks = Checks()
         for index, wire in enumerate(wires):
             place = f"{field}[{index}]" if len(wires) > 1 else field
-            violations += _passage_violations(place, wire)
-        refuse(violations)
+            _check_passage(checks, place, wire)
+        checks.done()
         return [self._passage(wire, now, principal) for wire in wires]
 
     def _passage(self, wire: pb.NewPassage, now: datetime, principal: str) -> NewPassage:
@@ -108,16 +107,13 @@ class PassageReader:
         )
 
 
-def _passage_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
-    violations = [
-        *text_violations(f"{place}.text", wire.text),
-        *new_tag_violations(f"{place}.tags", wire.tags),
-        *_metadata_violations(f"{place}.metadata", wire.metadata),
-        *_origin_violations(f"{place}.origin", wire.origin),
-        *_vector_violations(place, wire),
-    ]
-    checked_time(wire.create_time, f"{place}.create_time", violations)
-    return violations
+def _check_passage(checks: Checks, place: str, wire: pb.NewPassage) -> None:
+    check_text(checks, wire.text, f"{place}.text")
+    check_new_tags(checks, wire.tags, f"{place}.tags")
+    _check_metadata(checks, wire.metadata, f"{place}.metadata")
+    _check_origin(checks, wire.origin, f"{place}.origin")
+    _check_vector(checks, place, wire)
+    checks.time(wire.create_time, f"{place}.create_time")
 
 
 def to_change(request: pb.UpdatePassageRequest, text: NewText | None) -> PassageChange:
@@ -143,15 +139,14 @@ def check_change(request: pb.UpdatePassageRequest) -> None:
     Raises:
         InvalidArgumentError: A value is wrong.
     """
-    check_id(request.passage_id, "passage", field="passage_id")
-    violations = [
-        *new_tag_violations("tags", request.tags),
-        *_metadata_violations("metadata", request.metadata),
-        *_author_violations(request.origin, request.reason),
-    ]
+    checks = Checks()
+    checks.id(request.passage_id, "passage", "passage_id")
+    check_new_tags(checks, request.tags, "tags")
+    _check_metadata(checks, request.metadata, "metadata")
+    _check_author(checks, request.origin, request.reason)
     if request.HasField("text"):
-        violations += text_violations("text", request.text)
-    refuse(violations)
+        check_text(checks, request.text, "text")
+    checks.done()
 
 
 def to_restoration(request: pb.RestorePassageRequest) -> PassageChange:
@@ -160,11 +155,11 @@ def to_restoration(request: pb.RestorePassageRequest) -> PassageChange:
     Raises:
         InvalidArgumentError: A value is wrong.
     """
-    check_id(request.passage_id, "passage", field="passage_id")
-    violations = _author_violations(request.origin, request.reason)
-    if request.revision < 0:
-        violations.append(FieldViolation("revision", "must not be negative"))
-    refuse(violations)
+    checks = Checks()
+    checks.id(request.passage_id, "passage", "passage_id")
+    _check_author(checks, request.origin, request.reason)
+    checks.not_negative(request.revision, "revision")
+    checks.done()
     author = _to_author(request.origin, request.reason)
     return PassageChange(author, to_request(request), request.expected_revision)
 
@@ -175,8 +170,10 @@ def to_deleter(request: pb.DeletePassageRequest) -> Author:
     Raises:
         InvalidArgumentError: A value is wrong.
     """
-    check_id(request.passage_id, "passage", field="passage_id")
-    refuse(_author_violations(request.origin, request.reason))
+    checks = Checks()
+    checks.id(request.passage_id, "passage", "passage_id")
+    _check_author(checks, request.origin, request.reason)
+    checks.done()
     return _to_author(request.origin, request.reason)
 
 
@@ -187,21 +184,17 @@ def to_listing(request: pb.ListPassagesRequest) -> tuple[ArchiveRef, Filter]:
         InvalidArgumentError: A value is wrong.
     """
     place = to_place(request.archive_id, request.agent_id)
-    tags = check_tags(request.tags)
-    violations: list[FieldViolation] = []
-    start, end = (
-        checked_time(getattr(request, name), name, violations) if request.HasField(name) else None
-        for name in ("start_time", "end_time")
-    )
-    if start is not None and end is not None and start >= end:
-        violations.append(FieldViolation("end_time", "must be after start_time"))
-    refuse(violations)
-    for name, kind in (("run_id", "run"), ("message_id", "message")):
-        if getattr(request, name):
-            check_id(getattr(request, name), kind, field=name)
+    checks = Checks()
+    check_tags(checks, request.tags, "tags")
+    start = checks.optional_time(request, "start_time")
+    end = checks.optional_time(request, "end_time")
+    checks.time_range(start, end)
+    checks.id(request.run_id, "run", "run_id", optional=True)
+    checks.id(request.message_id, "message", "message_id", optional=True)
+    checks.done()
     within = Filter(
         archive_ids=(),
-        tags=_tags(tags),
+        tags=_tags(request.tags),
         tag_match=TagMatch.ALL,
         start_time=start,
         end_time=end,
@@ -286,18 +279,15 @@ def _to_vector(wire: pb.NewPassage) -> SuppliedVector | None:
     )
 
 
-def _vector_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
+def _check_vector(checks: Checks, place: str, wire: pb.NewPassage) -> None:
     if bool(wire.embedding) != bool(wire.embedding_model):
-        return [
-            FieldViolation(f"{place}.embedding_model", "must be set if, and only if, embedding is")
-        ]
-    if len(wire.embedding) > MAX_DIMENSION:
-        problem = f"must not be more than {MAX_DIMENSION} numbers"
-        return [FieldViolation(f"{place}.embedding", problem)]
+        problem = "must be set if, and only if, embedding is"
+        checks.fail(f"{place}.embedding_model", problem)
+    elif len(wire.embedding) > MAX_DIMENSION:
+        checks.fail(f"{place}.embedding", f"must not be more than {MAX_DIMENSION} numbers")
     # The length of a huge vector overflows, and a tiny one underflows when it is stored.
-    if wire.embedding and not 1e-18 < _length(_numbers(wire)) < 1e18:
-        return [FieldViolation(f"{place}.embedding", "must be finite and not all zero")]
-    return []
+    elif wire.embedding and not 1e-18 < _length(_numbers(wire)) < 1e18:
+        checks.fail(f"{place}.embedding", "must be finite and not all zero")
 
 
 def _numbers(wire: pb.NewPassage) -> npt.NDArray[np.float64]:
@@ -311,34 +301,27 @@ def _length(numbers: npt.NDArray[np.float64]) -> float:
     return math.sqrt(numbers @ numbers)
 
 
-def _author_violations(origin: pb.PassageOrigin, reason: str) -> list[FieldViolation]:
-    violations = _origin_violations("origin", origin)
-    if len(reason) > MAX_REASON_CHARS or "\x00" in reason:
-        problem = f"must be at most {MAX_REASON_CHARS} characters without NUL"
-        violations.append(FieldViolation("reason", problem))
-    return violations
+def _check_author(checks: Checks, origin: pb.PassageOrigin, reason: str) -> None:
+    _check_origin(checks, origin, "origin")
+    check_short_text(checks, reason, "reason", most=MAX_REASON_CHARS)
 
 
-def _origin_violations(place: str, origin: pb.PassageOrigin) -> list[FieldViolation]:
+def _check_origin(checks: Checks, origin: pb.PassageOrigin, field: str) -> None:
     for name, kind in _ORIGIN_IDS.items():
-        if getattr(origin, name):
-            check_id(getattr(origin, name), kind, field=f"{place}.{name}")
-    if len(origin.tool_call_id) > MAX_TOOL_CALL_CHARS or "\x00" in origin.tool_call_id:
-        problem = f"must be at most {MAX_TOOL_CALL_CHARS} characters without NUL"
-        return [FieldViolation(f"{place}.tool_call_id", problem)]
-    return []
+        checks.id(getattr(origin, name), kind, f"{field}.{name}", optional=True)
+    check_short_text(checks, origin.tool_call_id, f"{field}.tool_call_id", most=MAX_TOOL_CALL_CHARS)
 
 
-def _metadata_violations(place: str, metadata: Mapping[str, str]) -> list[FieldViolation]:
-    pairs = dict(metadata)
-    if len(pairs) > MAX_METADATA:
-        return [FieldViolation(place, f"must not be more than {MAX_METADATA} pairs")]
-    wrong = [
-        key
-        for key, value in pairs.items()
-        if not key or "\x00" in key + value or len(key) + len(value) > MAX_METADATA_CHARS
-    ]
-    problem = (
-        f"keys must not be empty, and a pair at most {MAX_METADATA_CHARS} characters without NUL"
+def _check_metadata(checks: Checks, metadata: Mapping[str, str], field: str) -> None:
+    if len(metadata) > MAX_METADATA:
+        checks.fail(field, f"must not be more than {MAX_METADATA} pairs")
+        return
+    wrong = any(
+        not key or "\x00" in key + value or len(key) + len(value) > MAX_METADATA_CHARS
+        for key, value in metadata.items()
     )
-    return [FieldViolation(place, problem)] if wrong else []
+    checks.unless(
+        not wrong,
+        field,
+        f"keys must not be empty, and a pair at most {MAX_METADATA_CHARS} characters without NUL",
+    )

@@ -5,19 +5,15 @@ from __future__ import annotations
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert.archives import (
     MAX_QUERY_CHARS,
-    checked_time,
+    check_tags,
     passage_to_proto,
-    refuse,
-    tag_violations,
 )
 from strata.archival.domain.passages import Passage, TagMatch
 from strata.archival.domain.search import Search
+from strata.shared.checks import Checks
 from strata.shared.db import rows_that_fit
-from strata.shared.errors import FieldViolation
-from strata.shared.ids import check_id
 from strata.shared.search.convert import (
     exclusion_to_proto,
-    query_violations,
     relevance_to_proto,
     report_to_proto,
     time_to_proto,
@@ -41,29 +37,20 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
         InvalidArgumentError: Neither or both of agent and archives are set, or a value is
             out of range.
     """
-    violations: list[FieldViolation] = []
-    if bool(request.agent_id) == bool(request.archive_ids):
-        violations.append(FieldViolation("agent_id", "set exactly one of agent_id and archive_ids"))
-    violations += query_violations(request.query, MAX_QUERY_CHARS)
-    if request.top_k < 0:
-        violations.append(FieldViolation("top_k", "must not be negative"))
-    if request.tag_match_mode not in _MATCH:
-        violations.append(FieldViolation("tag_match_mode", "is not a known mode"))
-    violations += tag_violations("tags", request.tags)
-    times = {
-        name: checked_time(getattr(request, name), name, violations)
-        if request.HasField(name)
-        else None
-        for name in ("start_time", "end_time", "reference_time")
-    }
-    start, end = times["start_time"], times["end_time"]
-    if start is not None and end is not None and start >= end:
-        violations.append(FieldViolation("end_time", "must be after start_time"))
-    refuse(violations)
-    if request.agent_id:
-        check_id(request.agent_id, "agent", field="agent_id")
+    checks = Checks()
+    checks.exactly_one(request, "agent_id", "archive_ids")
+    checks.id(request.agent_id, "agent", "agent_id", optional=True)
     for index, archive_id in enumerate(request.archive_ids):
-        check_id(archive_id, "archive", field=f"archive_ids[{index}]")
+        checks.id(archive_id, "archive", f"archive_ids[{index}]")
+    checks.query(request.query, "query", most=MAX_QUERY_CHARS)
+    checks.not_negative(request.top_k, "top_k")
+    checks.unless(request.tag_match_mode in _MATCH, "tag_match_mode", "is not a known mode")
+    check_tags(checks, request.tags, "tags")
+    start = checks.optional_time(request, "start_time")
+    end = checks.optional_time(request, "end_time")
+    reference = checks.optional_time(request, "reference_time")
+    checks.time_range(start, end)
+    checks.done()
     return Search(
         query=request.query,
         top_k=min(request.top_k or DEFAULT_TOP_K, MAX_TOP_K),
@@ -75,7 +62,7 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
         end_time=end,
         explain=request.explain,
         timezone=request.timezone,
-        reference_time=times["reference_time"],
+        reference_time=reference,
     )
 
 

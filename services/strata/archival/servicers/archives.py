@@ -121,7 +121,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
         elif request.action == pb.REINDEX_ACTION_ROLL_BACK:
             job = await self._rebuilds.roll_back(request.archive_id)
         else:
-            request_id = convert.check_request_id(request.request_id)
+            request_id = convert.checked_request_id(request.request_id)
             job = await self._rebuilds.start(
                 request.archive_id, request.embedding_model, request_id
             )

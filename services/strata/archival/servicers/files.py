@@ -11,10 +11,9 @@ from typing import Any
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
 from strata.archival.convert import files as convert
-from strata.archival.convert.archives import refuse
 from strata.archival.domain.chunks import FileChunk, FileChunkStore
 from strata.archival.search.chunk_search import FileChunkSearch
-from strata.shared.errors import FieldViolation, StrataError
+from strata.shared.errors import StrataError, invalid_field
 from strata.shared.search.embedding import Embedder
 
 Context = Any
@@ -115,8 +114,7 @@ class _FileUpload:
         try:
             async for message in messages:
                 await self._take(message)
-            if not self._set_id:
-                refuse([FieldViolation("file_id", "must be sent in the first message")])
+            self._check_begun()
             await self._store_held()
             await self._store.serve(self._set_id, self._count, self._digest.hexdigest())
         except BaseException:
@@ -146,10 +144,14 @@ class _FileUpload:
             if len(self._held) >= _HELD_CHUNKS or self._held_chars >= _HELD_CHARS:
                 await self._store_held()
 
+    def _check_begun(self) -> None:
+        if not self._set_id:
+            raise invalid_field("file_id", "must be sent in the first message")
+
     def _check_source(self, message: pb.IndexFileRequest) -> None:
         folder_id, file_id = self._source
         if message.folder_id not in {"", folder_id} or message.file_id not in {"", file_id}:
-            refuse([FieldViolation("file_id", "must be that of the first message, or empty")])
+            raise invalid_field("file_id", "must be that of the first message, or empty")
 
     def _note(self, chunk: FileChunk) -> None:
         head = f"{chunk.start_line},{chunk.end_line},{len(chunk.text)}\0"

@@ -70,7 +70,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.InsertPassageResponse:
         """Stores one passage."""
         place = convert.to_place(request.archive_id, request.agent_id)
-        request_id = convert.check_request_id(request.request_id)
+        request_id = convert.checked_request_id(request.request_id)
         passages = await self._to_passages([request.passage], "passage")
         stored = (await self._passages.insert(place, passages, self._template(place), request_id))[
             0

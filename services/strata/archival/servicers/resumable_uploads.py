@@ -11,7 +11,7 @@ from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, RequestKey
 from strata.archival.domain.store import PassageStore
 from strata.archival.servicers.uploads import check_size
-from strata.shared.errors import AlreadyExistsError, FieldViolation, Reason
+from strata.shared.errors import AlreadyExistsError, Reason, invalid_field
 
 _START = sha256(b"UploadPassages").hexdigest()
 
@@ -69,7 +69,7 @@ class ResumableUpload:
                 await self._store_next(place, fresh)
             yield self._state
         if place is None or not self._state.received:
-            convert.refuse([FieldViolation("passages", "at least one must be sent")])
+            raise invalid_field("passages", "at least one must be sent")
         # A stream that ends before the durable position only asks for the progress.
         if self._position >= self._state.received and not self._state.complete:
             self._state = await self._store.complete(self._request, self._state)
@@ -78,7 +78,9 @@ class ResumableUpload:
     async def _begin(self, message: pb.UploadPassagesRequest) -> ArchiveRef:
         place = convert.to_place(message.archive_id, message.agent_id)
         digest = sha256(f"UploadPassages\0{place.archive_id}\0{place.agent_id}".encode())
-        self._request = RequestKey(convert.check_request_id(message.request_id), digest.hexdigest())
+        self._request = RequestKey(
+            convert.checked_request_id(message.request_id), digest.hexdigest()
+        )
         self._state = await self._store.progress(self._request)
         return place
 
@@ -88,7 +90,7 @@ class ResumableUpload:
         durable = self._state.received
         if not 0 <= count <= durable - self._position:
             problem = f"must not exceed the {durable} passages that are durable"
-            convert.refuse([FieldViolation("skip_count", problem)])
+            raise invalid_field("skip_count", problem)
         self._position += count
         self._digest = self._state.digest if self._position == durable else ""
 

@@ -16,7 +16,12 @@ from strata.archival.domain.passages import (
     UploadCounts,
 )
 from strata.archival.domain.store import PassageStore
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+from strata.shared.errors import (
+    FieldViolation,
+    InvalidArgumentError,
+    UnavailableError,
+    invalid_field,
+)
 
 MAX_UPLOAD_BATCH = 1_000
 
@@ -78,13 +83,13 @@ class PassageUpload:
                 await storing
             held = passages
         if self._place is None or empty:
-            convert.refuse([FieldViolation("passages", "at least one must be sent")])
+            raise invalid_field("passages", "at least one must be sent")
         assert self._place is not None
         return await self._finish(self._place, held)
 
     async def _begin(self, message: pb.InsertPassagesRequest) -> ArchiveRef:
         place = convert.to_place(message.archive_id, message.agent_id)
-        self._request_id = convert.check_request_id(message.request_id)
+        self._request_id = convert.checked_request_id(message.request_id)
         self._repeated = await self._store.is_answered(self._request_id)
         self._digest.update(f"{place.archive_id}\0{place.agent_id}\0".encode())
         return place

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.core_memory.checks import Checks
-from strata.core_memory.convert.labels import taint_to_proto
-from strata.core_memory.convert.requests import (
+from strata.core_memory.convert.blocks import (
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
     actor,
-    optional_time,
+    block_to_proto,
+    change_to_proto,
+    stamp,
 )
-from strata.core_memory.convert.responses import block_to_proto, change_to_proto, stamp
-from strata.core_memory.domain.blame import LineOrigin
-from strata.core_memory.domain.blocks import EditorKind, Origin, Version
+from strata.core_memory.convert.labels import taint_to_proto
+from strata.core_memory.domain.blocks import EditorKind, EditSelection, Origin, Version
 from strata.core_memory.domain.commands import Change, RevertBlock
-from strata.core_memory.domain.selection import Selection
+from strata.core_memory.domain.versions.blame import LineOrigin
+from strata.shared.checks import Checks
 
 _MAX_REVISION = 2**62
 _KINDS = {
@@ -62,11 +62,11 @@ def to_revert(message: pb.RevertBlockRequest) -> RevertBlock:
     checks.id(message.agent_id, "agent", "agent_id", optional=True)
     checks.text(message.reason, "reason", most=MAX_REASON_CHARS)
     _check_target(checks, message)
-    since = optional_time(checks, message, "since_time")
+    since = checks.optional_time(message, "since_time")
     checks.done()
     return RevertBlock(
         actor=actor(reason=message.reason),
-        undo=Selection(message.block_id, message.run_id, message.agent_id, since),
+        undo=EditSelection(message.block_id, message.run_id, message.agent_id, since),
         revision=message.revision,
         to_revision=message.to_revision,
         validate_only=message.validate_only,

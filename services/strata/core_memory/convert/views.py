@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.core_memory.checks import Checks
-from strata.core_memory.convert.requests import optional_time
-from strata.core_memory.convert.responses import block_to_proto, stamp
-from strata.core_memory.domain.compilation import Compiled, CompileQuery
+from strata.core_memory.convert.blocks import block_to_proto, stamp
 from strata.core_memory.domain.lint import Finding, LintRule
-from strata.core_memory.domain.rendering import Form
+from strata.core_memory.domain.prompt.compilation import Compiled, CompileQuery
+from strata.core_memory.domain.prompt.memory_section import Form
+from strata.shared.checks import Checks
 
 _RULES = {rule: pb.LintRule.Value(f"LINT_RULE_{rule.name}") for rule in LintRule}
 
@@ -19,7 +18,7 @@ def to_render(message: pb.RenderMemoryRequest) -> CompileQuery:
     """Returns the query of a RenderMemory request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
-    as_of = optional_time(checks, message, "as_of_time")
+    as_of = checks.optional_time(message, "as_of_time")
     checks.done()
     form = Form(blocks=True, line_numbers=message.line_numbers)
     return CompileQuery(message.agent_id, form, as_of=as_of)

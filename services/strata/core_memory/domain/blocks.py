@@ -177,6 +177,23 @@ class Version:
         return self.authorship.operation == DELETE
 
 
+@dataclass(frozen=True, slots=True)
+class EditSelection:
+    """Selects the edits that match all fields that are set.
+
+    Attributes:
+        block_id: Of this block.
+        run_id: Made by this run.
+        agent_id: Made by this agent.
+        since: Made at this time or later.
+    """
+
+    block_id: str = ""
+    run_id: str = ""
+    agent_id: str = ""
+    since: datetime | None = None
+
+
 def made_block(new: NewBlock, agent_ids: tuple[str, ...], now: datetime) -> Block:
     """Returns the first revision of a new block.
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from strata.core_memory.domain.blocks import Block, NewBlock, Origin
-from strata.core_memory.domain.edits import Edit
-from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
-from strata.core_memory.domain.selection import Selection
+from strata.core_memory.domain.blocks import Block, EditSelection, NewBlock, Origin
+from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
+from strata.core_memory.domain.text_edits.verbs import Edit
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class RevertBlock:
     """
 
     actor: Actor
-    undo: Selection
+    undo: EditSelection
     revision: int = 0
     to_revision: int = 0
     validate_only: bool = False

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from strata.core_memory.domain.agent_edits import apply_verb
-from strata.core_memory.domain.base_revisions import is_outdated, text_at
+from strata.core_memory.domain.block_edits.agent_edits import apply_verb
+from strata.core_memory.domain.block_edits.base_revisions import is_outdated, text_at
 from strata.core_memory.domain.blocks import (
     DELETE,
     Authorship,
@@ -39,10 +39,11 @@ from strata.core_memory.domain.commands import (
     UpdateBlock,
     Updated,
 )
-from strata.core_memory.domain.editing import label_taken, merge_value, unknown_label
 from strata.core_memory.domain.ports import BlockStore, RequestKey, Unit
-from strata.core_memory.domain.prompt_limits import PromptLimit, check_change
-from strata.core_memory.domain.reverts import revert
+from strata.core_memory.domain.prompt.limits import PromptLimit, check_change
+from strata.core_memory.domain.text_edits.edited_text import merge_value
+from strata.core_memory.domain.text_edits.messages import label_taken, unknown_label
+from strata.core_memory.domain.versions.reverts import revert
 from strata.shared.clock import Clock
 
 ResultT = TypeVar("ResultT")

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from strata.core_memory.domain.blocks import Authorship, Block, Version
-from strata.core_memory.domain.compilation import AgentMemory, MemoryReader
-from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit, PromptSize
-from strata.core_memory.domain.selection import Selection
+from strata.core_memory.domain.blocks import Authorship, Block, EditSelection, Version
+from strata.core_memory.domain.prompt.compilation import AgentMemory, MemoryReader
+from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit, PromptSize
 
 ResultT = TypeVar("ResultT")
 
@@ -101,7 +100,7 @@ class Unit(Protocol):
         """Returns the existing ones of some versions of a block, by revision."""
         ...
 
-    async def edits(self, selection: Selection) -> Mapping[str, Sequence[int]]:
+    async def edits(self, selection: EditSelection) -> Mapping[str, Sequence[int]]:
         """Returns the revisions that match, newest first, by block."""
         ...
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import RequestKey
-from strata.core_memory.domain.prompt_limits import PromptLimit
+from strata.core_memory.domain.prompt.compilation import FileLimits
+from strata.core_memory.domain.prompt.limits import PromptLimit
 from strata.core_memory.files.domain.file_windows import (
     DEFAULT_MAX_OPEN,
     AttachedFile,

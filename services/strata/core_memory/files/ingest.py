@@ -15,13 +15,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from strata.core_memory.files.indexing import FileIndexing
+from strata.core_memory.files.index_sync import FileIndexSync
 from strata.core_memory.files.leases import LeaseLostError, while_held
-from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import ParsedPage, UnreadableFileError
-from strata.core_memory.files.reading.reader import FileReader, ReadingBrokeOffError
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import ClaimedContent, FileQueue
+from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError
+from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 
@@ -51,7 +51,7 @@ class IngestOptions:
     poll: float = 1.0
 
 
-class Reading:
+class ContentReader:
     """Reads contents, one at a time.
 
     A text becomes visible when it is complete: pages are written first, the state changes
@@ -167,21 +167,21 @@ class Ingest:
     """Processes files until cancelled.
 
     Args:
-        reading: Converts files to text.
-        indexing: Sends files to the index.
+        reader: Converts files to text.
+        index_sync: Sends files to the index.
         queue: Removes abandoned uploads.
         options: See `IngestOptions`.
     """
 
     def __init__(
         self,
-        reading: Reading,
-        indexing: FileIndexing,
+        reader: ContentReader,
+        index_sync: FileIndexSync,
         queue: FileQueue,
         options: IngestOptions | None = None,
     ) -> None:
-        self._reading = reading
-        self._indexing = indexing
+        self._reader = reader
+        self._index_sync = index_sync
         self._queue = queue
         self._options = options or IngestOptions()
         self._uploaded = asyncio.Event()
@@ -199,15 +199,15 @@ class Ingest:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.readers):
                 group.create_task(self._keep(self._read_next, self._uploaded))
-            group.create_task(self._keep(self._indexing.send_next, self._read))
-            group.create_task(self._keep(self._indexing.follow, asyncio.Event()))
-            group.create_task(self._keep(self._indexing.drop_next, self._deleted))
+            group.create_task(self._keep(self._index_sync.send_next, self._read))
+            group.create_task(self._keep(self._index_sync.follow, asyncio.Event()))
+            group.create_task(self._keep(self._index_sync.drop_next, self._deleted))
             group.create_task(
                 self._keep(self._delete_abandoned_uploads, asyncio.Event(), _UPLOADS_EVERY_S)
             )
 
     async def _read_next(self) -> bool:
-        has_read = await self._reading.read_next()
+        has_read = await self._reader.read_next()
         if has_read:
             self._read.set()
             # There may be more: wake the other readers.

@@ -6,19 +6,19 @@ import asyncio
 import hashlib
 import mimetypes
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.files import (
     PART_BYTES,
     File,
     NewFile,
+    UploadHeader,
     content_key,
     file_too_large,
     folder_not_found,
 )
 from strata.core_memory.files.domain.ports import FolderStore, UploadStore
-from strata.core_memory.files.reading.formats import HEAD_BYTES, READABLE, Format, kind_of
+from strata.core_memory.files.text_extraction.formats import HEAD_BYTES, READABLE, Format, kind_of
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
@@ -37,16 +37,6 @@ _MEDIA_TYPES = {
 _NAMES = mimetypes.MimeTypes()
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class UploadHeader:
-    """The first message of an upload."""
-
-    folder_id: str
-    name: str
-    media_type: str
-    replace: bool
 
 
 class Uploads:

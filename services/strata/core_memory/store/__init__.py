@@ -1,5 +1,1 @@
 """Blocks in PostgreSQL."""
-
-from strata.core_memory.store.blocks import PostgresBlockStore
-
-__all__ = ["PostgresBlockStore"]

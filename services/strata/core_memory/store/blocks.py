@@ -8,10 +8,13 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Row, TextClause
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Block, Version
-from strata.core_memory.domain.compilation import AgentMemory, blocks_fingerprint
 from strata.core_memory.domain.ports import LabelledBlock, RequestKey, Unit
+from strata.core_memory.domain.prompt.compilation import AgentMemory, FileLimits, blocks_fingerprint
+from strata.core_memory.files.domain.directories import show_directories
+from strata.core_memory.files.store.views import PostgresViews
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
     AGENT_BLOCKS_AS_OF,
@@ -19,12 +22,12 @@ from strata.core_memory.store.queries import (
     BLOCK_BY_ID,
     KNOWN_AGENT,
     LABELLED,
+    MEMORY,
     VALUES,
     VERSIONS,
     project_blocks_statement,
 )
 from strata.core_memory.store.rows import to_block, to_version
-from strata.core_memory.store.snapshot import PostgresSnapshot
 from strata.core_memory.store.unit import LostRaceError, PostgresUnit
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -135,3 +138,31 @@ class PostgresBlockStore:
         bound = {"project": current_project(), **parameters}
         async with self._database.transaction(read_only=True) as connection:
             return (await connection.execute(statement, bound)).all()
+
+
+class PostgresSnapshot:
+    """Reads blocks and folders from one snapshot; see `domain.compilation.MemorySnapshot`.
+
+    Args:
+        connection: In a transaction with snapshot isolation.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._views = PostgresViews(connection)
+
+    async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
+        """Returns the agent's blocks, without values if the fingerprint is the known one."""
+        bound = {"project": current_project(), "agent": agent_id, "known": known_fingerprint}
+        rows = (await self._connection.execute(MEMORY, bound)).all()
+        block_rows = [row for row in rows if row.id is not None]
+        return AgentMemory(
+            fingerprint=rows[0].fingerprint,
+            blocks=[to_block(row) for row in block_rows],
+            sizes={row.label: row.char_count for row in block_rows},
+            has_folders=rows[0].has_folders,
+        )
+
+    async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
+        """Returns the ``<directories>`` element; empty if no folder is attached."""
+        return (await show_directories(self._views, agent_id, labels, limits)).text

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import TextClause, text
 
-from strata.core_memory.files.store.fingerprint import DIRECTORIES_FINGERPRINT
-from strata.core_memory.store.rows import BLOCK
+from strata.core_memory.domain.blocks import EditSelection
+from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT
+from strata.core_memory.store.rows import BLOCK, content_of
 from strata.shared.db import text_with_columns
 
 # Equal fingerprints mean equal blocks in equal order, and the same windows into the same
 # files: then values and agents are not returned. Without blocks there is one empty row.
 _READ = (
-    "id, label, description, char_limit, read_only, revision, metadata, create_time, update_time,"
-    " delete_time, char_count, taint, fingerprint, has_folders"
+    f"attached.id, {content_of('attached', without='value')}, create_time, update_time,"
+    " delete_time, char_count, fingerprint, has_folders"
 )
 MEMORY = text_with_columns(
     f"""
@@ -63,10 +66,10 @@ KNOWN_AGENT = text(
 )
 
 # All columns of a block `b` that is made of a version.
-_PAST_BLOCK = """
-    b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
-    b.create_time, b.update_time, CAST(NULL AS timestamptz) AS delete_time, b.taint,
-    (SELECT coalesce(array_agg(m.agent_id ORDER BY m.position), '{}') FROM (
+_PAST_BLOCK = f"""
+    b.id, {content_of("b")}, b.create_time, b.update_time,
+    CAST(NULL AS timestamptz) AS delete_time,
+    (SELECT coalesce(array_agg(m.agent_id ORDER BY m.position), '{{}}') FROM (
         SELECT x.agent_id, x.position FROM core_memory.attachments x
          WHERE x.project_id = :project AND x.block_id = b.id AND x.create_time <= :time
         UNION ALL
@@ -75,14 +78,20 @@ _PAST_BLOCK = """
            AND h.attach_time <= :time AND h.detach_time > :time) m) AS agent_ids
 """
 
+_CONDITIONS = {
+    "block_id": "block_id = :block_id",
+    "run_id": "run_id = :run_id",
+    "agent_id": "agent_id = :agent_id",
+    "since": "create_time >= CAST(:since AS timestamptz)",
+}
+
 
 def _past(members: str) -> str:
     """Returns the CTE ``b``: the blocks of ``members``, as they were, unless deleted then."""
     return f"""
     b AS (
-        SELECT v.project_id, v.block_id AS id, v.label, v.value, v.description, v.char_limit,
-               v.read_only, v.revision, v.metadata, l.create_time, v.create_time AS update_time,
-               v.taint, m.position
+        SELECT v.project_id, v.block_id AS id, {content_of("v")}, l.create_time,
+               v.create_time AS update_time, m.position
         FROM {members} m
         JOIN core_memory.blocks l ON l.project_id = :project AND l.id = m.block_id
         CROSS JOIN LATERAL (
@@ -153,3 +162,19 @@ def project_blocks_statement(*, labelled: bool, deleted: bool) -> TextClause:
         f"SELECT {BLOCK} FROM core_memory.blocks b WHERE {' AND '.join(conditions)}"
         " ORDER BY b.id LIMIT :count"
     )
+
+
+def edits_statement(selection: EditSelection) -> TextClause:
+    """Returns the statement that lists the matching versions, newest first in each block."""
+    conditions = [_CONDITIONS[name] for name in edits_parameters(selection)]
+    return text(
+        "SELECT block_id, revision FROM core_memory.block_versions WHERE "
+        + " AND ".join(["project_id = :project", *conditions])
+        + " ORDER BY block_id, revision DESC"
+    )
+
+
+def edits_parameters(selection: EditSelection) -> dict[str, Any]:
+    """Returns the parameters of the statement, except the project."""
+    values = {name: getattr(selection, name) for name in _CONDITIONS}
+    return {name: value for name, value in values.items() if value}

@@ -9,39 +9,76 @@ from sqlalchemy import Row
 
 from strata.core_memory.domain.blocks import Authorship, Block, EditorKind, Origin, Version
 
+# The columns that a block and its versions share, with their types.
+_CONTENT = {
+    "label": "text",
+    "value": "text",
+    "description": "text",
+    "char_limit": "integer",
+    "read_only": "boolean",
+    "revision": "bigint",
+    "metadata": "jsonb",
+    "taint": "text[]",
+}
+_BLOCK_TIMES = {
+    "create_time": "timestamptz",
+    "update_time": "timestamptz",
+    "delete_time": "timestamptz",
+}
+# The columns of a version that say how it was made.
+_AUTHORSHIP = {
+    "operation": "text",
+    "agent_id": "text",
+    "run_id": "text",
+    "step_id": "text",
+    "tool_call_id": "text",
+    "tool_name": "text",
+    "model": "text",
+    "reason": "text",
+    "principal": "text",
+    "editor_kind": "text",
+    "base_revision": "bigint",
+    "undoes": "text",
+}
+
+
+def content_of(table: str, *, without: str = "") -> str:
+    """Returns the columns of `table` that a block and its versions share, as in SQL."""
+    return ", ".join(f"{table}.{name}" for name in _CONTENT if name != without)
+
+
+# Changes are bound as one JSON array, so that any number takes one statement.
+RECORD = ", ".join(
+    f"{name} {type_}"
+    for name, type_ in {
+        "id": "text",
+        **_CONTENT,
+        **_BLOCK_TIMES,
+        **_AUTHORSHIP,
+        "version_time": "timestamptz",
+    }.items()
+)
+# What an INSERT or UPDATE stores of a record `g`.
+BLOCK_COLUMNS = f"project_id, id, {', '.join(_CONTENT)}, made_for, create_time, update_time"
+BLOCK_VALUES = f":project, g.id, {content_of('g')}, :made_for, g.create_time, g.update_time"
+BLOCK_CHANGES = ", ".join(
+    f"{name} = g.{name}" for name in (*_CONTENT, "update_time", "delete_time")
+)
+VERSION_COLUMNS = (
+    f"project_id, block_id, {', '.join(_CONTENT)}, {', '.join(_AUTHORSHIP)}, create_time"
+)
+VERSION_VALUES = (
+    f":project, g.id, {content_of('g')}, {', '.join(f'g.{name}' for name in _AUTHORSHIP)},"
+    " g.version_time"
+)
+
 # All columns of a block `b`.
-BLOCK = """
-    b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
-    b.create_time, b.update_time, b.delete_time, b.taint,
-    (SELECT coalesce(array_agg(n.agent_id ORDER BY n.position), '{}')
+BLOCK = f"""
+    b.id, {content_of("b")}, b.create_time, b.update_time, b.delete_time,
+    (SELECT coalesce(array_agg(n.agent_id ORDER BY n.position), '{{}}')
        FROM core_memory.attachments n
       WHERE n.project_id = b.project_id AND n.block_id = b.id) AS agent_ids
 """
-
-BLOCK_COLUMNS = (
-    "project_id, id, label, value, description, char_limit, read_only, revision, metadata,"
-    " made_for, create_time, update_time, taint"
-)
-VERSION_COLUMNS = (
-    "project_id, block_id, revision, label, value, description, char_limit, read_only, metadata,"
-    " operation, agent_id, run_id, step_id, tool_call_id, model, reason, principal, create_time,"
-    " editor_kind, base_revision, undoes, taint, tool_name"
-)
-# The values of a version, from a record of `records`.
-VERSION_VALUES = (
-    ":project, id, revision, label, value, description, char_limit, read_only, metadata,"
-    " operation, by_agent, by_run, by_step, by_call, by_model, reason, principal, version_time,"
-    " editor_kind, base_revision, undoes, taint, by_tool"
-)
-# Changes are bound as one JSON array, so that any number takes one statement.
-RECORD = (
-    "id text, label text, value text, description text, char_limit integer, read_only boolean,"
-    " revision bigint, metadata jsonb, create_time timestamptz, update_time timestamptz,"
-    " delete_time timestamptz, operation text, by_agent text, by_run text, by_step text,"
-    " by_call text, by_model text, reason text, principal text, version_time timestamptz,"
-    " editor_kind text, base_revision bigint, undoes text, taint text[],"
-    " by_tool text"
-)
 
 
 def to_block(row: Row[Any]) -> Block:
@@ -116,12 +153,12 @@ def _record(block: Block, authorship: Authorship) -> dict[str, Any]:
         "update_time": block.update_time.isoformat(),
         "delete_time": None if deleted is None else deleted.isoformat(),
         "operation": authorship.operation,
-        "by_agent": origin.agent_id,
-        "by_run": origin.run_id,
-        "by_step": origin.step_id,
-        "by_call": origin.tool_call_id,
-        "by_tool": origin.tool_name,
-        "by_model": origin.model,
+        "agent_id": origin.agent_id,
+        "run_id": origin.run_id,
+        "step_id": origin.step_id,
+        "tool_call_id": origin.tool_call_id,
+        "tool_name": origin.tool_name,
+        "model": origin.model,
         "reason": origin.reason,
         "principal": authorship.principal,
         "version_time": authorship.time.isoformat(),

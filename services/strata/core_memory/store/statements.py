@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
+from strata.core_memory.files.store.rows import PROMPT_LIMIT
 from strata.core_memory.store.rows import (
     BLOCK,
+    BLOCK_CHANGES,
     BLOCK_COLUMNS,
+    BLOCK_VALUES,
     RECORD,
     VERSION_COLUMNS,
     VERSION_VALUES,
@@ -20,15 +23,15 @@ _NOTED = """
 """
 _GIVEN = f"given AS (SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD}))"
 _INSERT_BLOCKS = f"""
-    INSERT INTO core_memory.blocks ({BLOCK_COLUMNS})
-    SELECT :project, id, label, value, description, char_limit, read_only, revision, metadata,
-           :made_for, create_time, update_time, taint
-    FROM given
+    INSERT INTO core_memory.blocks ({BLOCK_COLUMNS}) SELECT {BLOCK_VALUES} FROM given g
 """
 _INSERT_VERSIONS = f"""
     INSERT INTO core_memory.block_versions ({VERSION_COLUMNS})
-    SELECT {VERSION_VALUES} FROM given
+    SELECT {VERSION_VALUES} FROM given g
 """
+_INSERT_ATTACHMENTS = (
+    "INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)"
+)
 # Records the attachments that a statement has deleted (`gone`).
 _REMEMBER = """
     INSERT INTO core_memory.attachment_history
@@ -92,7 +95,7 @@ LOCK_LABELLED = text(
 INSERT = text(
     f"""
     WITH {_GIVEN}, {_NOTED}, made AS ({_INSERT_BLOCKS}), attached AS (
-        INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)
+        {_INSERT_ATTACHMENTS}
         SELECT :project, :agent, id, label, create_time FROM given
         WHERE CAST(:agent AS text) <> '')
     {_INSERT_VERSIONS}
@@ -103,10 +106,7 @@ UPDATE = text(
     f"""
     WITH {_GIVEN}, {_NOTED}, changed AS (
         UPDATE core_memory.blocks b SET
-            label = g.label, value = g.value, description = g.description,
-            char_limit = g.char_limit, read_only = g.read_only, revision = g.revision,
-            metadata = g.metadata, update_time = g.update_time, delete_time = g.delete_time,
-            taint = g.taint,
+            {BLOCK_CHANGES},
             made_for = CASE WHEN b.delete_time IS NULL THEN b.made_for ELSE '' END
         FROM given g WHERE b.project_id = :project AND b.id = g.id
     ), gone AS (
@@ -119,8 +119,8 @@ UPDATE = text(
 )
 PURGE = text("DELETE FROM core_memory.blocks WHERE project_id = :project AND id = :block")
 ATTACH = text(
-    """
-    INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)
+    f"""
+    {_INSERT_ATTACHMENTS}
     SELECT :project, :agent, r.id, r.label, :time
     FROM unnest(CAST(:ids AS text[]), CAST(:labels AS text[])) WITH ORDINALITY r(id, label, ordinal)
     ORDER BY r.ordinal
@@ -137,12 +137,10 @@ DETACH = text(
     """
 )
 BEGIN_AGENT = text(
-    """
+    f"""
     INSERT INTO core_memory.prepared_agents
-        (project_id, agent_id, prompt_limit_bytes, prompt_line_numbers, prompt_files_bytes,
-         max_files_open, file_view_chars, prompt_revision)
-    VALUES (:project, :agent, :limit, :line_numbers, :files_bytes, :max_open, :view_chars,
-            :revision)
+        (project_id, agent_id, {", ".join(PROMPT_LIMIT)}, prompt_revision)
+    VALUES (:project, :agent, {", ".join(PROMPT_LIMIT.values())}, :revision)
     ON CONFLICT DO NOTHING
     """
 )
@@ -153,11 +151,11 @@ LOCK_FOLLOWED = text(
     " WHERE project_id = :project AND agent_id = :followed FOR UPDATE"
 )
 FOLLOW = text(
-    """
+    f"""
     WITH following AS (
         UPDATE core_memory.prepared_agents SET follows_agent_id = :followed
         WHERE project_id = :project AND agent_id = :agent)
-    INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)
+    {_INSERT_ATTACHMENTS}
     SELECT project_id, :agent, block_id, label, :time FROM core_memory.attachments
     WHERE project_id = :project AND agent_id = :followed
     ORDER BY position
@@ -165,8 +163,7 @@ FOLLOW = text(
     """
 )
 LOCK_PROMPT = text(
-    "SELECT prompt_limit_bytes, prompt_line_numbers, prompt_files_bytes, max_files_open,"
-    " file_view_chars FROM core_memory.prepared_agents"
+    f"SELECT {', '.join(PROMPT_LIMIT)} FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :agent FOR NO KEY UPDATE"
 )
 PROMPT_SIZE = text(
@@ -180,11 +177,10 @@ RAISE_PROMPT = text(
     " WHERE project_id = :project AND agent_id = :agent"
 )
 SET_PROMPT = text(
-    """
+    f"""
     UPDATE core_memory.prepared_agents SET
-        prompt_limit_bytes = CAST(:limit AS bigint), prompt_line_numbers = :line_numbers,
-        prompt_files_bytes = :files_bytes, max_files_open = :max_open,
-        file_view_chars = :view_chars, prompt_revision = :revision
+        {", ".join(f"{name} = {value}" for name, value in PROMPT_LIMIT.items())},
+        prompt_revision = :revision
     WHERE project_id = :project AND agent_id = :agent AND prompt_revision <= :revision
     """
 )

@@ -11,18 +11,24 @@ from sqlalchemy import CursorResult, TextClause
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.core_memory.domain.blocks import Authorship, Block, Version, agent_not_found
-from strata.core_memory.domain.editing import label_taken
+from strata.core_memory.domain.blocks import (
+    Authorship,
+    Block,
+    EditSelection,
+    Version,
+    agent_not_found,
+)
 from strata.core_memory.domain.ports import LabelledBlock, ReplayedError, RequestKey
-from strata.core_memory.domain.prompt_limits import (
+from strata.core_memory.domain.prompt.limits import (
     NO_LIMIT,
     PromptLimit,
     PromptSize,
     memory_too_large,
 )
-from strata.core_memory.domain.selection import Selection
+from strata.core_memory.domain.text_edits.messages import label_taken
+from strata.core_memory.files.store.rows import to_prompt_limit
+from strata.core_memory.store.queries import edits_parameters, edits_statement
 from strata.core_memory.store.rows import records, to_block, to_version
-from strata.core_memory.store.selections import edits_parameters, edits_statement
 from strata.core_memory.store.statements import (
     ATTACH,
     ATTACHED,
@@ -117,7 +123,7 @@ class PostgresUnit:
         result = await self._run(VERSIONS_AT, block=block_id, revisions=list(revisions))
         return {row.revision: to_version(row) for row in result}
 
-    async def edits(self, selection: Selection) -> Mapping[str, Sequence[int]]:
+    async def edits(self, selection: EditSelection) -> Mapping[str, Sequence[int]]:
         """Returns the revisions that match, newest first, by block."""
         result = await self._run(edits_statement(selection), **edits_parameters(selection))
         revisions: dict[str, list[int]] = {}
@@ -212,15 +218,7 @@ class PostgresUnit:
     async def lock_prompt(self, agent_id: str) -> PromptLimit | None:
         """Returns the memory limit of an agent; no other transaction can grow its memory then."""
         row = (await self._run(LOCK_PROMPT, agent=agent_id)).first()
-        if row is None:
-            return None
-        return PromptLimit(
-            row.prompt_limit_bytes,
-            row.prompt_line_numbers,
-            row.prompt_files_bytes,
-            row.max_files_open,
-            row.file_view_chars,
-        )
+        return None if row is None else to_prompt_limit(row)
 
     async def prompt_size(self, agent_id: str) -> PromptSize:
         """Returns how large the memory of an agent is in its prompt."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
-from strata.recall.convert.messages import messages_to_proto, refuse, time_or_none
+from strata.recall.convert.messages import messages_to_proto
 from strata.recall.domain.messages import MessageFilter
 from strata.recall.domain.retention import MAX_DAYS, Retention
 from strata.recall.domain.summary_expansion import ExpandedSummary, SummaryExpansion
+from strata.shared.checks import Checks
 from strata.shared.db import page_limit
-from strata.shared.errors import FieldViolation
-from strata.shared.ids import check_id
+from strata.shared.errors import invalid_field
 
 MAX_PAGE_SIZE = 500
 
@@ -21,26 +21,19 @@ def to_expansion(request: message_pb.ExpandSummaryRequest) -> SummaryExpansion:
     Raises:
         InvalidArgumentError: An id or a number is wrong, or not exactly one summary is named.
     """
-    violations = []
-    if bool(request.conversation_id) == bool(request.summary_message_id):
-        violations.append(
-            FieldViolation(
-                "conversation_id", "set exactly one of conversation_id and summary_message_id"
-            )
-        )
-    if request.from_sequence < 0:
-        violations.append(FieldViolation("from_sequence", "must not be negative"))
-    refuse(violations)
-    if request.conversation_id:
-        check_id(request.conversation_id, "conversation", field="conversation_id")
-    else:
-        check_id(request.summary_message_id, "message", field="summary_message_id")
+    checks = Checks()
+    checks.exactly_one(request, "conversation_id", "summary_message_id")
+    checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
+    checks.id(request.summary_message_id, "message", "summary_message_id", optional=True)
+    checks.not_negative(request.from_sequence, "from_sequence")
+    start_time = checks.optional_time(request, "start_time")
+    checks.done()
     return SummaryExpansion(
         limit=page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
         conversation_id=request.conversation_id,
         summary_id=request.summary_message_id,
         from_sequence=request.from_sequence,
-        start_time=time_or_none(request.start_time, request.HasField("start_time"), "start_time"),
+        start_time=start_time,
     )
 
 
@@ -60,13 +53,11 @@ def to_whole(request: message_pb.ExportMessagesRequest) -> MessageFilter:
     Raises:
         InvalidArgumentError: An id is wrong, or not exactly one of agent and conversation is set.
     """
-    if bool(request.conversation_id) == bool(request.agent_id):
-        problem = "set exactly one of conversation_id and agent_id"
-        refuse([FieldViolation("conversation_id", problem)])
-    if request.conversation_id:
-        check_id(request.conversation_id, "conversation", field="conversation_id")
-    else:
-        check_id(request.agent_id, "agent", field="agent_id")
+    checks = Checks()
+    checks.exactly_one(request, "conversation_id", "agent_id")
+    checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
+    checks.id(request.agent_id, "agent", "agent_id", optional=True)
+    checks.done()
     return MessageFilter(conversation_id=request.conversation_id, agent_id=request.agent_id)
 
 
@@ -76,10 +67,11 @@ def check_fork(request: window_pb.ForkWindowRequest) -> None:
     Raises:
         InvalidArgumentError: An id is wrong.
     """
-    check_id(request.source_conversation_id, "conversation", field="source_conversation_id")
-    check_id(request.conversation_id, "conversation", field="conversation_id")
-    if request.until_message_id:
-        check_id(request.until_message_id, "message", field="until_message_id")
+    checks = Checks()
+    checks.id(request.source_conversation_id, "conversation", "source_conversation_id")
+    checks.id(request.conversation_id, "conversation", "conversation_id")
+    checks.id(request.until_message_id, "message", "until_message_id", optional=True)
+    checks.done()
 
 
 def to_days(request: message_pb.SetRetentionRequest) -> int:
@@ -89,9 +81,9 @@ def to_days(request: message_pb.SetRetentionRequest) -> int:
         InvalidArgumentError: The number is not set or out of range.
     """
     if not request.HasField("days"):
-        refuse([FieldViolation("days", "must be set; 0 keeps all messages for ever")])
+        raise invalid_field("days", "must be set; 0 keeps all messages for ever")
     if not 0 <= request.days <= MAX_DAYS:
-        refuse([FieldViolation("days", f"must be between 0 and {MAX_DAYS}")])
+        raise invalid_field("days", f"must be between 0 and {MAX_DAYS}")
     return request.days
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -27,8 +25,8 @@ from strata.recall.domain.messages import (
     Window,
 )
 from strata.recall.domain.pairs import pair_violations
-from strata.shared.errors import FieldViolation, InvalidArgumentError
-from strata.shared.ids import check_id
+from strata.shared.checks import Checks
+from strata.shared.errors import invalid_field
 from strata.shared.images import ImageError, is_image_id
 
 _USAGE_FIELDS = (
@@ -93,21 +91,6 @@ def window_to_proto(window: Window) -> window_pb.Window:
     )
 
 
-def time_or_none(value: Timestamp, present: bool, field: str) -> datetime | None:
-    """Returns a time in UTC; None if the field is not set.
-
-    Raises:
-        InvalidArgumentError: The time is not between the years 1 and 9999.
-    """
-    if not present:
-        return None
-    try:
-        return value.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        refuse([FieldViolation(field, "is not a time between the years 1 and 9999")])
-        raise
-
-
 def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
     """Returns a message to store; NUL characters are replaced.
 
@@ -118,7 +101,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
     usage: dict[str, Any] | None = None
     if wire.HasField("usage"):
         usage = {name: getattr(wire.usage, name) for name in _USAGE_FIELDS}
-    created = time_or_none(wire.create_time, wire.HasField("create_time"), "create_time")
+    created = wire.create_time.ToDatetime(tzinfo=UTC) if wire.HasField("create_time") else None
     return Message(
         id=wire.id,
         role=_ROLES[wire.role],
@@ -148,22 +131,22 @@ def to_messages(
             is not accepted.
     """
     wires = list(wires)
-    violations = []
+    checks = Checks()
     for index, wire in enumerate(wires):
         place = f"{field}[{index}]"
-        if wire.role not in _ROLES:
-            violations.append(FieldViolation(f"{place}.role", "must be set"))
-        if not wire.id.startswith("message-"):
-            violations.append(FieldViolation(f"{place}.id", "must be a message id"))
-        if run_id and wire.run_id != run_id:
-            violations.append(FieldViolation(f"{place}.run_id", "must be the run of the request"))
-    refuse(violations)
+        checks.unless(wire.role in _ROLES, f"{place}.role", "must be set")
+        checks.unless(wire.id.startswith("message-"), f"{place}.id", "must be a message id")
+        same_run = not run_id or wire.run_id == run_id
+        checks.unless(same_run, f"{place}.run_id", "must be the run of the request")
+        if wire.HasField("create_time"):
+            checks.time(wire.create_time, f"{place}.create_time")
+    checks.done()
     messages = []
     for index, wire in enumerate(wires):
         try:
             messages.append(to_message(wire, now, step))
         except ImageError as error:
-            refuse([FieldViolation(f"{field}[{index}].parts", f"hold an image that {error}")])
+            raise invalid_field(f"{field}[{index}].parts", f"hold an image that {error}") from None
     return tuple(messages)
 
 
@@ -173,13 +156,15 @@ def to_open(request: window_pb.OpenWindowRequest, now: datetime) -> tuple[Messag
     Raises:
         InvalidArgumentError: The ids are wrong or the first message is not the system message.
     """
-    check_id(request.conversation_id, "conversation", field="conversation_id")
-    check_id(request.agent_id, "agent", field="agent_id")
+    checks = Checks()
+    checks.id(request.conversation_id, "conversation", "conversation_id")
+    checks.id(request.agent_id, "agent", "agent_id")
+    checks.done()
     messages = to_messages(request.messages, "messages", now)
-    violations = pair_violations(messages)
-    if not messages or messages[0].role is not Role.SYSTEM:
-        violations.append(FieldViolation("messages", "must begin with the system message"))
-    refuse(violations)
+    checks.extend(pair_violations(messages))
+    begins = bool(messages) and messages[0].role is Role.SYSTEM
+    checks.unless(begins, "messages", "must begin with the system message")
+    checks.done()
     return messages
 
 
@@ -189,21 +174,20 @@ def to_step(request: window_pb.CommitStepRequest, now: datetime) -> Step:
     Raises:
         InvalidArgumentError: Ids or numbers are wrong, or a call and its return are separated.
     """
-    check_id(request.conversation_id, "conversation", field="conversation_id")
-    check_id(request.agent_id, "agent", field="agent_id")
-    check_id(request.run_id, "run", field="run_id")
+    checks = Checks()
+    checks.id(request.conversation_id, "conversation", "conversation_id")
+    checks.id(request.agent_id, "agent", "agent_id")
+    checks.id(request.run_id, "run", "run_id")
+    checks.unless(request.attempt >= 1, "attempt", "must be at least 1")
+    checks.unless(request.step >= 1, "step", "must be at least 1")
+    checks.not_negative(request.evict_count, "evict_count")
+    checks.unless(bool(request.messages), "messages", "must not be empty")
+    checks.done()
     messages = to_messages(
         request.messages, "messages", now, step=request.step, run_id=request.run_id
     )
-    violations = pair_violations(messages)
-    for name in ("attempt", "step"):
-        if getattr(request, name) < 1:
-            violations.append(FieldViolation(name, "must be at least 1"))
-    if not messages:
-        violations.append(FieldViolation("messages", "must not be empty"))
-    if request.evict_count < 0:
-        violations.append(FieldViolation("evict_count", "must not be negative"))
-    refuse(violations)
+    checks.extend(pair_violations(messages))
+    checks.done()
     return Step(
         conversation_id=request.conversation_id,
         agent_id=request.agent_id,
@@ -223,12 +207,13 @@ def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Com
     Raises:
         InvalidArgumentError: An id is wrong or there is no summary.
     """
-    check_id(request.conversation_id, "conversation", field="conversation_id")
-    if request.run_id:
-        check_id(request.run_id, "run", field="run_id")
+    checks = Checks()
+    checks.id(request.conversation_id, "conversation", "conversation_id")
+    checks.id(request.run_id, "run", "run_id", optional=True)
+    checks.done()
     summary = to_messages([request.summary], "summary", now)[0]
     if summary.role is not Role.SUMMARY:
-        refuse([FieldViolation("summary.role", "must be ROLE_SUMMARY")])
+        raise invalid_field("summary.role", "must be ROLE_SUMMARY")
     return Compaction(
         conversation_id=request.conversation_id,
         run_id=request.run_id,
@@ -245,40 +230,28 @@ def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
     Raises:
         InvalidArgumentError: An id is wrong, or not exactly one of agent and conversation is set.
     """
-    violations: list[FieldViolation] = []
-    if bool(request.conversation_id) == bool(request.agent_id):
-        violations.append(
-            FieldViolation("conversation_id", "set exactly one of conversation_id and agent_id")
+    checks = Checks()
+    checks.exactly_one(request, "conversation_id", "agent_id")
+    checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
+    checks.id(request.agent_id, "agent", "agent_id", optional=True)
+    checks.id(request.run_id, "run", "run_id", optional=True)
+    known = request.order in message_pb.ListOrder.values()
+    checks.unless(known, "order", "is not a known order")
+    for end in ("from", "to"):
+        by_id, by_sequence = f"{end}_message_id", f"{end}_sequence"
+        checks.id(getattr(request, by_id), "message", by_id, optional=True)
+        if not request.conversation_id:
+            for name in (by_id, by_sequence):
+                checks.unless(not getattr(request, name), name, "needs conversation_id")
+    checks.not_negative(request.from_sequence, "from_sequence")
+    if request.from_message_id:
+        checks.unless(not request.from_sequence, "from_sequence", "contradicts from_message_id")
+    if request.to_message_id:
+        checks.unless(
+            not request.HasField("to_sequence"), "to_sequence", "contradicts to_message_id"
         )
-    if request.order not in message_pb.ListOrder.values():
-        violations.append(FieldViolation("order", "is not a known order"))
-    ends = {"from_message_id": request.from_message_id, "to_message_id": request.to_message_id}
-    if not request.conversation_id:
-        violations += [
-            FieldViolation(name, "needs conversation_id") for name, end in ends.items() if end
-        ]
-        violations += [
-            FieldViolation(name, "needs conversation_id")
-            for name in ("from_sequence", "to_sequence")
-            if getattr(request, name)
-        ]
-    if request.from_sequence < 0:
-        violations.append(FieldViolation("from_sequence", "must not be negative"))
-    if request.from_sequence and request.from_message_id:
-        violations.append(FieldViolation("from_sequence", "contradicts from_message_id"))
-    if request.HasField("to_sequence") and request.to_message_id:
-        violations.append(FieldViolation("to_sequence", "contradicts to_message_id"))
-    roles = to_roles(request.roles, violations)
-    refuse(violations)
-    if request.conversation_id:
-        check_id(request.conversation_id, "conversation", field="conversation_id")
-    else:
-        check_id(request.agent_id, "agent", field="agent_id")
-    if request.run_id:
-        check_id(request.run_id, "run", field="run_id")
-    for name, end in ends.items():
-        if end:
-            check_id(end, "message", field=name)
+    roles = to_roles(checks, request.roles)
+    checks.done()
     return MessageFilter(
         conversation_id=request.conversation_id,
         agent_id=request.agent_id,
@@ -300,20 +273,18 @@ def to_image_id(request: message_pb.GetImageRequest) -> str:
         InvalidArgumentError: The id is malformed.
     """
     if not is_image_id(request.image_id):
-        refuse([FieldViolation("image_id", "must be 64 hexadecimal digits in lower case")])
+        raise invalid_field("image_id", "must be 64 hexadecimal digits in lower case")
     return request.image_id
 
 
-def to_roles(
-    values: Iterable[common.Role.ValueType], violations: list[FieldViolation]
-) -> tuple[Role, ...]:
+def to_roles(checks: Checks, values: Iterable[common.Role.ValueType]) -> tuple[Role, ...]:
     """Returns roles; adds a violation for each unknown one."""
     roles = []
     for index, value in enumerate(values):
         if value in _ROLES:
             roles.append(_ROLES[value])
         else:
-            violations.append(FieldViolation(f"roles[{index}]", "is not a known role"))
+            checks.fail(f"roles[{index}]", "is not a known role")
     return tuple(roles)
 
 
@@ -326,18 +297,3 @@ def _without_nul(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nul(item) for item in value]
     return value
-
-
-def refuse(violations: list[FieldViolation]) -> None:
-    """Raises an error with all violations, if there are any.
-
-    Raises:
-        InvalidArgumentError: There are violations.
-    """
-    if violations:
-        raise InvalidArgumentError(
-            "The request has wrong fields: "
-            + "; ".join(f"{item.field} {item.description}" for item in violations)
-            + ".",
-            violations=violations,
-        )

@@ -6,18 +6,14 @@ from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.recall.convert.messages import (
     message_to_proto,
     messages_to_proto,
-    refuse,
-    time_or_none,
     to_roles,
 )
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import DEFAULT_ROLES, Mode, SearchQuery
+from strata.shared.checks import Checks
 from strata.shared.db import rows_that_fit
-from strata.shared.errors import FieldViolation
-from strata.shared.ids import check_id
 from strata.shared.search.convert import (
     exclusion_to_proto,
-    query_violations,
     relevance_to_proto,
     report_to_proto,
     time_to_proto,
@@ -44,27 +40,21 @@ def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
         InvalidArgumentError: The agent is not an id, the query is blank or too long, a
             number or a role is out of range, or the time range is empty.
     """
-    check_id(request.agent_id, "agent", field="agent_id")
-    if request.conversation_id:
-        check_id(request.conversation_id, "conversation", field="conversation_id")
-    if request.exclude_run_id:
-        check_id(request.exclude_run_id, "run", field="exclude_run_id")
-    start = time_or_none(request.start_time, request.HasField("start_time"), "start_time")
-    end = time_or_none(request.end_time, request.HasField("end_time"), "end_time")
-    reference = time_or_none(
-        request.reference_time, request.HasField("reference_time"), "reference_time"
-    )
-    violations = query_violations(request.query, MAX_QUERY_CHARS)
-    if request.limit < 0:
-        violations.append(FieldViolation("limit", "must not be negative"))
-    if not 0 <= request.neighbours <= MAX_NEIGHBOURS:
-        violations.append(FieldViolation("neighbours", f"must be 0 to {MAX_NEIGHBOURS}"))
-    if start is not None and end is not None and start >= end:
-        violations.append(FieldViolation("end_time", "must be after start_time"))
-    if request.mode not in _MODES:
-        violations.append(FieldViolation("mode", "is not a known mode"))
-    roles = to_roles(request.roles, violations)
-    refuse(violations)
+    checks = Checks()
+    checks.id(request.agent_id, "agent", "agent_id")
+    checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
+    checks.id(request.exclude_run_id, "run", "exclude_run_id", optional=True)
+    start = checks.optional_time(request, "start_time")
+    end = checks.optional_time(request, "end_time")
+    reference = checks.optional_time(request, "reference_time")
+    checks.time_range(start, end)
+    checks.query(request.query, "query", most=MAX_QUERY_CHARS)
+    checks.not_negative(request.limit, "limit")
+    valid = 0 <= request.neighbours <= MAX_NEIGHBOURS
+    checks.unless(valid, "neighbours", f"must be 0 to {MAX_NEIGHBOURS}")
+    checks.unless(request.mode in _MODES, "mode", "is not a known mode")
+    roles = to_roles(checks, request.roles)
+    checks.done()
     return SearchQuery(
         agent_id=request.agent_id,
         conversation_id=request.conversation_id,

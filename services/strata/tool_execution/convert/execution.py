@@ -10,7 +10,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.checks import Checks
 from strata.shared.ids import check_id
 from strata.shared.images import image_id
 from strata.shared.sandbox import RunStatus
@@ -108,28 +108,24 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         InvalidArgumentError: An id is malformed, a call has no id or idempotency key, or two calls
             have the same id.
     """
-    check_id(request.agent_id, "agent", field="agent_id")
-    check_id(request.conversation_id, "conversation", field="conversation_id")
-    check_id(request.run_id, "run", field="run_id")
+    checks = Checks()
+    checks.id(request.agent_id, "agent", "agent_id")
+    checks.id(request.conversation_id, "conversation", "conversation_id")
+    checks.id(request.run_id, "run", "run_id")
     if request.HasField("group"):
-        check_id(request.group.group_id, "group", field="group.group_id")
+        checks.id(request.group.group_id, "group", "group.group_id")
         for index, member in enumerate(request.group.members):
-            check_id(member.agent_id, "agent", field=f"group.members[{index}].agent_id")
-    if request.message_id:
-        check_id(request.message_id, "message", field="message_id")
-    violations = []
+            checks.id(member.agent_id, "agent", f"group.members[{index}].agent_id")
+    checks.id(request.message_id, "message", "message_id", optional=True)
     seen: set[str] = set()
     for index, call in enumerate(request.calls):
         path = f"calls[{index}]"
-        if not call.tool_call_id or call.tool_call_id in seen:
-            violations.append(FieldViolation(f"{path}.tool_call_id", "must be set and unique"))
-        if not call.idempotency_key:
-            violations.append(FieldViolation(f"{path}.idempotency_key", "must be set"))
+        is_new = bool(call.tool_call_id) and call.tool_call_id not in seen
+        checks.unless(is_new, f"{path}.tool_call_id", "must be set and unique")
+        checks.unless(bool(call.idempotency_key), f"{path}.idempotency_key", "must be set")
         seen.add(call.tool_call_id)
-    if not request.calls:
-        violations.append(FieldViolation("calls", "must not be empty"))
-    if violations:
-        raise InvalidArgumentError("The calls cannot be run.", violations=violations)
+    checks.unless(bool(request.calls), "calls", "must not be empty")
+    checks.done()
     calls = [
         Call(call.tool_call_id, call.name, call.arguments, call.idempotency_key)
         for call in request.calls

@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.shared.checks import Checks
 from strata.shared.ids import new_id
 from strata.shared.redaction import Redactor
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.convert.execution import tool_to_proto
-from strata.tool_execution.convert.tools import REQUEST_ID, Violations, secret_name_problem
+from strata.tool_execution.convert.tools import secret_name_problem
 from strata.tool_execution.domain.mcp import (
     DEFAULT_CALLS,
     DEFAULT_TIMEOUT_S,
@@ -77,25 +78,21 @@ def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, Idempoten
     Raises:
         InvalidArgumentError: Fields are wrong; the error names all of them.
     """
-    violations = Violations()
-    violations.unless(
-        bool(REQUEST_ID.fullmatch(request.request_id)),
-        "request_id",
-        "must be at most 128 printable ASCII characters",
-    )
+    checks = Checks()
+    checks.request_id(request.request_id)
     wire = request.server
     transport = _TRANSPORTS.get(wire.transport)
-    violations.unless(
+    checks.unless(
         transport is not None, "server.transport", "must be STDIO, SSE or STREAMABLE_HTTP"
     )
-    violations.unless(
+    checks.unless(
         len(wire.name) <= MAX_NAME and bool(_NAME.fullmatch(wire.name)),
         "server.name",
         f'must be at most {MAX_NAME} lower-case letters, digits, "-" and single "_", beginning with'
         ' a letter and not ending in "_"',
     )
     server = _checked(
-        wire, new_id("mcp_server"), wire.name, transport or Transport.STREAMABLE_HTTP, violations
+        wire, new_id("mcp_server"), wire.name, transport or Transport.STREAMABLE_HTTP, checks
     )
     text = json.dumps(
         [server.name, server.configuration, server.enabled, server.call_timeout], sort_keys=True
@@ -109,17 +106,17 @@ def to_changed_server(request: pb.UpdateMcpServerRequest, before: McpServer) -> 
     Raises:
         InvalidArgumentError: Fields are wrong; the error names all of them.
     """
-    violations = Violations()
+    checks = Checks()
     wire = request.server
-    violations.unless(
+    checks.unless(
         wire.name in ("", before.name), "server.name", "cannot be changed; add another server"
     )
-    violations.unless(
+    checks.unless(
         wire.transport in (pb.MCP_TRANSPORT_UNSPECIFIED, _WIRE_TRANSPORTS[before.transport]),
         "server.transport",
         "cannot be changed; add another server",
     )
-    return _checked(wire, before.id, before.name, before.transport, violations)
+    return _checked(wire, before.id, before.name, before.transport, checks)
 
 
 def server_to_proto(
@@ -188,22 +185,22 @@ def tool_of_server_to_proto(tool: McpTool) -> pb.McpTool:
 
 
 def _checked(
-    wire: pb.McpServer, server_id: str, name: str, transport: Transport, violations: Violations
+    wire: pb.McpServer, server_id: str, name: str, transport: Transport, checks: Checks
 ) -> McpServer:
     if transport is Transport.STDIO:
-        _check_program(wire, violations)
+        _check_program(wire, checks)
     else:
-        _check_http(wire, violations)
+        _check_http(wire, checks)
     timeout, calls = wire.call_timeout_seconds, wire.max_concurrent_calls
-    violations.unless(
+    checks.unless(
         0 <= timeout <= MAX_TIMEOUT_S,
         "server.call_timeout_seconds",
         f"must be 0 to {MAX_TIMEOUT_S}",
     )
-    violations.unless(
+    checks.unless(
         0 <= calls <= MAX_CALLS, "server.max_concurrent_calls", f"must be 0 to {MAX_CALLS}"
     )
-    violations.refuse()
+    checks.done()
     return McpServer(
         id=server_id,
         name=name,
@@ -223,39 +220,39 @@ def _checked(
     )
 
 
-def _check_program(wire: pb.McpServer, violations: Violations) -> None:
+def _check_program(wire: pb.McpServer, checks: Checks) -> None:
     for field in ("url", "headers", "header_secrets", "bearer_secret"):
-        violations.unless(
+        checks.unless(
             not getattr(wire, field), f"server.{field}", "must be empty for a stdio server"
         )
     none = not wire.HasField("client_credentials")
-    violations.unless(none, "server.client_credentials", "must be empty for a stdio server")
-    violations.unless(not wire.oauth, "server.oauth", "must be empty for a stdio server")
-    violations.unless(
+    checks.unless(none, "server.client_credentials", "must be empty for a stdio server")
+    checks.unless(not wire.oauth, "server.oauth", "must be empty for a stdio server")
+    checks.unless(
         not wire.HasField("oauth_client"), "server.oauth_client", "must be empty for a stdio server"
     )
-    violations.unless(
+    checks.unless(
         0 < len(wire.command) <= MAX_ARGUMENTS and bool(wire.command[0].strip()),
         "server.command",
         f"must be a program and at most {MAX_ARGUMENTS - 1} arguments",
     )
     for index, argument in enumerate(wire.command[:MAX_ARGUMENTS]):
-        violations.unless(
+        checks.unless(
             len(argument) <= MAX_VALUE and "\0" not in argument,
             f"server.command[{index}]",
             f"must have at most {MAX_VALUE} characters, no NUL among them",
         )
-    _check_map(wire.environment, "environment", violations, _VARIABLE)
-    _check_map(wire.environment_secrets, "environment_secrets", violations, _VARIABLE, secrets=True)
+    _check_map(wire.environment, "environment", checks, _VARIABLE)
+    _check_map(wire.environment_secrets, "environment_secrets", checks, _VARIABLE, secrets=True)
     both = sorted(set(wire.environment) & set(wire.environment_secrets))
-    violations.unless(
+    checks.unless(
         not both, "server.environment", "names a variable that environment_secrets sets as well"
     )
 
 
-def _check_http(wire: pb.McpServer, violations: Violations) -> None:
+def _check_http(wire: pb.McpServer, checks: Checks) -> None:
     for field in ("command", "environment", "environment_secrets"):
-        violations.unless(
+        checks.unless(
             not getattr(wire, field),
             f"server.{field}",
             "must be empty unless the transport is STDIO",
@@ -263,103 +260,99 @@ def _check_http(wire: pb.McpServer, violations: Violations) -> None:
     try:
         parse_url(wire.url)
     except ForbiddenUrlError as error:
-        violations.add("server.url", f"cannot be used: {error.message}")
-    _check_map(wire.headers, "headers", violations, _HEADER)
-    _check_map(wire.header_secrets, "header_secrets", violations, _HEADER, secrets=True)
+        checks.fail("server.url", f"cannot be used: {error.message}")
+    _check_map(wire.headers, "headers", checks, _HEADER)
+    _check_map(wire.header_secrets, "header_secrets", checks, _HEADER, secrets=True)
     for name, value in wire.headers.items():
-        violations.unless(
+        checks.unless(
             bool(_HEADER_VALUE.fullmatch(value)),
             f'server.headers["{name[:100]}"]',
             "must be printable ASCII",
         )
-        violations.unless(
+        checks.unless(
             name.lower() not in _SECRET_HEADERS,
             f'server.headers["{name[:100]}"]',
             "is a secret: store it with PutSecret and name it in header_secrets or bearer_secret",
         )
     names = [name.lower() for name in (*wire.headers, *wire.header_secrets)]
     names += ["authorization"] * bool(wire.bearer_secret)
-    violations.unless(len(set(names)) == len(names), "server.headers", "names a header twice")
+    checks.unless(len(set(names)) == len(names), "server.headers", "names a header twice")
     reserved = _RESERVED_HEADERS.intersection(names)
-    violations.unless(
-        not reserved, "server.headers", "names a header that the connection sets itself"
-    )
+    checks.unless(not reserved, "server.headers", "names a header that the connection sets itself")
     if wire.bearer_secret:
         problem = secret_name_problem(wire.bearer_secret)
-        violations.unless(not problem, "server.bearer_secret", problem)
+        checks.unless(not problem, "server.bearer_secret", problem)
     if wire.HasField("client_credentials"):
-        violations.unless(
+        checks.unless(
             "authorization" not in names,
             "server.client_credentials",
             "cannot be used together with bearer_secret or an Authorization header",
         )
-        _check_client(wire.client_credentials, "client_credentials", wire.url, violations)
+        _check_client(wire.client_credentials, "client_credentials", wire.url, checks)
     if wire.oauth:
-        violations.unless(
+        checks.unless(
             "authorization" not in names and not wire.HasField("client_credentials"),
             "server.oauth",
             "cannot be used together with client_credentials, bearer_secret or an Authorization"
             " header",
         )
     if wire.HasField("oauth_client"):
-        violations.unless(wire.oauth, "server.oauth_client", "needs oauth to be true")
-        _check_oauth(wire.oauth_client, wire.url, violations)
+        checks.unless(wire.oauth, "server.oauth_client", "needs oauth to be true")
+        _check_oauth(wire.oauth_client, wire.url, checks)
 
 
-def _check_oauth(client: pb.McpOAuthClient, url: str, violations: Violations) -> None:
+def _check_oauth(client: pb.McpOAuthClient, url: str, checks: Checks) -> None:
     path = "server.oauth_client"
-    violations.unless(
+    checks.unless(
         bool(client.issuer) or not client.client_id,
         f"{path}.issuer",
         "must be set together with client_id",
     )
-    violations.unless(
+    checks.unless(
         bool(client.client_id) or not client.client_secret,
         f"{path}.client_id",
         "must be set together with client_secret",
     )
     if client.issuer:
-        _check_issuer(client.issuer, f"{path}.issuer", url, violations)
+        _check_issuer(client.issuer, f"{path}.issuer", url, checks)
     if client.client_id:
-        _check_client_id(client.client_id, path, violations)
+        _check_client_id(client.client_id, path, checks)
     if client.client_secret:
         problem = secret_name_problem(client.client_secret)
-        violations.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
-    _check_scope(client.scope, path, violations)
+        checks.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
+    _check_scope(client.scope, path, checks)
 
 
-def _check_client(
-    client: pb.McpClientCredentials, field: str, url: str, violations: Violations
-) -> None:
+def _check_client(client: pb.McpClientCredentials, field: str, url: str, checks: Checks) -> None:
     path = f"server.{field}"
-    _check_issuer(client.issuer, f"{path}.issuer", url, violations)
-    _check_client_id(client.client_id, path, violations)
+    _check_issuer(client.issuer, f"{path}.issuer", url, checks)
+    _check_client_id(client.client_id, path, checks)
     problem = secret_name_problem(client.client_secret)
-    violations.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
-    _check_scope(client.scope, path, violations)
+    checks.unless(not problem, f"{path}.client_secret", f"names a secret that {problem}")
+    _check_scope(client.scope, path, checks)
 
 
-def _check_issuer(issuer: str, path: str, url: str, violations: Violations) -> None:
+def _check_issuer(issuer: str, path: str, url: str, checks: Checks) -> None:
     try:
         parse_url(issuer)
     except ForbiddenUrlError as error:
-        violations.add(path, f"cannot be used: {error.message}")
-    violations.unless(not set("?#") & set(issuer), path, "must have no query and no fragment")
+        checks.fail(path, f"cannot be used: {error.message}")
+    checks.unless(not set("?#") & set(issuer), path, "must have no query and no fragment")
     # If the server's traffic is encrypted, the client secret must not be sent in plain text.
     plain = issuer.lower().startswith("http:") and url.lower().startswith("https:")
-    violations.unless(not plain, path, "must begin with https, as the server's URL does")
+    checks.unless(not plain, path, "must begin with https, as the server's URL does")
 
 
-def _check_client_id(client_id: str, path: str, violations: Violations) -> None:
-    violations.unless(
+def _check_client_id(client_id: str, path: str, checks: Checks) -> None:
+    checks.unless(
         len(client_id) <= MAX_CLIENT_ID and bool(_HEADER_VALUE.fullmatch(client_id)),
         f"{path}.client_id",
         f"must be at most {MAX_CLIENT_ID} printable ASCII characters",
     )
 
 
-def _check_scope(scope: str, path: str, violations: Violations) -> None:
-    violations.unless(
+def _check_scope(scope: str, path: str, checks: Checks) -> None:
+    checks.unless(
         not scope or (len(scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(scope))),
         f"{path}.scope",
         f"must be scopes separated by single spaces, at most {MAX_SCOPE} characters",
@@ -372,14 +365,14 @@ def to_redirect(uri: str) -> str:
     Raises:
         InvalidArgumentError: The URI is neither a loopback address nor an https URL.
     """
-    violations = Violations()
-    violations.unless(
+    checks = Checks()
+    checks.unless(
         len(uri) <= MAX_REDIRECT and bool(_REDIRECT.fullmatch(uri)),
         "redirect_uri",
         "must be http with a loopback address, a port and a path, or an https URL, at most"
         f" {MAX_REDIRECT} characters without query and fragment",
     )
-    violations.refuse()
+    checks.done()
     return uri
 
 
@@ -389,15 +382,15 @@ def check_authorization_response(request: pb.CompleteMcpSignInRequest) -> None:
     Raises:
         InvalidArgumentError: State, code or issuer is malformed.
     """
-    violations = Violations()
+    checks = Checks()
     for field, needed in (("state", True), ("code", True), ("issuer", False)):
         value = getattr(request, field)
-        violations.unless(
+        checks.unless(
             len(value) <= MAX_ANSWER and (bool(_ANSWER.fullmatch(value)) or not (needed or value)),
             field,
             f"must be at most {MAX_ANSWER} printable ASCII characters",
         )
-    violations.refuse()
+    checks.done()
 
 
 def _to_oauth(wire: pb.McpServer) -> OAuthClient | None:
@@ -449,22 +442,22 @@ def _credentials_to_proto(credentials: ClientCredentials | None) -> pb.McpClient
 def _check_map(
     entries: Mapping[str, str],
     field: str,
-    violations: Violations,
+    checks: Checks,
     key: re.Pattern[str],
     *,
     secrets: bool = False,
 ) -> None:
-    violations.unless(
+    checks.unless(
         len(entries) <= MAX_ENTRIES, f"server.{field}", f"has more than {MAX_ENTRIES} entries"
     )
     for name, value in list(entries.items())[:MAX_ENTRIES]:
         path = f'server.{field}["{name[:100]}"]'
-        violations.unless(bool(key.fullmatch(name)), path, "is not a valid name")
+        checks.unless(bool(key.fullmatch(name)), path, "is not a valid name")
         if secrets:
             problem = secret_name_problem(value)
-            violations.unless(not problem, path, f"names a secret that {problem}")
+            checks.unless(not problem, path, f"names a secret that {problem}")
         else:
-            violations.unless(
+            checks.unless(
                 len(value) <= MAX_VALUE and "\0" not in value,
                 path,
                 f"must have at most {MAX_VALUE} characters, no NUL among them",

@@ -10,7 +10,7 @@ from typing import Any
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import invalid_field
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import NestedCaller
 from strata.tool_execution.convert import execution as convert
@@ -103,10 +103,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         messages = aiter(request_iterator)
         first = await anext(messages, None)
         if first is None or not first.HasField("request"):
-            violation = FieldViolation("request", "must be set in the first message")
-            raise InvalidArgumentError(
-                f"{violation.field} {violation.description}.", violations=[violation]
-            )
+            raise invalid_field("request", "must be set in the first message")
         events: asyncio.Queue[pb.ExecuteToolsWithCallsResponse | None] = asyncio.Queue()
 
         def send(call: pb.NestedCall) -> None:

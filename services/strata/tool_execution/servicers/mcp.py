@@ -8,7 +8,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
 from strata.shared.context import require_caller
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import invalid_field
 from strata.shared.ids import check_id
 from strata.shared.scopes import Scope
 from strata.tool_execution.convert import mcp as convert_mcp
@@ -132,9 +132,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
         server_id = _id(request.mcp_server_id)
         if not 0 < len(request.name) <= MAX_REMOTE_NAME or "\0" in request.name:
             problem = f"must be the name of a tool, at most {MAX_REMOTE_NAME} characters"
-            raise InvalidArgumentError(
-                f"name {problem}.", violations=[FieldViolation("name", problem)]
-            )
+            raise invalid_field("name", problem)
         tool = await self._store.approve(server_id, request.name, request.version)
         return pb.ApproveMcpToolResponse(tool=convert_mcp.tool_of_server_to_proto(tool))
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+from strata.shared.errors import UnavailableError, invalid_field
 from strata.tool_execution.builtin.code_with_tools import NestedReturn
 
 
@@ -59,10 +59,7 @@ class Relay:
     def _take(self, message: pb.ExecuteToolsWithCallsRequest) -> None:
         answer = message.answer
         if answer.WhichOneof("outcome") is None:
-            violation = FieldViolation("answer", "must be set in every message after the first")
-            raise InvalidArgumentError(
-                f"{violation.field} {violation.description}.", violations=[violation]
-            )
+            raise invalid_field("answer", "must be set in every message after the first")
         waiting = self._waiting.get(answer.number)
         if waiting is None or waiting.done():
             return

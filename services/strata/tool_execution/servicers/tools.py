@@ -8,11 +8,11 @@ from typing import Any
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
-from strata.shared.blank_text import BLANK, is_blank
+from strata.shared.checks import Checks
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import FieldViolation, InvalidArgumentError, invalid_field
 from strata.shared.ids import check_id
 from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import CATALOGUE
@@ -101,11 +101,9 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
 
     async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
         """Returns a tool by id or name."""
-        if bool(request.tool_id) == bool(request.name):
-            raise InvalidArgumentError(
-                "Give tool_id or name.",
-                violations=[FieldViolation("tool_id", "set exactly one of tool_id and name")],
-            )
+        checks = Checks()
+        checks.exactly_one(request, "tool_id", "name")
+        checks.done()
         tool = await self._find(request.tool_id, request.name)
         return pb.GetToolResponse(tool=convert.tool_to_proto(tool))
 
@@ -150,19 +148,10 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self, request: pb.SearchToolsRequest, context: Context
     ) -> pb.SearchToolsResponse:
         """Finds tools by text and meaning, best first."""
-        violations = []
-        if is_blank(request.query):
-            violations.append(FieldViolation("query", BLANK))
-        if len(request.query) > MAX_QUERY:
-            violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY} characters"))
-        if request.limit < 0:
-            violations.append(FieldViolation("limit", "must not be negative"))
-        if violations:
-            first = violations[0]
-            raise InvalidArgumentError(
-                f"The search cannot be done: {first.field} {first.description}.",
-                violations=violations,
-            )
+        checks = Checks()
+        checks.query(request.query, "query", most=MAX_QUERY)
+        checks.not_negative(request.limit, "limit")
+        checks.done()
         limit = min(request.limit or DEFAULT_HITS, MAX_HITS)
         hits = await self._search.search(request.query, limit)
         return pb.SearchToolsResponse(
@@ -235,19 +224,14 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         return tool
 
     async def _to_run(self, request: pb.RunToolRequest) -> tuple[Tool, Mapping[str, bytes]]:
-        if bool(request.tool_id) == bool(request.source_code):
-            raise InvalidArgumentError(
-                "Give tool_id or source_code.",
-                violations=[FieldViolation("tool_id", "set exactly one of it and source_code")],
-            )
+        checks = Checks()
+        checks.exactly_one(request, "tool_id", "source_code")
+        checks.done()
         if request.source_code:
             return convert_registry.to_dry_run(request.source_code, request.function_name), {}
         name = (await self._find(request.tool_id)).name
         if request.function_name:
-            raise InvalidArgumentError(
-                "function_name goes with source_code.",
-                violations=[FieldViolation("function_name", "must be empty with tool_id")],
-            )
+            raise invalid_field("function_name", "must be empty with tool_id")
         runnable = await self._store.runnable([name])
         tool = runnable.tools.get(name)
         if tool is None or tool.type not in (ToolType.CUSTOM, ToolType.MCP):
@@ -265,11 +249,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
 
 def _agent_of(request: pb.RunToolRequest) -> str:
     if not request.agent_id:
-        problem = f"must be set: the tool takes {AGENT_STATE}"
-        raise InvalidArgumentError(
-            f"The tool cannot be run: agent_id {problem}.",
-            violations=[FieldViolation("agent_id", problem)],
-        )
+        raise invalid_field("agent_id", f"must be set: the tool takes {AGENT_STATE}")
     # The method needs only "run", but the tool can return the memory that it reads.
     require_scope("read")
     return request.agent_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.checks import Checks
 from strata.shared.sandbox import Isolation, Limits, Run, RunResult
 
 _LEVELS = frozenset(int(level) for level in Isolation)
@@ -17,17 +17,12 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
     Raises:
         InvalidArgumentError: Fields are wrong; the error names all of them.
     """
-    violations = [
-        FieldViolation(f"limits.{field.name}", "must be above zero")
-        for field in fields(Limits)
-        if not getattr(wire.limits, field.name) > 0
-    ]
-    if wire.minimum not in _LEVELS:
-        violations.append(FieldViolation("minimum", "is not a known isolation level"))
-    if violations:
-        raise InvalidArgumentError(
-            f"{violations[0].field} {violations[0].description}.", violations=violations
-        )
+    checks = Checks()
+    for field in fields(Limits):
+        limit = getattr(wire.limits, field.name)
+        checks.unless(limit > 0, f"limits.{field.name}", "must be above zero")
+    checks.unless(wire.minimum in _LEVELS, "minimum", "is not a known isolation level")
+    checks.done()
     return Run(
         source=wire.source,
         function=wire.function,

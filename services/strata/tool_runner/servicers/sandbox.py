@@ -9,7 +9,7 @@ from typing import Any
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import invalid_field
 from strata.shared.sandbox import RunResult
 from strata.tool_runner.convert import sandbox as convert
 from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
@@ -48,14 +48,14 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
         requests = aiter(request_iterator)
         first = await anext(requests, None)
         if first is None or not first.HasField("run"):
-            raise _out_of_turn("run", "must come first")
+            raise invalid_field("run", "must come first")
         events: asyncio.Queue[pb.RunAskingCodeResponse] = asyncio.Queue()
 
         async def ask(question: str) -> str:
             events.put_nowait(pb.RunAskingCodeResponse(question_json=question))
             answer = await anext(requests, None)
             if answer is None or not answer.HasField("answer_json"):
-                raise _out_of_turn("answer_json", "must follow a question")
+                raise invalid_field("answer_json", "must follow a question")
             return answer.answer_json
 
         async def run() -> RunResult:
@@ -70,8 +70,3 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-
-def _out_of_turn(field: str, words: str) -> InvalidArgumentError:
-    violation = FieldViolation(field, words)
-    return InvalidArgumentError(f"{field} {words}.", violations=[violation])

@@ -1,12 +1,10 @@
-"""Converts results of searches to protos, and validates what requests of searches share."""
+"""Converts results of searches to protos."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from strata.api.common.v1 import search_pb2 as pb
-from strata.shared.blank_text import BLANK, is_blank
-from strata.shared.errors import FieldViolation
 from strata.shared.search.reranking import Outcome, Report
 from strata.shared.search.results import Exclusion, SearchHit
 from strata.shared.search.time_expressions import TimeRange
@@ -16,21 +14,6 @@ _OUTCOMES = {
     Outcome.OUT_OF_TIME: pb.RERANK_OUTCOME_OUT_OF_TIME,
     Outcome.FAILED: pb.RERANK_OUTCOME_FAILED,
 }
-
-
-def query_violations(query: str, max_chars: int) -> list[FieldViolation]:
-    """Returns the violations of a query: it must not be blank or too long.
-
-    Args:
-        query: The query.
-        max_chars: Maximum of characters.
-    """
-    violations = []
-    if is_blank(query):
-        violations.append(FieldViolation("query", BLANK))
-    if len(query) > max_chars:
-        violations.append(FieldViolation("query", f"must not exceed {max_chars} characters"))
-    return violations
 
 
 def relevance_to_proto(hit: SearchHit[Any]) -> pb.Relevance:

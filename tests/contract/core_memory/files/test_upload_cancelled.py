@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from file_stores import Stores
-from strata.core_memory.files.domain.files import PART_BYTES
+from strata.core_memory.files.domain.files import PART_BYTES, UploadHeader
 from strata.core_memory.files.store.uploads import PostgresUploadStore
-from strata.core_memory.files.uploads import UploadHeader, Uploads
+from strata.core_memory.files.uploads import Uploads
 
 
 class OnItsWay(PostgresUploadStore):

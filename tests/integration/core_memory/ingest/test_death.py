@@ -27,14 +27,14 @@ from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
-from strata.core_memory.files.chunker import Chunker
+from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import IndexProgress
-from strata.core_memory.files.indexing import FileIndexing
-from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
+from strata.core_memory.files.index_sync import FileIndexSync
+from strata.core_memory.files.ingest import ContentReader, Ingest, IngestOptions
 from strata.core_memory.files.leases import LeaseLostError, while_held
-from strata.core_memory.files.reading.reader import FileReader
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
+from strata.core_memory.files.text_extraction.reader import FileReader
 from strata.embedded.ports import ReservedPort
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.db import Database
@@ -52,11 +52,11 @@ class Stores:
         self.queue = FileQueue(database, worker)
         self.contents = ContentStore(database)
 
-    def reading(self) -> Reading:
-        return Reading(self.queue, self.contents, FileReader(), lease=60)
+    def reading(self) -> ContentReader:
+        return ContentReader(self.queue, self.contents, FileReader(), lease=60)
 
     def replica(self) -> Ingest:
-        indexing = FileIndexing(self.queue, self.contents, None, lease=60)
+        indexing = FileIndexSync(self.queue, self.contents, None, lease=60)
         return Ingest(self.reading(), indexing, self.queue, IngestOptions(poll=0.05))
 
 
@@ -128,7 +128,7 @@ async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Services, stor
 
 def _is_reading(process: psutil.Process) -> bool:
     try:
-        return "strata.core_memory.files.reading.child" in process.cmdline()
+        return "strata.core_memory.files.text_extraction.child" in process.cmdline()
     except psutil.Error:
         return False
 

@@ -11,10 +11,10 @@ import pytest
 import file_samples as samples
 from integration.core_memory.ingest.conftest import Admin, Services
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.core_memory.files.indexing import NOT_SET_UP
+from strata.core_memory.files.index_sync import NOT_SET_UP
 from strata.shared.auth import TokenSigner, generate_key_pair
 
-CHILD = "strata.core_memory.files.reading.child"
+CHILD = "strata.core_memory.files.text_extraction.child"
 # Too much for the index's one message, and for one batch of pages.
 LONG_TEXT = "".join(f"Line {n} tells of lighthouse number {n}.\n" for n in range(40_000)).encode()
 

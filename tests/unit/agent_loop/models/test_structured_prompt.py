@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from strata.agent_loop.domain.model.chat import ChatMessage, ToolSchema
 from strata.agent_loop.models.structured_tools.prompt import bound_to, labels, render, reply_schema
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.rendering import Form, render_memory
+from strata.core_memory.domain.prompt.memory_section import Form, render_memory
 
 EDIT = ToolSchema(
     "core_memory_append",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core_memory.files.chunker import CHUNK_CHARS, Chunker
+from strata.core_memory.files.domain.chunker import CHUNK_CHARS, Chunker
 from strata.core_memory.files.domain.ports import Chunk
 
 

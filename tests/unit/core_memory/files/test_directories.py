@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core_memory.domain.compilation import FileLimits
+from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.files.domain.directories import (
     TRUNCATED,
     FolderView,

@@ -7,7 +7,12 @@ import random
 import pytest
 
 from file_samples import docx, pdf
-from strata.core_memory.files.reading.formats import HEAD_BYTES, Format, encoding_of, kind_of
+from strata.core_memory.files.text_extraction.formats import (
+    HEAD_BYTES,
+    Format,
+    encoding_of,
+    kind_of,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 WORD_97 = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 100

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core_memory.files.reading.decoding import text_of
-from strata.core_memory.files.reading.pages import (
+from strata.core_memory.files.text_extraction.pages import (
     MAX_LINE_CHARS,
     PAGE_CHARS,
     ParsedPage,
     UnreadableFileError,
     pages_of,
 )
+from strata.core_memory.files.text_extraction.text_decoder import text_of
 
 
 def read(data: bytes) -> list[ParsedPage]:

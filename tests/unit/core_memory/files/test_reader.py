@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 import file_samples as samples
-from strata.core_memory.files.reading.formats import Format
-from strata.core_memory.files.reading.pages import UnreadableFileError
-from strata.core_memory.files.reading.reader import (
+from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.pages import UnreadableFileError
+from strata.core_memory.files.text_extraction.reader import (
     FileReader,
     ReadingBrokeOffError,
     ReadingLimits,
@@ -28,7 +28,7 @@ from strata.core_memory.files.reading.reader import (
 
 pytestmark = pytest.mark.child_process
 
-CHILD = "strata.core_memory.files.reading.child"
+CHILD = "strata.core_memory.files.text_extraction.child"
 MIB = 1024 * 1024
 NOISE = random.Random(7).randbytes(5000)
 
@@ -176,7 +176,7 @@ async def test_the_child_dies_with_its_service(tmp_path: Path) -> None:
     (tmp_path / "endless.pdf").write_bytes(samples.endless_pdf())
     program = (
         "import asyncio, sys\n"
-        "from strata.core_memory.files.reading.reader import FileReader, Format\n"
+        "from strata.core_memory.files.text_extraction.reader import FileReader, Format\n"
         "async def main():\n"
         "    with open(sys.argv[1], 'rb') as file:\n"
         "        async for page in FileReader().pages(file, Format.PDF): pass\n"
@@ -199,7 +199,7 @@ def ask_child(file_format: str, code: str, data: bytes) -> subprocess.CompletedP
     """Runs the child with another conversion in place of its own."""
     program = (
         "import os, sys\n"
-        "from strata.core_memory.files.reading import child\n"
+        "from strata.core_memory.files.text_extraction import child\n"
         f"def convert(file):\n    {code}\n    yield 'done'\n"
         "child.converter_of = lambda file_format: convert\n"
         f"child.main(child.Format({file_format!r}), os.getppid(), 60, 2 ** 30)\n"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from strata.core_memory.domain.compilation import DEFAULT_LIMITS, FileLimits
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.prompt_limits import PromptLimit
+from strata.core_memory.domain.prompt.compilation import DEFAULT_LIMITS, FileLimits
+from strata.core_memory.domain.prompt.limits import PromptLimit
 from strata.core_memory.files.domain.files import WHOLE_FILE, ContentState, OpenFile
 
 DEFAULT_MAX_OPEN = DEFAULT_LIMITS.max_open

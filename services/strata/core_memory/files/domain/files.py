@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from strata.shared.errors import (
     AlreadyExistsError,
+    FieldViolation,
+    InvalidArgumentError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
@@ -150,6 +152,16 @@ class NewFolder:
 
 
 @dataclass(frozen=True, slots=True)
+class UploadHeader:
+    """The first message of an upload."""
+
+    folder_id: str
+    name: str
+    media_type: str
+    replace: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NewFile:
     """A file whose bytes are stored under the id of an upload.
 
@@ -230,3 +242,8 @@ def file_too_large(limit: int) -> ResourceExhaustedError:
         reason=Reason.MESSAGE_TOO_LARGE,
         metadata={"limit_bytes": limit},
     )
+
+
+def wrong_field(field: str, message: str) -> InvalidArgumentError:
+    """Returns the error for a wrong field, with a message that is written for the model."""
+    return InvalidArgumentError(message, violations=[FieldViolation(field, message)])

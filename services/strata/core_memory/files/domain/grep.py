@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.core_memory.files.domain.files import wrong_field
 
 MAX_PATTERN_CHARS = 1_000
 MAX_CONTEXT_LINES = 20
@@ -176,8 +176,3 @@ def check_query(query: GrepQuery) -> None:
         )
     if not 0 <= query.offset <= MAX_OFFSET:
         raise wrong_field("offset", f"offset must be from 0 to {MAX_OFFSET}, got {query.offset}")
-
-
-def wrong_field(field_name: str, message: str) -> InvalidArgumentError:
-    """Returns the error for a wrong field, with a message that is written for the model."""
-    return InvalidArgumentError(message, violations=[FieldViolation(field_name, message)])

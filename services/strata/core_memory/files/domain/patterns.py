@@ -12,7 +12,7 @@ from typing import Any
 
 import re2  # type: ignore[import-untyped]
 
-from strata.core_memory.files.domain.grep import wrong_field
+from strata.core_memory.files.domain.files import wrong_field
 
 _MAX_PROGRAM = 20_000
 _MAX_MEMORY = 8 * 1024 * 1024

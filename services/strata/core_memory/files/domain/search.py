@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.core_memory.files.domain.files import wrong_field
 
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
@@ -94,13 +94,13 @@ def checked_limit(query: FileQuery) -> int:
         InvalidArgumentError: A field is wrong; the message is written for the model.
     """
     if not query.query.strip():
-        raise _wrong("query", "Empty search query provided")
+        raise wrong_field("query", "Empty search query provided")
     if len(query.query) > MAX_QUERY_CHARS:
-        raise _wrong(
+        raise wrong_field(
             "query", f"Query too long: {len(query.query)} characters (max {MAX_QUERY_CHARS})"
         )
     if not 0 <= query.limit <= MAX_LIMIT:
-        raise _wrong("limit", f"limit must be from 1 to {MAX_LIMIT}, got {query.limit}")
+        raise wrong_field("limit", f"limit must be from 1 to {MAX_LIMIT}, got {query.limit}")
     return query.limit or DEFAULT_LIMIT
 
 
@@ -120,7 +120,3 @@ def message_of(query: FileQuery, hits: Sequence[FileHit], unindexed_files: int) 
         f"\n\n=== {hit.file_name} (lines {hit.start_line}-{hit.end_line}) ===\n{hit.text}"
         for hit in hits
     )
-
-
-def _wrong(field: str, message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(message, violations=[FieldViolation(field, message)])

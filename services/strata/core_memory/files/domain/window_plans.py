@@ -14,11 +14,9 @@ from strata.core_memory.files.domain.file_windows import (
     WindowPlan,
     WindowRequest,
 )
-from strata.core_memory.files.domain.files import ContentState
+from strata.core_memory.files.domain.files import ContentState, wrong_field
 from strata.shared.errors import (
     FailedPreconditionError,
-    FieldViolation,
-    InvalidArgumentError,
     NotFoundError,
     OutOfRangeError,
     Reason,
@@ -41,9 +39,9 @@ def check_requests(command: OpenWindows) -> None:
     """
     requests = command.requests
     if not requests:
-        raise _wrong("windows", "No file requests provided")
+        raise wrong_field("windows", "No file requests provided")
     if len(requests) > command.max_open:
-        raise _wrong(
+        raise wrong_field(
             "windows",
             f"Cannot open {len(requests)} files: exceeds configured maximum limit of "
             f"{command.max_open} files",
@@ -52,16 +50,16 @@ def check_requests(command: OpenWindows) -> None:
     for index, request in enumerate(requests):
         field, name = f"windows[{index}]", request.file_name
         if request.offset is not None and request.offset < 0:
-            raise _wrong(
+            raise wrong_field(
                 f"{field}.offset",
                 f"Offset for file {name} must be >= 0 (0-indexed), got {request.offset}",
             )
         if request.length is not None and request.length < 1:
-            raise _wrong(
+            raise wrong_field(
                 f"{field}.length", f"Length for file {name} must be >= 1, got {request.length}"
             )
         if name in seen:
-            raise _wrong(
+            raise wrong_field(
                 f"{field}.file_name",
                 f"File {name} is requested twice: a file has one window at a time",
             )
@@ -321,10 +319,6 @@ def _described(window: Window, before: Window | None) -> str:
     if before.is_whole:
         return f"{text} (previously full file)"
     return f"{text} (previously lines {before.start}-{before.last_line})"
-
-
-def _wrong(field: str, message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(message, violations=[FieldViolation(field, message)])
 
 
 def _unreadable(file: AttachedFile, message: str) -> StrataError:

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
-from strata.core_memory.files.directories import show_directories
+from strata.core_memory.domain.prompt.compilation import FileLimits
+from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
+from strata.core_memory.files.domain.directories import show_directories
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
     CheckUse,
@@ -25,6 +25,7 @@ from strata.core_memory.files.domain.file_windows import (
 )
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.domain.search import Scope
+from strata.core_memory.files.store.rows import PROMPT_LIMIT, to_prompt_limit
 from strata.core_memory.files.store.transactions import once
 from strata.core_memory.files.store.views import PostgresViews
 from strata.shared.context import current_project
@@ -101,11 +102,8 @@ _PROMPT = text(
     """
 )
 _PROMPT_LIMIT = text(
-    """
-    SELECT prompt_limit_bytes, prompt_line_numbers, prompt_files_bytes, max_files_open,
-           file_view_chars
-    FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent
-    """
+    f"SELECT {', '.join(PROMPT_LIMIT)} FROM core_memory.prepared_agents"
+    " WHERE project_id = :project AND agent_id = :agent"
 )
 _NAMES = text(f"SELECT d.name || '/' || f.name FROM {ATTACHED} WHERE {OF_AGENT}")
 _FIRST_NAMES = text(
@@ -189,7 +187,7 @@ class PostgresWindowStore:
     async def prompt_limit(self, agent_id: str) -> PromptLimit:
         """Returns the stored limits of an agent's prompt; `NO_LIMIT` if there are none."""
         rows = await self._read(_PROMPT_LIMIT, agent=agent_id)
-        return PromptLimit(*rows[0]) if rows else NO_LIMIT
+        return to_prompt_limit(rows[0]) if rows else NO_LIMIT
 
     async def close_to_fit(
         self, agent_id: str, limits: FileLimits, choose: ChooseWindows, *, preview: bool

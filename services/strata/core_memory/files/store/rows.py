@@ -1,4 +1,4 @@
-"""Converts rows to folders and files."""
+"""Converts rows to folders, files and the limits of a prompt."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from strata.core_memory.domain.prompt.limits import PromptLimit
 from strata.core_memory.files.domain.files import File, FileState, Folder
 
 FOLDER = "d.id, d.name, d.description, d.instructions, d.file_count, d.create_time"
@@ -24,6 +25,26 @@ FILE_TABLES = """
     JOIN core_memory.contents c
       ON c.project_id = f.project_id AND c.content_hash = f.content_hash
 """
+
+PROMPT_LIMIT = {
+    "prompt_limit_bytes": "CAST(:limit AS bigint)",
+    "prompt_line_numbers": ":line_numbers",
+    "prompt_files_bytes": ":files_bytes",
+    "max_files_open": ":max_open",
+    "file_view_chars": ":view_chars",
+}
+"""The columns of an agent's `PromptLimit`, with the parameters that set them."""
+
+
+def to_prompt_limit(row: Row[Any]) -> PromptLimit:
+    """Returns the limit of a row of `PROMPT_LIMIT`."""
+    return PromptLimit(
+        bytes=row.prompt_limit_bytes,
+        line_numbers=row.prompt_line_numbers,
+        files_bytes=row.prompt_files_bytes,
+        max_open=row.max_files_open,
+        view_chars=row.file_view_chars,
+    )
 
 
 def to_folder(row: Row[Any]) -> Folder:

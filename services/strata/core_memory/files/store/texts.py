@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row, TextClause, text
 
 from strata.core_memory.files.domain.grep import GrepFile, LineRange
-from strata.core_memory.files.line_reading import ReadableFile
+from strata.core_memory.files.domain.lines import ReadableFile
 from strata.shared.context import current_project
 from strata.shared.db import Database
 
@@ -90,7 +90,7 @@ _PAGE_FROM = text(
 
 
 class PostgresTextStore:
-    """Texts of files; see `domain.grep.TextStore` and `line_reading.LineStore`."""
+    """Texts of files; see `domain.grep.TextStore` and `domain.lines.LineStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

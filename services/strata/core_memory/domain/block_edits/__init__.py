@@ -1,0 +1,1 @@
+"""Edits of stored blocks by agents: the verbs and patches in one transaction."""

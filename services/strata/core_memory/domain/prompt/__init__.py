@@ -1,0 +1,1 @@
+"""The memory section of the system prompt: its compilation, text and size limits."""

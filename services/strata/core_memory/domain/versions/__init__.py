@@ -1,0 +1,1 @@
+"""The versions of a block: diffs, blame and reverts."""

@@ -1,0 +1,76 @@
+"""The process that converts one file: ``python -m strata.core_memory.files.text_extraction.child``.
+
+It reads the file from standard input and writes pages as frames to standard output. Before
+it reads the file it gives up privileges: it limits processor time and memory, and forbids
+itself to write files, use the network and start processes. It dies with the service that
+started it.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import BinaryIO
+
+from strata.core_memory.files.text_extraction import frames
+from strata.core_memory.files.text_extraction.conversion import (
+    Convert,
+    converter_of,
+    damaged,
+    too_greedy,
+)
+from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.pages import UnreadableFileError, pages_of
+from strata.shared import confinement
+
+_RESERVE_BYTES = 64 * 1024 * 1024
+
+
+def main(file_format: Format, service: int, cpu_seconds: int, memory_bytes: int) -> int:
+    """Converts standard input; returns the exit code.
+
+    Args:
+        file_format: The format of the file.
+        service: Process id of the service.
+        cpu_seconds: Limit of processor time.
+        memory_bytes: Limit of the address space.
+    """
+    pipe = confinement.take_output()
+    confinement.die_with(service)
+    confinement.limit(cpu_seconds, memory_bytes, reserve_bytes=_RESERVE_BYTES)
+    convert = converter_of(file_format)
+    confinement.forbid_effects()
+    try:
+        _answer(pipe, file_format, convert)
+    except BrokenPipeError:
+        # The service has closed the pipe.
+        return 1
+    return 0
+
+
+def _answer(pipe: BinaryIO, file_format: Format, convert: Convert) -> None:
+    refusal: UnreadableFileError | None = None
+    try:
+        sys.stdin.buffer.seek(0)
+        for page in pages_of(convert(sys.stdin.buffer)):
+            frames.send(pipe, frames.PAGE, frames.encode_page(page))
+    except UnreadableFileError as error:
+        refusal = error
+    except (MemoryError, RecursionError):
+        confinement.open_reserve()
+        refusal = too_greedy(file_format)
+    except BrokenPipeError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever a converter stumbles over
+        traceback.print_exc(limit=-3)
+        refusal = damaged(file_format)
+    # Outside of the handlers, where the memory of the converter has been freed.
+    if refusal is None:
+        frames.send(pipe, frames.END)
+    else:
+        frames.send(pipe, frames.UNREADABLE, refusal.message.encode())
+
+
+if __name__ == "__main__":
+    _, _format, *_numbers = sys.argv
+    sys.exit(main(Format(_format), *map(int, _numbers)))
