@@ -36,8 +36,8 @@ from strata.archival.store import (
 from strata.cli.compose.services import SERVICES
 from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store import PostgresBlockStore
-from strata.gateway.runs.domain import Fence, StoredEvent
-from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.domain.runs import Fence, StoredEvent
+from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext

@@ -12,10 +12,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.gateway.runs.approvals import OnApproval
-from strata.gateway.runs.domain import NewRun, Principal, RunKind
-from strata.gateway.runs.states import RunState
-from strata.gateway.runs.store import PostgresRunStore
+from strata.gateway.runs.domain.approvals import OnApproval
+from strata.gateway.runs.domain.runs import NewRun, Principal, RunKind
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.schedules.domain import (
     DueSchedule,
     NewSchedule,
