@@ -17,9 +17,9 @@ from strata.gateway.runs.domain.memory_agents import (
     TendedTurn,
     TranscriptRead,
 )
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.runs import (
     Dispatch,
-    Principal,
     RunEnding,
     RunFailure,
     RunKind,

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text as sql
 
 from contract.gateway.stores import Gateways
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN
 from strata.gateway.runs.domain.runs import (
     Dispatch,
@@ -18,7 +19,6 @@ from strata.gateway.runs.domain.runs import (
     LeaseLostError,
     NewRun,
     OnBusy,
-    Principal,
     RunEnding,
     RunFailure,
     RunFilter,

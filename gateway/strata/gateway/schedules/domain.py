@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.gateway.runs.domain.approvals import OnApproval
-from strata.gateway.runs.domain.runs import Principal
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.schedules.timing import Timing
 
 

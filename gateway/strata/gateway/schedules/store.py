@@ -13,7 +13,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.gateway.runs.domain.approvals import OnApproval
-from strata.gateway.runs.domain.runs import NewRun, Principal, RunKind
+from strata.gateway.runs.domain.principals import Principal
+from strata.gateway.runs.domain.runs import NewRun, RunKind
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.schedules.domain import (

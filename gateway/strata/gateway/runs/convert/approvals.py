@@ -18,7 +18,8 @@ from strata.gateway.runs.convert.runs import (
     run_violations,
 )
 from strata.gateway.runs.domain.approvals import Approval, ApprovalFilter, AskedApproval, OnApproval
-from strata.gateway.runs.domain.runs import NewRun, Principal, RunEnding, RunKind
+from strata.gateway.runs.domain.principals import Principal
+from strata.gateway.runs.domain.runs import NewRun, RunEnding, RunKind
 from strata.gateway.runs.domain.states import RunState
 from strata.shared.context import Caller
 from strata.shared.errors import FieldViolation, PermissionDeniedError, Reason

@@ -15,11 +15,11 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.chains import Chain, conversation_with
 from strata.gateway.runs.domain.memory_agents import MemoryMark
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.runs import (
     Dispatch,
     NewRun,
     OnBusy,
-    Principal,
     Run,
     RunFailure,
     RunFilter,

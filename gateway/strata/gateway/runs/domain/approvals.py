@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from strata.gateway.runs.domain.principals import Principal
 from strata.shared.errors import FailedPreconditionError, Reason
-
-if TYPE_CHECKING:
-    # `domain` imports this module.
-    from strata.gateway.runs.domain.runs import Principal
 
 
 class OnApproval(StrEnum):

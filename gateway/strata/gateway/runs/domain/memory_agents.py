@@ -13,19 +13,15 @@ same until a run of it succeeds.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import RunState
 from strata.shared.errors import Reason
 from strata.shared.ids import default_conversation_id, new_id
-
-if TYPE_CHECKING:
-    from strata.gateway.runs.domain.runs import Principal
 
 MAX_RANGE = 500
 """Most messages that one run reads; the next run reads the rest."""
@@ -243,8 +239,8 @@ class MemoryRun:
         agent_id: The memory agent.
         conversation_id: Its conversation.
         request_id: An id that is equal for the same range and try, and that no client can send.
-        payload: The serialised request to agent_loop.
-        payload_hash: See `NewRun`.
+        after: Sequence of the message, or number of the line, before the range to read.
+        until: The last one of the range.
         pause_s: Seconds until it may start.
     """
 
@@ -252,8 +248,8 @@ class MemoryRun:
     agent_id: str
     conversation_id: str
     request_id: str
-    payload: bytes
-    payload_hash: bytes
+    after: int
+    until: int
     pause_s: float
 
 
@@ -267,32 +263,17 @@ def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
         until = mark.until_sequence
     whole = until == mark.newest_sequence
     until_message_id = mark.newest_message_id if whole else mark.processed_message_id
-    conversation_id = default_conversation_id(mark.memory_agent_id)
-    request = turn_pb.ExecuteRunRequest(
-        agent_id=mark.memory_agent_id,
-        conversation_id=conversation_id,
-    )
-    if mark.file_id:
-        request.document.agent_id = mark.agent_id
-        request.document.file_id = mark.file_id
-        request.document.content_hash = mark.content_hash
-        request.document.after_line, request.document.until_line = after, until
-    else:
-        request.transcript.agent_id = mark.agent_id
-        request.transcript.conversation_id = mark.conversation_id
-        request.transcript.after_sequence, request.transcript.until_sequence = after, until
-    payload = request.SerializeToString(deterministic=True)
     count = mark.run_count + 1
     run_id = new_id("run")
     run = MemoryRun(
         id=run_id,
         agent_id=mark.memory_agent_id,
-        conversation_id=conversation_id,
+        conversation_id=default_conversation_id(mark.memory_agent_id),
         # The mark, not this id, ensures that each range is read once. Deleting the memory agent
         # deletes the mark; the run id keeps later ids different from earlier ones.
         request_id=f"memory of {mark.conversation_id} {after} {until} {run_id}",
-        payload=payload,
-        payload_hash=hashlib.sha256(payload).digest(),
+        after=after,
+        until=until,
         pause_s=mark.pause_s,
     )
     marked = replace(

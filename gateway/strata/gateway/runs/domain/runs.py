@@ -16,8 +16,8 @@ from typing import Protocol
 
 from strata.gateway.runs.domain.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.gateway.runs.domain.chains import ChainStore
-from strata.gateway.runs.domain.delayed_runs import DelayedRunStore
 from strata.gateway.runs.domain.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import RunState, Trigger, after
 from strata.shared.errors import NotFoundError, Reason
 
@@ -140,16 +140,6 @@ class Usage:
             max(0, self.reasoning_tokens - other.reasoning_tokens),
         )
         return replace(left, estimated=self.estimated) if left != Usage() else left
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """The principal of a run; stored with it, so that any gateway can continue it."""
-
-    organization_id: str
-    project_id: str
-    name: str
-    scopes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +395,7 @@ class LeaseLostError(Exception):
     """Another gateway or attempt holds the run, or it has ended: stop writing to it."""
 
 
-class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Protocol):
+class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
     """Store of runs, their leases and their events.
 
     Methods that take a `Fence` raise `LeaseLostError` if it is no longer valid.
@@ -442,6 +432,10 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, DelayedRunStore, Proto
 
     async def find_request(self, project_id: str, request_id: str) -> Run | None:
         """Returns the run that was accepted with a request id; None if there is none."""
+        ...
+
+    async def delayed_of_principal(self, project_id: str, principal: str) -> Sequence[str]:
+        """Returns the ids of the delayed runs that act with the scopes of a key."""
         ...
 
     async def list(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
@@ -16,12 +17,11 @@ from strata.gateway.runs.domain.memory_agents import (
     TranscriptRead,
     next_run,
 )
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import OPEN_STATES, RunState
+from strata.gateway.runs.payloads import memory_payload
 from strata.gateway.runs.store.statements import CLAIM_MEMORY_RUNS
 from strata.shared.db import Database
-
-if TYPE_CHECKING:
-    from strata.gateway.runs.domain.runs import Principal
 
 # Most projects with queued runs that one claim considers.
 _PROJECTS = 64
@@ -272,6 +272,7 @@ async def _queue(
     pause_s: float | None = None,
 ) -> None:
     marked, run = next_run(mark)
+    payload = memory_payload(marked, run)
     await connection.execute(
         _QUEUE,
         {
@@ -280,8 +281,8 @@ async def _queue(
             "agent_id": run.agent_id,
             "conversation_id": run.conversation_id,
             "request_id": run.request_id,
-            "payload": run.payload,
-            "payload_hash": run.payload_hash,
+            "payload": payload,
+            "payload_hash": hashlib.sha256(payload).digest(),
             "parent_run_id": parent_run_id or None,
             "pause_s": run.pause_s if pause_s is None else pause_s,
             "source_id": source_id,
@@ -366,6 +367,7 @@ class PostgresMemoryRuns:
             if (await connection.execute(_START_DOCUMENT, values)).one_or_none() is None:
                 return None
             marked, run = next_run(mark)
+            payload = memory_payload(marked, run)
             await connection.execute(
                 _QUEUE_FIRST,
                 {
@@ -377,8 +379,8 @@ class PostgresMemoryRuns:
                     "agent_id": run.agent_id,
                     "conversation_id": run.conversation_id,
                     "request_id": run.request_id,
-                    "payload": run.payload,
-                    "payload_hash": run.payload_hash,
+                    "payload": payload,
+                    "payload_hash": hashlib.sha256(payload).digest(),
                 },
             )
             await _write(connection, principal.project_id, marked)

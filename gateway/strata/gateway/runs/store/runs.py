@@ -20,6 +20,7 @@ from strata.gateway.runs.domain.approvals import (
     approval_pending,
     not_open,
 )
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN, RunQuotas, check_group_quota
 from strata.gateway.runs.domain.runs import (
     Accepted,
@@ -29,7 +30,6 @@ from strata.gateway.runs.domain.runs import (
     LeaseLostError,
     NewRun,
     OnBusy,
-    Principal,
     RenewedLease,
     Run,
     RunEnding,
@@ -45,7 +45,6 @@ from strata.gateway.runs.domain.runs import (
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store import statements as sql
 from strata.gateway.runs.store.chains import PostgresChains, run_not_found
-from strata.gateway.runs.store.delayed_runs import PostgresDelayedRuns
 from strata.gateway.runs.store.memory_agents import PostgresMemoryRuns, note_end, note_turn
 from strata.shared.db import PAGE_BYTES, Database
 from strata.shared.errors import (
@@ -83,7 +82,7 @@ class LeaseTerms:
     address: str = ""
 
 
-class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
+class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     """Stores the runs of all projects.
 
     Args:
@@ -209,6 +208,13 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             result = await connection.execute(sql.FIND_REQUEST, values)
             row = result.mappings().one_or_none()
         return None if row is None else _run(row)
+
+    async def delayed_of_principal(self, project_id: str, principal: str) -> Sequence[str]:
+        """See `RunStore.delayed_of_principal`."""
+        values = {"project_id": project_id, "principal": principal}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            result = await connection.execute(sql.DELAYED_OF_PRINCIPAL, values)
+        return result.scalars().all()
 
     async def list(
         self, project_id: str, which: RunFilter, *, before: str | None, limit: int

@@ -171,6 +171,13 @@ FIND_REQUEST = text(
     f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND request_id = :request_id"
 )
 GET = text(f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id")
+# Runs of memory agents that wait after a failure also have a start time; they are no delayed runs.
+DELAYED_OF_PRINCIPAL = text("""
+SELECT id FROM gateway.runs
+ WHERE project_id = :project_id AND principal = :principal
+   AND state = 'QUEUED' AND kind <> 'SLEEPTIME' AND run_at > now()
+ ORDER BY id
+""")
 
 
 def list_statement(filters: Iterable[str]) -> TextClause:
