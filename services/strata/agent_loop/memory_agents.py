@@ -5,10 +5,10 @@ from __future__ import annotations
 from strata.agent_loop.domain.agent_types import AGENT_TYPES
 from strata.agent_loop.domain.agents import Agent, AgentPatch
 from strata.agent_loop.domain.message_buffer import BufferLengths, buffer_lengths
-from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.prompts.base import base_prompt
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 DEFAULT_FREQUENCY = 5

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival.domain.passages import (
-    Archive,
-    ArchiveChange,
-    ArchiveRef,
-    Origin,
-    Passage,
-    RequestKey,
-)
+from strata.archival.domain.passages import Archive, ArchiveChange, ArchiveRef, Origin, Passage
 from strata.archival.labels import taint_to_proto
 from strata.shared.embedding import EmbeddingModels
 from strata.shared.errors import (
@@ -26,6 +18,12 @@ from strata.shared.errors import (
     FieldViolation,
     InvalidArgumentError,
     Reason,
+)
+from strata.shared.idempotency.keys import (
+    RequestKey,
+    check_request_id,
+    digest_of,
+    request_id_violations,
 )
 from strata.shared.ids import check_id, new_id
 from strata.shared.names import name_problems
@@ -38,7 +36,6 @@ MAX_TAGS = 64
 MAX_TAG_CHARS = 128
 MAX_NAME_CHARS = 200
 MAX_DESCRIPTION_CHARS = 10_000
-MAX_REQUEST_ID_CHARS = 256
 MAX_TIME_TO_LIVE_S = 100 * 365 * 24 * 3600
 
 
@@ -102,7 +99,7 @@ def to_archive(
         InvalidArgumentError: Request id, name, description, time-to-live or model are wrong.
     """
     violations = [
-        *_request_id_violations(request.request_id),
+        *request_id_violations(request.request_id),
         *_name_violations(request.name),
         *_description_violations(request.description),
         *_time_to_live_violations(request.time_to_live_seconds),
@@ -182,9 +179,8 @@ def to_request(
     Raises:
         InvalidArgumentError: Its id is wrong.
     """
-    digest = sha256(f"{message.DESCRIPTOR.full_name}\0".encode())
-    digest.update(message.SerializeToString(deterministic=True))
-    return RequestKey(check_request_id(message.request_id), digest.hexdigest())
+    label = f"{message.DESCRIPTOR.full_name}\0"
+    return RequestKey(check_request_id(message.request_id), digest_of(label, message))
 
 
 def to_place(archive_id: str, agent_id: str) -> ArchiveRef:
@@ -282,16 +278,6 @@ def _name_violations(name: str) -> list[FieldViolation]:
     return [FieldViolation("name", problem) for problem in name_problems(name, most=MAX_NAME_CHARS)]
 
 
-def check_request_id(request_id: str) -> str:
-    """Validates and returns a request id; it may be empty.
-
-    Raises:
-        InvalidArgumentError: It is too long or contains NUL.
-    """
-    refuse(_request_id_violations(request_id))
-    return request_id
-
-
 def check_tags(tags: Iterable[str]) -> list[str]:
     """Validates and returns tags to search for.
 
@@ -301,13 +287,6 @@ def check_tags(tags: Iterable[str]) -> list[str]:
     wanted = list(tags)
     refuse(tag_violations("tags", wanted))
     return wanted
-
-
-def _request_id_violations(request_id: str) -> list[FieldViolation]:
-    if len(request_id) > MAX_REQUEST_ID_CHARS or "\x00" in request_id:
-        description = f"must be at most {MAX_REQUEST_ID_CHARS} characters without NUL"
-        return [FieldViolation("request_id", description)]
-    return []
 
 
 def _description_violations(description: str) -> list[FieldViolation]:

@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.shared.idempotency.keys import RequestKey, request_id_violations
 from strata.shared.ids import new_id
 from strata.shared.redaction import Redactor
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.convert import tool_to_proto
-from strata.tool_execution.convert_registry import REQUEST_ID, Violations, secret_name_problem
+from strata.tool_execution.convert_registry import Violations, secret_name_problem
 from strata.tool_execution.domain.mcp import (
     DEFAULT_CALLS,
     DEFAULT_TIMEOUT_S,
@@ -25,7 +26,6 @@ from strata.tool_execution.domain.mcp import (
     ToolState,
     Transport,
 )
-from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.domain.tools import Tool
 
 MAX_NAME = 24
@@ -71,18 +71,15 @@ _STATES = {
 }
 
 
-def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, IdempotentRequest]:
+def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, RequestKey]:
     """Returns the server that a request describes, with a new id.
 
     Raises:
         InvalidArgumentError: Fields are wrong; the error names all of them.
     """
     violations = Violations()
-    violations.unless(
-        bool(REQUEST_ID.fullmatch(request.request_id)),
-        "request_id",
-        "must be at most 128 printable ASCII characters",
-    )
+    for violation in request_id_violations(request.request_id):
+        violations.unless(False, violation.field, violation.description)
     wire = request.server
     transport = _TRANSPORTS.get(wire.transport)
     violations.unless(
@@ -100,7 +97,7 @@ def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, Idempoten
     text = json.dumps(
         [server.name, server.configuration, server.enabled, server.call_timeout], sort_keys=True
     )
-    return server, IdempotentRequest(request.request_id, hashlib.sha256(text.encode()).hexdigest())
+    return server, RequestKey(request.request_id, hashlib.sha256(text.encode()).hexdigest())
 
 
 def to_changed_server(request: pb.UpdateMcpServerRequest, before: McpServer) -> McpServer:

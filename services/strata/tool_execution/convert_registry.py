@@ -10,12 +10,13 @@ from typing import Any
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.idempotency.keys import RequestKey, request_id_violations
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError, read_schema
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.convert import EFFECTS
 from strata.tool_execution.domain import hosts
-from strata.tool_execution.domain.registry import MAX_NAME, IdempotentRequest
+from strata.tool_execution.domain.registry import MAX_NAME
 from strata.tool_execution.domain.tools import (
     Effect,
     OwnDefinition,
@@ -34,7 +35,6 @@ _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_\-]{{0,{MAX_NAME - 1}}}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Variables that control how a program starts, and the names of Strata's own.
 _RESERVED = re.compile(r"(LD_|PYTHON|STRATA_|PATH$|HOME$|IFS$|SHELL$)", re.IGNORECASE)
-REQUEST_ID = re.compile(r"[!-~]{0,128}")
 _TYPES = {
     tool_pb2.TOOL_TYPE_UNSPECIFIED: ToolType.CUSTOM,
     tool_pb2.TOOL_TYPE_CUSTOM: ToolType.CUSTOM,
@@ -51,7 +51,7 @@ _NOT_FOR_CLIENTS = (
 _EFFECTS = {wire: effect for effect, wire in EFFECTS.items()}
 
 
-def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
+def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, RequestKey]:
     """Returns the tool that a request describes, with a new id.
 
     Raises:
@@ -62,11 +62,8 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
     kind = _TYPES.get(request.type)
     violations.unless(kind is not None, "type", "must be CUSTOM or CLIENT")
     violations.unless(request.effect in _EFFECTS, "effect", "is not a known effect")
-    violations.unless(
-        bool(REQUEST_ID.fullmatch(request.request_id)),
-        "request_id",
-        "must be at most 128 printable ASCII characters",
-    )
+    for violation in request_id_violations(request.request_id):
+        violations.unless(False, violation.field, violation.description)
     limit = request.return_char_limit
     violations.unless(
         0 <= limit <= MAX_RETURN_CHARS, "return_char_limit", f"must be 0 to {MAX_RETURN_CHARS}"
@@ -124,7 +121,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
         tags=tuple(sorted(set(tags))),
         own=own,
     )
-    return tool, IdempotentRequest(request.request_id, tool.version)
+    return tool, RequestKey(request.request_id, tool.version)
 
 
 def to_dry_run(source: str, function: str = "") -> Tool:

@@ -19,7 +19,6 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.db import Database
-from strata.shared.db.request_log import RequestLog
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.query_priority import QueriesFirst
 from strata.shared.server import run_service
@@ -56,6 +55,7 @@ from strata.tool_execution.store import (
     PostgresSignInStore,
     PostgresToolStore,
 )
+from strata.tool_execution.store.request_table import REQUESTS
 
 NAME = "tool_execution"
 
@@ -202,9 +202,8 @@ def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[
         prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
-    return [
-        RequestLog(database, timedelta(days=settings.request_days), schema=NAME).keep_forgetting
-    ]
+    age = timedelta(days=settings.request_days)
+    return [partial(REQUESTS.delete_expired_hourly, database, age)]
 
 
 def main() -> None:

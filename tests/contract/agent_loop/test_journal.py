@@ -11,7 +11,6 @@ from sqlalchemy import text
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
-from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
 from strata.agent_loop.models.domain import (
@@ -30,6 +29,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType

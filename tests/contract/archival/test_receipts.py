@@ -9,10 +9,11 @@ import pytest
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
 from strata.archival.convert import own_archive
-from strata.archival.domain.passages import ArchiveChange, ArchiveRef, RequestKey, UploadCounts
-from strata.archival.store import ReceiptLog
+from strata.archival.domain.passages import ArchiveChange, ArchiveRef, UploadCounts
+from strata.archival.store import RECEIPTS
 from strata.shared import context
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 LATER = NOW + timedelta(hours=1)
@@ -91,6 +92,6 @@ async def test_another_project_may_use_the_same_request_id(stores: Stores) -> No
 async def test_old_receipts_are_forgotten(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", "")
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
-    assert await ReceiptLog(stores.worker, timedelta(days=1)).delete_old() == 0
-    assert await ReceiptLog(stores.worker, timedelta(0)).delete_old() == 1
+    assert await RECEIPTS.delete_expired(stores.worker, timedelta(days=1)) == 0
+    assert await RECEIPTS.delete_expired(stores.worker, timedelta(0)) == 1
     assert not await stores.passages.is_answered("r1")

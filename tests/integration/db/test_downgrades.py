@@ -22,7 +22,6 @@ from contract.recall.test_forks import Talk
 from contract.tool_execution.test_tool_store import NOTHING, custom
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord
-from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.archival.convert import own_archive
@@ -43,6 +42,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.migrate import ServiceMigrations
 from strata.shared.tool_catalogue import ToolEffect

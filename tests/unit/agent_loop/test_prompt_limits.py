@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strata.agent_loop.domain.agents import Agent, AgentPatch, ModelConfig, apply_patch
 from strata.agent_loop.domain.commands import UpdateAgent
 from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.store import AgentStore, RequestKey
+from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.ports import BoundModel, Models, PromptLimit, Tools
 from strata.agent_loop.loop.token_budget import MESSAGES_SHARE, TokenBudget
@@ -40,6 +40,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.idempotency.keys import RequestKey
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 TOOL = ToolSchema("look", "Looks something up.", {"type": "object", "properties": {}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -13,6 +12,7 @@ from strata.gateway.auth.domain import ApiKey, NewKey, Organization, Project
 from strata.gateway.runs.domain.runs import UsageSum
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.idempotency.keys import request_id_violations
 from strata.shared.ids import check_id
 from strata.shared.names import name_problems
 from strata.shared.scopes import (
@@ -23,7 +23,6 @@ from strata.shared.scopes import (
 )
 
 _MAX_NAME = 128
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 def new_name(
@@ -34,11 +33,7 @@ def new_name(
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    violations = name_violations(request.name)
-    if request.request_id and _REQUEST_ID.fullmatch(request.request_id) is None:
-        violations.append(
-            FieldViolation("request_id", "must be at most 128 printable ASCII characters")
-        )
+    violations = [*name_violations(request.name), *request_id_violations(request.request_id)]
     _refuse(violations)
     return request.name, request.request_id or None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from strata.agent_loop.domain.agents import Agent, AgentPatch
 from strata.agent_loop.domain.messages import MessageInput
-from strata.agent_loop.domain.store import RequestKey
+from strata.shared.idempotency.keys import RequestKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from strata.archival.domain.passages import (
     NewPassage,
     Passage,
     PassagePage,
-    RequestKey,
     UploadCounts,
 )
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.vectors.result_merge import DatabaseSnapshot
 
 NOT_REPEATABLE = RequestKey()

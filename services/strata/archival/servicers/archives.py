@@ -15,6 +15,7 @@ from strata.archival.reindexing import ArchiveModels
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.embedding import EmbeddingModels
+from strata.shared.idempotency.keys import check_request_id
 from strata.shared.ids import check_id
 from strata.shared.vectors.reindex.index_admin import to_proto
 
@@ -121,7 +122,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
         elif request.action == pb.REINDEX_ACTION_ROLL_BACK:
             job = await self._rebuilds.roll_back(request.archive_id)
         else:
-            request_id = convert.check_request_id(request.request_id)
+            request_id = check_request_id(request.request_id)
             job = await self._rebuilds.start(
                 request.archive_id, request.embedding_model, request_id
             )

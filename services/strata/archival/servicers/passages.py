@@ -21,6 +21,7 @@ from strata.shared.clock import Clock
 from strata.shared.context import require_caller
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.embedding import Embedder
+from strata.shared.idempotency.keys import check_request_id
 from strata.shared.ids import check_id
 
 Context = Any
@@ -68,7 +69,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.InsertPassageResponse:
         """Stores one passage."""
         place = convert.to_place(request.archive_id, request.agent_id)
-        request_id = convert.check_request_id(request.request_id)
+        request_id = check_request_id(request.request_id)
         passages = await self._to_passages([request.passage], "passage")
         stored = (await self._passages.insert(place, passages, self._template(place), request_id))[
             0

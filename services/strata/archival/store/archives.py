@@ -18,10 +18,9 @@ from strata.archival.domain.passages import (
     ArchiveChange,
     ArchivePage,
     Cursor,
-    RequestKey,
 )
 from strata.archival.domain.store import NOT_REPEATABLE
-from strata.archival.store import receipts
+from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
     archive_from_json,
     archive_to_json,
@@ -32,6 +31,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.db.errors import driver_error
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 
 INSERT_ARCHIVE = """
     INSERT INTO archival.archives (
@@ -237,7 +237,7 @@ class PostgresArchiveStore:
     ) -> Archive:
         """Changes an archive, or returns the stored response of a repeated request."""
         async with self._database.transaction() as connection:
-            known = await receipts.take(connection, request)
+            known = await RECEIPTS.claim(connection, request)
             if known is not None:
                 return archive_from_json(known)
             values = {
@@ -250,7 +250,7 @@ class PostgresArchiveStore:
             }
             await _guarded(connection, _UPDATE, values, name=change.name or "")
             archive = await self._read(connection, archive_id)
-            await receipts.answer(connection, request, archive_to_json(archive))
+            await RECEIPTS.answer(connection, request, archive_to_json(archive))
             return archive
 
     async def delete(self, archive_id: str) -> int:

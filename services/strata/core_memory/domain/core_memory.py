@@ -40,10 +40,11 @@ from strata.core_memory.domain.commands import (
     Updated,
 )
 from strata.core_memory.domain.editing import label_taken, merge_value, unknown_label
-from strata.core_memory.domain.ports import BlockStore, RequestKey, Unit
+from strata.core_memory.domain.ports import BlockStore, Unit
 from strata.core_memory.domain.prompt_limits import PromptLimit, check_change
 from strata.core_memory.domain.reverts import revert
 from strata.shared.clock import Clock
+from strata.shared.idempotency.keys import RequestKey
 
 ResultT = TypeVar("ResultT")
 
@@ -224,7 +225,7 @@ class CoreMemory:
                 if missing:
                     await unit.attach(agent_id, {block.id: block.label for block in missing}, now)
 
-        await self._store.mutate(RequestKey(id="", digest=b""), work)
+        await self._store.mutate(RequestKey(), work)
 
     async def detach(self, command: Attachment, receipt: Receipt[None]) -> None:
         """Detaches a block from an agent; does nothing if it is not attached.
@@ -300,7 +301,7 @@ class CoreMemory:
                 raise agent_not_found(followed)
             return await unit.attached(command.agent_id)
 
-        return await self._store.mutate(RequestKey(id="", digest=b""), work)
+        return await self._store.mutate(RequestKey(), work)
 
     async def limit_prompt(self, command: LimitPrompt) -> PromptLimit:
         """Sets how large the memory of an agent may become; returns the previous limit.
@@ -328,7 +329,7 @@ class CoreMemory:
                 await unit.raise_prompt(agent_id, raised)
             return before
 
-        return await self._store.mutate(RequestKey(id="", digest=b""), work)
+        return await self._store.mutate(RequestKey(), work)
 
     async def release_agent(self, command: ReleaseAgent) -> Released:
         """Detaches an agent's blocks and deletes those that were made for it and no other has."""
@@ -345,7 +346,7 @@ class CoreMemory:
                 await unit.update_all(changes, response=b"")
             return Released(len(ended), len(had - {block.id for block in ended}))
 
-        return await self._store.mutate(RequestKey(id="", digest=b""), work)
+        return await self._store.mutate(RequestKey(), work)
 
     async def _labels(
         self, unit: Unit, blocks: Sequence[Block], block_ids: Sequence[str]

@@ -11,21 +11,9 @@ from strata.core_memory.domain.blocks import Authorship, Block, Version
 from strata.core_memory.domain.compilation import AgentMemory, MemoryReader
 from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit, PromptSize
 from strata.core_memory.domain.selection import Selection
+from strata.shared.idempotency.keys import RequestKey
 
 ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True, slots=True)
-class RequestKey:
-    """The idempotency key of a mutation.
-
-    Attributes:
-        id: The caller's request id; empty if the mutation may be repeated.
-        digest: Hash of the method and the whole request.
-    """
-
-    id: str
-    digest: bytes
 
 
 class ReplayedError(Exception):

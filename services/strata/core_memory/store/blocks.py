@@ -11,7 +11,7 @@ from sqlalchemy import Row, TextClause
 
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.compilation import AgentMemory, blocks_fingerprint
-from strata.core_memory.domain.ports import LabelledBlock, RequestKey, Unit
+from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
     AGENT_BLOCKS_AS_OF,
@@ -25,10 +25,12 @@ from strata.core_memory.store.queries import (
 )
 from strata.core_memory.store.rows import to_block, to_version
 from strata.core_memory.store.snapshot import PostgresSnapshot
-from strata.core_memory.store.unit import LostRaceError, PostgresUnit
+from strata.core_memory.store.unit import PostgresUnit
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
+from strata.shared.idempotency.keys import RequestKey
+from strata.shared.idempotency.request_table import LostRaceError
 
 ResultT = TypeVar("ResultT")
 

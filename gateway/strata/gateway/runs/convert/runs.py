@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,6 +30,7 @@ from strata.gateway.runs.domain.runs import (
 from strata.gateway.runs.domain.states import RunState
 from strata.shared.context import Caller
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
+from strata.shared.idempotency.keys import request_id_violations
 from strata.shared.ids import check_id, default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations
@@ -42,7 +42,6 @@ MAX_STEPS = 200
 _MAX_DELAY = timedelta(days=366)
 _MAX_PARTS = 64
 _MAX_NAME = 128
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _ROLES = frozenset(
     {
         message_pb2.ROLE_UNSPECIFIED,
@@ -256,12 +255,6 @@ def run_violations(
     yield from request_id_violations(request.request_id)
     if not 0 <= request.max_steps <= MAX_STEPS:
         yield FieldViolation("max_steps", f"must be between 0 (the default) and {MAX_STEPS}")
-
-
-def request_id_violations(request_id: str) -> Iterator[FieldViolation]:
-    """Yields the violations of a request_id."""
-    if request_id and _REQUEST_ID.fullmatch(request_id) is None:
-        yield FieldViolation("request_id", "must be at most 128 printable ASCII characters")
 
 
 def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterator[FieldViolation]:

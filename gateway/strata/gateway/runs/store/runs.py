@@ -49,11 +49,11 @@ from strata.gateway.runs.store.memory_agents import PostgresMemoryRuns, note_end
 from strata.shared.db import PAGE_BYTES, Database
 from strata.shared.errors import (
     AbortedError,
-    AlreadyExistsError,
     NotFoundError,
     Reason,
     UnavailableError,
 )
+from strata.shared.idempotency.keys import check_same_request
 
 _ACCEPT_ATTEMPTS = 10
 # Projects with queued runs that one claim statement searches, and claim statements of one call.
@@ -186,12 +186,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             return None
         run = _run(row)
         if not row["is_new"]:
-            if bytes(row["payload_hash"]) != new.payload_hash:
-                raise AlreadyExistsError(
-                    "The request_id was used before with another request.",
-                    reason=Reason.REQUEST_ID_REUSED,
-                    metadata={"request_id": new.request_id or ""},
-                )
+            check_same_request(new.request_id or "", bytes(row["payload_hash"]), new.payload_hash)
             return Accepted(run, None)
         dispatch = _dispatch(row) if run.state is RunState.RUNNING else None
         return Accepted(run, dispatch, row["interrupted_id"])
