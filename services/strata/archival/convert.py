@@ -169,7 +169,8 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
 
 
 def to_request(
-    message: archive_pb.UpdateArchiveRequest
+    message: archive_pb.CreateArchiveRequest
+    | archive_pb.UpdateArchiveRequest
     | pb.UpdatePassageRequest
     | pb.RestorePassageRequest
     | pb.PurgePassageRequest,

@@ -30,7 +30,7 @@ async def aged(stores: Stores, name: str = "aged") -> tuple[str, Passage, Passag
     """An archive with a passage of two hours ago and one of a minute ago."""
     agent = new_id("agent")
     await stores.archives.prepare(agent)
-    made = await stores.archives.create(archive(name), agent, "")
+    made = await stores.archives.create(archive(name), agent, RequestKey())
     old, young = await stores.passages.insert(
         ArchiveRef(archive_id=made.id),
         [

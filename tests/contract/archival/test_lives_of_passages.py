@@ -99,7 +99,8 @@ class Machine(RuleBasedStateMachine):
             await self.archives.prepare(self.agent)
             names = ("one", "two")
             return [
-                (await self.archives.create(archive(name), self.agent, "")).id for name in names
+                (await self.archives.create(archive(name), self.agent, RequestKey())).id
+                for name in names
             ]
 
         self.homes = self.run(make)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
@@ -15,7 +15,9 @@ from contract.gateway.test_run_store import PROJECT, new_run
 from contract.gateway.test_schedules import TERMS, new_schedule
 from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
 from strata.agent_loop.store.request_table import REQUESTS as AGENT_LOOP_REQUESTS
+from strata.archival.convert import new_archive
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
+from strata.archival.store import PostgresArchiveStore
 from strata.archival.store.receipts import RECEIPTS
 from strata.core_memory.migrations import MIGRATIONS as CORE_MEMORY
 from strata.core_memory.request_table import REQUESTS as CORE_MEMORY_REQUESTS
@@ -103,8 +105,8 @@ class _TableRequests:
         return self._effects
 
 
-class _GatewayRequests:
-    """Requests of the gateway, which are stored with the objects that they create."""
+class _CreatingRequests:
+    """Requests that create objects, with which their ids are stored."""
 
     def __init__(self, create: Callable[[str, str], Awaitable[str]]) -> None:
         self._create = create
@@ -119,7 +121,7 @@ class _GatewayRequests:
         return len(self._ids)
 
 
-def _gateway_requests(kind: str, database: Database, worker: Database) -> _GatewayRequests:
+def _gateway_requests(kind: str, database: Database, worker: Database) -> _CreatingRequests:
     runs = PostgresRunStore(database, worker, LeaseTerms("gateway-1"))
     schedules = PostgresScheduleStore(database, worker, runs, TERMS)
     webhooks = PostgresWebhookStore(database, worker, per_project=20)
@@ -141,12 +143,23 @@ def _gateway_requests(kind: str, database: Database, worker: Database) -> _Gatew
     async def project(request_id: str, content: str) -> str:
         return (await admin.create_project(organization, content, request_id)).id
 
-    return _GatewayRequests(
+    return _CreatingRequests(
         {"run": run, "schedule": schedule, "webhook": webhook, "project": project}[kind]
     )
 
 
+def _archive_requests(database: Database) -> _CreatingRequests:
+    archives = PostgresArchiveStore(database)
+
+    async def archive(request_id: str, content: str) -> str:
+        new = new_archive(content, "model", 8, datetime.now(UTC))
+        return (await archives.create(new, "", RequestKey(request_id, content))).id
+
+    return _CreatingRequests(archive)
+
+
 _SUBJECTS = [
+    "archival archive",
     *(f"{service} {order}" for service in _TABLES for order in ("claim", "record")),
     *(f"gateway {kind}" for kind in ("run", "schedule", "webhook", "project")),
 ]
@@ -166,6 +179,8 @@ async def requests(request: Any, databases: Any) -> AsyncIterator[Requests]:
     database, worker = Database(urls.service_url, pool_size=8), Database(urls.worker_url)
     if service == "gateway":
         yield _gateway_requests(variant, database, worker)
+    elif variant == "archive":
+        yield _archive_requests(database)
     else:
         _, table, response_of = _TABLES[service]
         yield _TableRequests(database, table, response_of, variant)

@@ -182,17 +182,23 @@ class PostgresArchiveStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, archive: Archive, agent_id: str, request_id: str) -> Archive:
+    async def create(self, archive: Archive, agent_id: str, request: RequestKey) -> Archive:
         """Stores an archive, or returns the one of the same request."""
         project = current_project()
-        values = {"project": project, "request": request_id, **archive_values(archive)}
+        values = {"project": project, "request": request.id, **archive_values(archive)}
         async with self._database.transaction() as connection:
+            known = await RECEIPTS.claim(connection, request)
+            if known is not None:
+                return archive_from_json(known)
             created = await _guarded(connection, _CREATE, values, name=archive.name)
             if not created.rowcount:
+                # The receipt of the first request has expired.
                 result = await connection.execute(
-                    _BY_REQUEST, {"project": project, "request": request_id}
+                    _BY_REQUEST, {"project": project, "request": request.id}
                 )
-                return to_archive(result.one())
+                made = to_archive(result.one())
+                await RECEIPTS.answer(connection, request, archive_to_json(made))
+                return made
             if agent_id:
                 await _guarded(
                     connection,
@@ -200,7 +206,9 @@ class PostgresArchiveStore:
                     {"project": project, "agent": agent_id, "id": archive.id},
                     agent_id=agent_id,
                 )
-            return await self._read(connection, archive.id)
+            made = await self._read(connection, archive.id)
+            await RECEIPTS.answer(connection, request, archive_to_json(made))
+            return made
 
     async def get(self, archive_id: str) -> Archive:
         """Returns an archive."""
