@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.agent_loop.domain.journal import idempotency_key
+from strata.agent_loop.domain.run.journal import idempotency_key
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.shared.errors import AlreadyExistsError, InvalidArgumentError, Reason
 from strata.shared.idempotency.keys import (

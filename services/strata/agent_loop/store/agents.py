@@ -11,7 +11,7 @@ from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.agent_loop.domain.agents import (
+from strata.agent_loop.domain.agent.agents import (
     Agent,
     AgentPatch,
     Conversation,

@@ -23,7 +23,7 @@ from strata.archival.domain.passages import (
     UploadCounts,
 )
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.vectors.result_merge import DatabaseSnapshot
+from strata.shared.search.result_merge import DatabaseSnapshot
 
 NOT_REPEATABLE = RequestKey()
 
