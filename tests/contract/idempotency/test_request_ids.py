@@ -15,7 +15,7 @@ from contract.gateway.test_run_store import PROJECT, new_run
 from contract.gateway.test_schedules import TERMS, new_schedule
 from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
 from strata.agent_loop.store.request_table import REQUESTS as AGENT_LOOP_REQUESTS
-from strata.archival.convert_archives import new_archive
+from strata.archival.convert.archives import new_archive
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.store import PostgresArchiveStore
 from strata.archival.store.receipts import RECEIPTS

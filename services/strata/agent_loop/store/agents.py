@@ -191,7 +191,7 @@ _CONVERSATIONS = text(
 
 
 class PostgresAgentStore:
-    """Implements `domain.store.AgentStore` and `loop.ports.Agents`."""
+    """Implements `domain.agent.store.AgentStore` and `domain.ports.Agents`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

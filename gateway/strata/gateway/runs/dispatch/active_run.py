@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from enum import Enum, auto
 
+from strata.gateway.runs.dispatch.run_work import RunWork
 from strata.gateway.runs.domain.runs import Dispatch
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.events.live_run import LiveRun
@@ -18,10 +19,11 @@ class StopKind(Enum):
 
 
 class ActiveRun:
-    """A run with its event log, its deadline (monotonic time) and its task."""
+    """A run with its event log, its work, its deadline (monotonic time) and its task."""
 
-    def __init__(self, dispatch: Dispatch, live: LiveRun, deadline: float) -> None:
+    def __init__(self, dispatch: Dispatch, live: LiveRun, work: RunWork, deadline: float) -> None:
         self.dispatch = dispatch
+        self.work = work
         self.deadline = deadline
         self.live = live
         self.stop: StopKind | None = None
