@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import text
 
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import RequestKey, Unit
+from strata.core_memory.domain.ports import Unit
 from strata.core_memory.files.domain.files import (
     PART_BYTES,
     File,
@@ -25,11 +25,12 @@ from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.context import Caller, RequestContext, current_project
 from strata.shared.db import Database
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 TABLES = ("folders", "contents", "content_parts", "content_pages", "files", "dropped_files")
 REMAINING_FILE = {"folders": 1, "contents": 1, "content_parts": 1, "files": 1}
-NO_RECEIPT: Receipt[Any] = Receipt(RequestKey("", b""), lambda _: b"")
+NO_RECEIPT: Receipt[Any] = Receipt(RequestKey(), lambda _: b"")
 
 
 def as_project() -> RequestContext:
@@ -129,7 +130,7 @@ class Stores:
         async def begin(unit: Unit) -> bool:
             return await unit.begin_agent(agent_id)
 
-        await PostgresBlockStore(self.database).mutate(RequestKey("", b""), begin)
+        await PostgresBlockStore(self.database).mutate(RequestKey(), begin)
         return agent_id
 
     async def open(self, agent_id: str, file: File, start: int = 1, end: int = 0) -> None:
@@ -143,4 +144,4 @@ class Stores:
 
 
 def receipt_of(request_id: str, digest: bytes = b"same") -> Receipt[Any]:
-    return Receipt(RequestKey(request_id, digest), lambda made: made.id.encode())
+    return Receipt(RequestKey(request_id, digest.hex()), lambda made: made.id.encode())

@@ -22,7 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
-from strata.gateway.runs import live_run
+from strata.gateway.runs.events import live_run
 from strata.shared.context import current
 from strata.shared.interceptors.observe import IN_FLIGHT, REQUESTS
 from strata.shared.search import result_merge

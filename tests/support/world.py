@@ -41,7 +41,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.cli.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
 from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
-from strata.gateway.bootstrap import ensure_local_project, ensure_organization_key
+from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.ids import new_id

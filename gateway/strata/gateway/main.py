@@ -22,7 +22,6 @@ from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
 from strata.gateway.groups.holders import SwarmHolders
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.migrations import MIGRATIONS
-from strata.gateway.proxy import proxied_service
 from strata.gateway.registry import (
     ADMIN_SERVICE,
     PROXIED_SERVICES,
@@ -35,7 +34,6 @@ from strata.gateway.registry import (
 from strata.gateway.retention.messages import MessageRetention
 from strata.gateway.retention.store import PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
-from strata.gateway.runs.attempts import DispatchTerms
 from strata.gateway.runs.clients import (
     AgentDirectory,
     GroupDirectory,
@@ -43,25 +41,27 @@ from strata.gateway.runs.clients import (
     GrpcTurnClient,
     TurnsByRunner,
 )
-from strata.gateway.runs.default_answers import DefaultAnswers
-from strata.gateway.runs.dispatcher import Dispatcher
+from strata.gateway.runs.dispatch.attempts import DispatchTerms
+from strata.gateway.runs.dispatch.default_answers import DefaultAnswers
+from strata.gateway.runs.dispatch.dispatcher import Dispatcher
+from strata.gateway.runs.domain.memory_agents import MemoryBudget
+from strata.gateway.runs.domain.quotas import RunQuotas
+from strata.gateway.runs.events.live_run import RunHub
+from strata.gateway.runs.events.peers import Peers
+from strata.gateway.runs.events.run_follower import RunFollower
+from strata.gateway.runs.events.run_watch import RunWatch
 from strata.gateway.runs.ingestion import DocumentIngestion
-from strata.gateway.runs.live_run import RunHub
-from strata.gateway.runs.memory_agents import MemoryBudget
-from strata.gateway.runs.peers import Peers
-from strata.gateway.runs.quotas import RunQuotas
-from strata.gateway.runs.run_follower import RunFollower
 from strata.gateway.runs.run_recorder import RunRecorder
-from strata.gateway.runs.run_watch import RunWatch
-from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.gateway.schedules.domain import ScheduleTerms
 from strata.gateway.schedules.runner import ScheduleRunner
 from strata.gateway.schedules.store import PostgresScheduleStore
-from strata.gateway.servicers.admin_service import AdminServicer
-from strata.gateway.servicers.run_follow_service import RunFollowServicer
-from strata.gateway.servicers.run_service import RunServicer
-from strata.gateway.servicers.schedule_service import ScheduleServicer
-from strata.gateway.servicers.webhook_service import WebhookServicer
+from strata.gateway.servicers.admin import AdminServicer
+from strata.gateway.servicers.proxy import proxied_service
+from strata.gateway.servicers.run_follow import RunFollowServicer
+from strata.gateway.servicers.runs import RunServicer
+from strata.gateway.servicers.schedules import ScheduleServicer
+from strata.gateway.servicers.webhooks import WebhookServicer
 from strata.gateway.settings import GatewaySettings
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from strata.gateway.runs.prices import ModelPrice
+from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.shared.auth import public_key_of
 from strata.shared.secrets import Envelope, open_envelope
 from strata.shared.settings import MIB, ServerLimits, ServiceSettings, settings_config

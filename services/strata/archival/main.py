@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
@@ -30,12 +31,12 @@ from strata.archival.servicers import (
 )
 from strata.archival.settings import ArchivalSettings
 from strata.archival.store import (
+    RECEIPTS,
     Expiry,
     PostgresArchiveStore,
     PostgresFileChunkStore,
     PostgresPassageHistory,
     PostgresPassageStore,
-    ReceiptLog,
 )
 from strata.shared.auth import TokenVerifier
 from strata.shared.db import Database
@@ -96,7 +97,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         poll=settings.expiry_poll_s,
         wake=indexer.wake,
     )
-    log = ReceiptLog(worker, timedelta(days=settings.request_days))
+    request_age = timedelta(days=settings.request_days)
     return Service(
         name=NAME,
         services=[
@@ -155,7 +156,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         background=[
             indexer.run,
             indexes.reindexer.run,
-            log.run,
+            partial(RECEIPTS.delete_expired_hourly, worker, request_age),
             expiry.run,
         ],
         authenticator=TokenAuthenticator(wiring.verifier, _workers(settings, wiring)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
@@ -29,6 +30,7 @@ from strata.core_memory.files.store.uploads import PostgresUploadStore
 from strata.core_memory.files.text_extraction.reader import FileReader, ReadingLimits
 from strata.core_memory.files.uploads import Uploads
 from strata.core_memory.migrations import MIGRATIONS
+from strata.core_memory.request_table import REQUESTS
 from strata.core_memory.servicers.blocks import BlockServicer
 from strata.core_memory.servicers.context import ContextServicer
 from strata.core_memory.servicers.files import FileParts, FileServicer
@@ -36,7 +38,6 @@ from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
-from strata.shared.db.request_log import RequestLog
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
@@ -113,8 +114,8 @@ def _background(
 ) -> list[BackgroundTask]:
     if worker is None or ingest is None:
         return []
-    log = RequestLog(worker, timedelta(days=settings.request_days), schema=NAME)
-    return [log.keep_forgetting, ingest.run]
+    age = timedelta(days=settings.request_days)
+    return [partial(REQUESTS.delete_expired_hourly, worker, age), ingest.run]
 
 
 def _file_index(settings: CoreMemorySettings, wiring: Wiring) -> ArchivalFileIndex:

@@ -20,7 +20,6 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.db import Database
-from strata.shared.db.request_log import RequestLog
 from strata.shared.search.embedding import CachingEmbedder, Embedder
 from strata.shared.search.embedding.query_priority import QueriesFirst
 from strata.shared.server import run_service
@@ -55,6 +54,7 @@ from strata.tool_execution.store import (
     PostgresSignInStore,
     PostgresToolStore,
 )
+from strata.tool_execution.store.request_table import REQUESTS
 
 NAME = "tool_execution"
 
@@ -201,9 +201,8 @@ def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[
         prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
-    return [
-        RequestLog(database, timedelta(days=settings.request_days), schema=NAME).keep_forgetting
-    ]
+    age = timedelta(days=settings.request_days)
+    return [partial(REQUESTS.delete_expired_hourly, database, age)]
 
 
 def main() -> None:

@@ -178,7 +178,7 @@ class ToolExecutionSettings(ServiceSettings):
 
     pool_size: int = Field(default=10, gt=0, description="Maximum number of database connections.")
     request_days: int = Field(
-        default=7, gt=0, description="Days for which repeated request ids are recognised."
+        default=7, gt=0, description="Days for which a repeated request_id is recognised."
     )
     embedding_model_path: Path | None = Field(
         default=None,

@@ -6,7 +6,6 @@ values. A rule that several services have (names, request ids, times) is a metho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
@@ -15,10 +14,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, invalid_fields
+from strata.shared.idempotency.keys import request_id_violations
 from strata.shared.ids import check_id
 from strata.shared.names import MAX_NAME_CHARS, name_problems
-
-_REQUEST_ID = re.compile(r"[!-~]{0,128}")
 
 
 class Checks:
@@ -98,8 +96,7 @@ class Checks:
 
     def request_id(self, value: str, field: str = "request_id") -> str:
         """Checks the request id of a client; it may be empty."""
-        valid = _REQUEST_ID.fullmatch(value) is not None
-        self.unless(valid, field, "must be at most 128 printable ASCII characters")
+        self.extend(request_id_violations(value, field))
         return value
 
     def number(self, value: int, field: str, *, least: int, most: int) -> int:

@@ -19,7 +19,6 @@ from strata.agent_loop.domain.agent.agents import (
     MessagePackaging,
     ModelConfig,
 )
-from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
 from strata.shared import context
@@ -27,6 +26,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.tool_rules import ToolRuleType
 

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import text
 
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.messages import ToolReturn, ToolStatus
 from strata.agent_loop.domain.conversation.provenance import Provenance
@@ -31,6 +30,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType

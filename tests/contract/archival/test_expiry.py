@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from archival_support import Finder, Stores, archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
-from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage, RequestKey
+from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage
 from strata.archival.domain.search import Search
 from strata.archival.store import Expiry
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.errors import InvalidArgumentError, NotFoundError
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 HOUR = 3600
@@ -29,7 +30,7 @@ async def aged(stores: Stores, name: str = "aged") -> tuple[str, Passage, Passag
     """An archive with a passage of two hours ago and one of a minute ago."""
     agent = new_id("agent")
     await stores.archives.prepare(agent)
-    made = await stores.archives.create(archive(name), agent, "")
+    made = await stores.archives.create(archive(name), agent, RequestKey())
     old, young = await stores.passages.insert(
         ArchiveRef(archive_id=made.id),
         [

@@ -11,14 +11,7 @@ from sqlalchemy import text
 from archival_support import MODEL, NOW, Stores, new_passage, new_text
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, Operation, PassageChange
-from strata.archival.domain.passages import (
-    ArchiveRef,
-    Filter,
-    Origin,
-    Passage,
-    RequestKey,
-    SuppliedVector,
-)
+from strata.archival.domain.passages import ArchiveRef, Filter, Origin, Passage, SuppliedVector
 from strata.shared.context import current_project
 from strata.shared.errors import (
     AbortedError,
@@ -26,6 +19,7 @@ from strata.shared.errors import (
     NotFoundError,
     Reason,
 )
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 LATER = NOW + timedelta(hours=1)

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from archival_support import archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
-from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, RequestKey
+from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.store import (
     Expiry,
@@ -34,6 +34,7 @@ from strata.archival.store import (
 from strata.shared import context
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 T = TypeVar("T")
@@ -98,7 +99,8 @@ class Machine(RuleBasedStateMachine):
             await self.archives.prepare(self.agent)
             names = ("one", "two")
             return [
-                (await self.archives.create(archive(name), self.agent, "")).id for name in names
+                (await self.archives.create(archive(name), self.agent, RequestKey())).id
+                for name in names
             ]
 
         self.homes = self.run(make)

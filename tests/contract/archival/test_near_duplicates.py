@@ -8,13 +8,16 @@ from archival_support import NOW, Stores, archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef, InsertedPassage
 from strata.shared import context
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 GREEN = "The user's favourite colour is green, and she lives in Lisbon near the river."
 
 
 async def home(stores: Stores) -> ArchiveRef:
-    return ArchiveRef(archive_id=(await stores.archives.create(archive(new_id("x")), "", "")).id)
+    return ArchiveRef(
+        archive_id=(await stores.archives.create(archive(new_id("x")), "", RequestKey())).id
+    )
 
 
 async def put(stores: Stores, place: ArchiveRef, *texts: str) -> list[InsertedPassage]:

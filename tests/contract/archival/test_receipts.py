@@ -9,17 +9,18 @@ import pytest
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
 from strata.archival.convert.archives import own_archive
-from strata.archival.domain.passages import ArchiveChange, ArchiveRef, RequestKey, UploadCounts
-from strata.archival.store import ReceiptLog
+from strata.archival.domain.passages import ArchiveChange, ArchiveRef, UploadCounts
+from strata.archival.store import RECEIPTS
 from strata.shared import context
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 LATER = NOW + timedelta(hours=1)
 
 
 async def test_a_repeated_change_of_an_archive_gets_the_first_answer(stores: Stores) -> None:
-    made = await stores.archives.create(archive("one"), "", "")
+    made = await stores.archives.create(archive("one"), "", RequestKey())
     request = RequestKey("r1", "two")
     first = await stores.archives.update(made.id, ArchiveChange(name="two"), NOW, request)
     await stores.archives.update(made.id, ArchiveChange(name="three"), NOW)
@@ -32,7 +33,7 @@ async def test_a_repeated_change_of_an_archive_gets_the_first_answer(stores: Sto
 
 
 async def test_one_request_sent_many_times_at_once_changes_once(stores: Stores) -> None:
-    made = await stores.archives.create(archive("one"), "", "")
+    made = await stores.archives.create(archive("one"), "", RequestKey())
     request = RequestKey("r1", "two")
     answers = await asyncio.gather(
         *(
@@ -49,7 +50,7 @@ async def test_a_request_that_failed_may_be_sent_again(stores: Stores) -> None:
     request = RequestKey("r1", "d")
     with pytest.raises(NotFoundError):
         await stores.archives.update(new_id("archive"), ArchiveChange(), NOW, request)
-    made = await stores.archives.create(archive("one"), "", "")
+    made = await stores.archives.create(archive("one"), "", RequestKey())
     changed = await stores.archives.update(made.id, ArchiveChange(name="x"), NOW, request)
     assert changed.name == "x"
 
@@ -77,11 +78,11 @@ async def test_an_upload_answers_for_all_of_it_and_only_once(stores: Stores) -> 
 
 
 async def test_another_project_may_use_the_same_request_id(stores: Stores) -> None:
-    made = await stores.archives.create(archive("one"), "", "")
+    made = await stores.archives.create(archive("one"), "", RequestKey())
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
     with context.use(caller(new_id("project"))):
         assert not await stores.passages.is_answered("r1")
-        other = await stores.archives.create(archive("one"), "", "")
+        other = await stores.archives.create(archive("one"), "", RequestKey())
         changed = await stores.archives.update(
             other.id, ArchiveChange(name="b"), NOW, RequestKey("r1", "b")
         )
@@ -89,8 +90,8 @@ async def test_another_project_may_use_the_same_request_id(stores: Stores) -> No
 
 
 async def test_old_receipts_are_forgotten(stores: Stores) -> None:
-    made = await stores.archives.create(archive("one"), "", "")
+    made = await stores.archives.create(archive("one"), "", RequestKey())
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
-    assert await ReceiptLog(stores.worker, timedelta(days=1)).delete_old() == 0
-    assert await ReceiptLog(stores.worker, timedelta(0)).delete_old() == 1
+    assert await RECEIPTS.delete_expired(stores.worker, timedelta(days=1)) == 0
+    assert await RECEIPTS.delete_expired(stores.worker, timedelta(0)) == 1
     assert not await stores.passages.is_answered("r1")

@@ -30,6 +30,7 @@ from strata.shared.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.embedding.base import LOCAL_MODEL
@@ -325,7 +326,9 @@ async def test_an_archive_has_a_model_of_its_own(world: World) -> None:
     await world.insert(*TEXTS)
     words = world.models.known(WORDS)
     archive = await stores.archives.create(
-        new_archive("shared", words.id, words.dim, NOW, own_model=words.id), world.agent, ""
+        new_archive("shared", words.id, words.dim, NOW, own_model=words.id),
+        world.agent,
+        RequestKey(),
     )
     more = [new_passage("A walrus sleeps on the ice."), new_passage("A narwhal dives below it.")]
     await stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive, "")
@@ -354,7 +357,9 @@ async def test_archives_of_several_models_make_one_ranking(world: World) -> None
     await world.insert(*TEXTS)
     words = world.models.known(WORDS)
     archive = await world.stores.archives.create(
-        new_archive("shared", words.id, words.dim, NOW, own_model=words.id), world.agent, ""
+        new_archive("shared", words.id, words.dim, NOW, own_model=words.id),
+        world.agent,
+        RequestKey(),
     )
     more = [new_passage(text) for text in MORE]
     await world.stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive, "")

@@ -11,9 +11,10 @@ import pytest
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage, new_text
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
-from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter, RequestKey
+from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter
 from strata.shared import context
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 
@@ -48,7 +49,7 @@ async def test_many_first_passages_at_once_make_one_archive(stores: Stores) -> N
 async def test_an_agents_archive_is_made_though_its_name_is_taken(stores: Stores) -> None:
     agent = new_id("agent")
     name = own_archive(agent, MODEL, DIM, NOW).name
-    taken = await stores.archives.create(archive(name), "", "")
+    taken = await stores.archives.create(archive(name), "", RequestKey())
     (stored,) = await stores.insert(agent, "one")
     assert stored.passage.archive_id != taken.id
     assert (await stores.archives.get(stored.passage.archive_id)).name.startswith(name)
@@ -78,11 +79,11 @@ async def test_a_repeated_request_gives_the_first_answer(stores: Stores) -> None
 
 async def test_nothing_is_kept_for_an_agent_that_is_not_there(stores: Stores) -> None:
     agent = new_id("agent")
-    made = await stores.archives.create(archive("shared"), "", "")
+    made = await stores.archives.create(archive("shared"), "", RequestKey())
     place = ArchiveRef(agent_id=agent)
     for refused in (
         stores.passages.insert(place, [new_passage("x")], own_archive(agent, MODEL, DIM, NOW), ""),
-        stores.archives.create(archive("new"), agent, ""),
+        stores.archives.create(archive("new"), agent, RequestKey()),
         stores.archives.attach(agent, made.id),
         stores.archives.detach(agent, made.id),
     ):
@@ -178,7 +179,7 @@ async def test_archives_are_shared_by_attaching(stores: Stores) -> None:
     first, second = new_id("agent"), new_id("agent")
     for agent in (first, second):
         await stores.archives.prepare(agent)
-    made = await stores.archives.create(archive("shared"), first, "")
+    made = await stores.archives.create(archive("shared"), first, RequestKey())
     attached = await stores.archives.attach(second, made.id)
     assert attached.agent_ids == tuple(sorted((first, second)))
     await stores.archives.detach(first, made.id)
@@ -188,12 +189,12 @@ async def test_archives_are_shared_by_attaching(stores: Stores) -> None:
 
 
 async def test_archive_names_are_taken_once_and_requests_repeat(stores: Stores) -> None:
-    made = await stores.archives.create(archive("one"), "", "r1")
-    again = await stores.archives.create(archive("one"), "", "r1")
+    made = await stores.archives.create(archive("one"), "", RequestKey("r1"))
+    again = await stores.archives.create(archive("one"), "", RequestKey("r1"))
     assert again.id == made.id
     with pytest.raises(AlreadyExistsError):
-        await stores.archives.create(archive("one"), "", "")
-    other = await stores.archives.create(archive("two"), "", "")
+        await stores.archives.create(archive("one"), "", RequestKey())
+    other = await stores.archives.create(archive("two"), "", RequestKey())
     with pytest.raises(AlreadyExistsError):
         await stores.archives.update(other.id, ArchiveChange(name="one"), NOW)
     renamed = await stores.archives.update(other.id, ArchiveChange(description="d"), NOW)
@@ -203,7 +204,7 @@ async def test_archive_names_are_taken_once_and_requests_repeat(stores: Stores) 
 async def test_releasing_an_agent_deletes_its_own_archive_only(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.insert(agent, "private")
-    shared = await stores.archives.create(archive("shared"), agent, "")
+    shared = await stores.archives.create(archive("shared"), agent, RequestKey())
     assert await stores.archives.release(agent) == 1
     assert await stores.archives.release(agent) == 0
     assert (await stores.archives.get(shared.id)).agent_ids == ()

@@ -22,13 +22,14 @@ from strata.core_memory.domain.blocks import (
     made_block,
     next_revision,
 )
-from strata.core_memory.domain.ports import ReplayedError, RequestKey, Unit
+from strata.core_memory.domain.ports import ReplayedError, Unit
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 20, 43, 9, 123456, tzinfo=UTC)
@@ -73,7 +74,7 @@ async def store(database: Database) -> PostgresBlockStore:
 async def do(
     store: PostgresBlockStore, work: Callable[[Unit], Awaitable[ResultT]], request_id: str = ""
 ) -> ResultT:
-    return await store.mutate(RequestKey(request_id, b"same"), work)
+    return await store.mutate(RequestKey(request_id, b"same".hex()), work)
 
 
 async def insert(

@@ -21,14 +21,15 @@ from strata.core_memory.domain.blocks import (
     deleted_block,
     made_block,
 )
-from strata.core_memory.domain.ports import ReplayedError, RequestKey, Unit
+from strata.core_memory.domain.ports import ReplayedError, Unit
 from strata.core_memory.migrations import MIGRATIONS
+from strata.core_memory.request_table import REQUESTS
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.db.request_log import RequestLog
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 20, 43, 9, 123456, tzinfo=UTC)
@@ -77,7 +78,7 @@ async def store(database: Database) -> PostgresBlockStore:
 
 
 async def begin(store: PostgresBlockStore, agent: str) -> bool:
-    return await store.mutate(RequestKey("", b""), lambda unit: unit.begin_agent(agent))
+    return await store.mutate(RequestKey(), lambda unit: unit.begin_agent(agent))
 
 
 def make(label: str = "human", value: str = "", **more: Any) -> Block:
@@ -91,7 +92,7 @@ async def once(
     request_id: str = "",
     digest: bytes = b"",
 ) -> ResultT:
-    return await store.mutate(RequestKey(request_id, digest), work)
+    return await store.mutate(RequestKey(request_id, digest.hex()), work)
 
 
 async def insert(
@@ -463,8 +464,8 @@ async def test_worker_deletes_old_requests_and_cannot_read_responses(
     try:
         for number in range(3):
             await insert(store, make(f"label{number}"), request=f"request-{number}")
-        assert await RequestLog(worker, timedelta(days=1), schema="core_memory").forget_old() == 0
-        assert await RequestLog(worker, timedelta(0), schema="core_memory").forget_old() == 3
+        assert await REQUESTS.delete_expired(worker, timedelta(days=1)) == 0
+        assert await REQUESTS.delete_expired(worker, timedelta(0)) == 3
         with pytest.raises(Exception, match="permission denied"):
             async with worker.system_transaction() as connection:
                 await connection.exec_driver_sql("SELECT response FROM core_memory.requests")

@@ -21,7 +21,7 @@ from strata.core_memory.domain.blocks import (
     deleted_block,
     made_block,
 )
-from strata.core_memory.domain.ports import RequestKey, Unit
+from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.prompt.limits import PromptLimit, PromptSize
 from strata.core_memory.domain.prompt.memory_section import Form, render_memory
 from strata.core_memory.migrations import MIGRATIONS
@@ -30,6 +30,7 @@ from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -72,7 +73,7 @@ def make(label: str, value: str = "", description: str = "About.", **more: Any) 
 
 
 async def once(store: PostgresBlockStore, work: Any) -> Any:
-    return await store.mutate(RequestKey("", b""), work)
+    return await store.mutate(RequestKey(), work)
 
 
 async def begin(

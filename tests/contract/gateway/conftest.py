@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from contract.gateway.stores import Gateways, Services, drop
 from strata.gateway.migrations import MIGRATIONS
-from strata.gateway.runs.quotas import RunQuotas
-from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.domain.quotas import RunQuotas
+from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import asyncpg
 
-from strata.gateway.runs.store import PostgresRunStore
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.shared.db import Database
 
 

@@ -12,11 +12,18 @@ from contract.gateway.test_approvals import answering, asking, refused
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
-from strata.gateway.runs.approvals import ApprovalFilter, OnApproval
-from strata.gateway.runs.default_answers import DefaultAnswers
-from strata.gateway.runs.domain import Accepted, Dispatch, NewRun, RunEnding, RunFailure, StopReason
-from strata.gateway.runs.states import RunState
-from strata.gateway.runs.store import PostgresRunStore
+from strata.gateway.runs.dispatch.default_answers import DefaultAnswers
+from strata.gateway.runs.domain.approvals import ApprovalFilter, OnApproval
+from strata.gateway.runs.domain.runs import (
+    Accepted,
+    Dispatch,
+    NewRun,
+    RunEnding,
+    RunFailure,
+    StopReason,
+)
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.shared.errors import FailedPreconditionError, Reason
 
 REQUEST = message_pb2.ApprovalRequestPart(
@@ -104,7 +111,7 @@ async def test_a_person_or_a_message_may_be_faster(gateways: Gateways) -> None:
 async def test_one_request_that_cannot_be_answered_does_not_hold_up_others(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.gateway.runs.default_answers._BATCH", 1)
+    monkeypatch.setattr("strata.gateway.runs.dispatch.default_answers._BATCH", 1)
     stuck = await asks(gateways, -9)
     other = await asks(gateways, -5, "conversation-2")
     store = gateways.first

@@ -6,9 +6,9 @@ import pytest
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
-from strata.gateway.runs.chains import ChainLink, Wait
-from strata.gateway.runs.domain import RunKind
-from strata.gateway.runs.states import RunState
+from strata.gateway.runs.domain.chains import ChainLink, Wait
+from strata.gateway.runs.domain.runs import RunKind
+from strata.gateway.runs.domain.states import RunState
 from strata.shared.errors import NotFoundError, Reason
 
 

@@ -11,8 +11,8 @@ import pytest
 from contract.gateway.stores import Gateways
 from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
-from strata.gateway.runs.domain import OnBusy
-from strata.gateway.runs.states import RunState
+from strata.gateway.runs.domain.runs import OnBusy
+from strata.gateway.runs.domain.states import RunState
 from strata.shared.errors import ResourceExhaustedError
 
 SOON = datetime.now(UTC) + timedelta(hours=1)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import WELL, events, fence_of, new_run
-from strata.gateway.runs import statements
+from strata.gateway.runs.store import statements
 
 
 async def queued(gateways: Gateways, project: str, number: int) -> str:
@@ -77,7 +77,7 @@ async def test_runs_of_dead_gateways_count_in_the_share(gateways: Gateways) -> N
 async def test_projects_whose_runs_cannot_start_do_not_hide_those_that_can(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.gateway.runs.store._CLAIM_PROJECTS", 2)
+    monkeypatch.setattr("strata.gateway.runs.store.runs._CLAIM_PROJECTS", 2)
     for number in range(5):
         await blocked(gateways, f"project-{number}")
     able = await queued(gateways, "project-9", 0)

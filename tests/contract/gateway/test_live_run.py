@@ -30,10 +30,10 @@ from strata.api.common.v1.run_event_pb2 import (
     ToolFinished,
 )
 from strata.api.common.v1.usage_pb2 import Usage
-from strata.gateway.runs import live_run as live_run_module
-from strata.gateway.runs.domain import Dispatch, Fence, StoredEvent
-from strata.gateway.runs.live_run import LiveRun
-from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.domain.runs import Dispatch, Fence, StoredEvent
+from strata.gateway.runs.events import live_run as live_run_module
+from strata.gateway.runs.events.live_run import LiveRun
+from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared.clock import ManualClock, SystemClock
 from strata.shared.errors import UnavailableError
 

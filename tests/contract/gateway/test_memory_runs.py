@@ -8,16 +8,7 @@ from dataclasses import replace
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.gateway.runs.domain import (
-    Dispatch,
-    Principal,
-    RunEnding,
-    RunFailure,
-    RunKind,
-    StopReason,
-    Usage,
-)
-from strata.gateway.runs.memory_agents import (
+from strata.gateway.runs.domain.memory_agents import (
     DOCUMENT_KEY,
     MAX_RANGE,
     MemoryBudget,
@@ -26,9 +17,18 @@ from strata.gateway.runs.memory_agents import (
     TendedTurn,
     TranscriptRead,
 )
-from strata.gateway.runs.memory_store import note_turn
-from strata.gateway.runs.states import RunState
-from strata.gateway.runs.store import PostgresRunStore
+from strata.gateway.runs.domain.principals import Principal
+from strata.gateway.runs.domain.runs import (
+    Dispatch,
+    RunEnding,
+    RunFailure,
+    RunKind,
+    StopReason,
+    Usage,
+)
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.memory_agents import note_turn
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.shared.ids import default_conversation_id
 
 AGENT, MEMORY_AGENT = "agent-1", "agent-memory"

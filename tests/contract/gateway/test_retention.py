@@ -14,10 +14,10 @@ from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new
 from contract.gateway.test_webhook_outbox import new_webhook
 from strata.gateway.retention.store import BACKLOG_FULL, PostgresRetention, RetainedKind
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
-from strata.gateway.runs.live_run import RunHub
-from strata.gateway.runs.peers import Peers
-from strata.gateway.runs.run_follower import RunFollower
-from strata.gateway.runs.run_watch import RunWatch
+from strata.gateway.runs.events.live_run import RunHub
+from strata.gateway.runs.events.peers import Peers
+from strata.gateway.runs.events.run_follower import RunFollower
+from strata.gateway.runs.events.run_watch import RunWatch
 from strata.gateway.webhooks.domain import AttemptResult, Delivery, DeliveryState
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.clock import SystemClock

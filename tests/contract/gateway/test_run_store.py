@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import text as sql
 
 from contract.gateway.stores import Gateways
-from strata.gateway.runs.domain import (
+from strata.gateway.runs.domain.principals import Principal
+from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN
+from strata.gateway.runs.domain.runs import (
     Dispatch,
     Fence,
     LeaseLostError,
     NewRun,
     OnBusy,
-    Principal,
     RunEnding,
     RunFailure,
     RunFilter,
@@ -26,9 +27,8 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
-from strata.gateway.runs.quotas import MAX_RUNS_OF_GROUP_RUN
-from strata.gateway.runs.states import RunState
-from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared.errors import (
     AbortedError,
     AlreadyExistsError,

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from contract.gateway.stores import Services, drop
 from contract.gateway.test_run_store import events, fence_of, new_run
 from strata.gateway.migrations import MIGRATIONS
-from strata.gateway.runs.domain import (
+from strata.gateway.runs.domain.runs import (
     Dispatch,
     Fence,
     LeaseLostError,
@@ -32,8 +32,8 @@ from strata.gateway.runs.domain import (
     StopReason,
     Usage,
 )
-from strata.gateway.runs.states import RunState
-from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError
 from strata.shared.ids import new_id

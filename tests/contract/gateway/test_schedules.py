@@ -14,10 +14,10 @@ import pytest
 from contract.gateway.stores import Gateways
 from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
-from strata.gateway.runs.approvals import OnApproval
-from strata.gateway.runs.domain import RunEnding, RunFailure, RunFilter, StopReason, Usage
-from strata.gateway.runs.states import RunState
-from strata.gateway.runs.store import PostgresRunStore
+from strata.gateway.runs.domain.approvals import OnApproval
+from strata.gateway.runs.domain.runs import RunEnding, RunFailure, RunFilter, StopReason, Usage
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.schedules.domain import (
     NewSchedule,
     OnOverlap,

@@ -9,7 +9,7 @@ import pytest
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
-from strata.gateway.runs.domain import LeaseLostError
+from strata.gateway.runs.domain.runs import LeaseLostError
 from strata.gateway.webhooks.domain import AttemptResult, NewWebhook
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender

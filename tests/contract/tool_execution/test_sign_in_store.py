@@ -19,6 +19,7 @@ from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, ResourceExhaustedError
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.secrets import Envelope
 from strata.shared.web.resolver import SystemResolver
@@ -26,7 +27,6 @@ from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpServer, OAuthClient, SignIn, Transport
 from strata.tool_execution.domain.mcp_sign_in import MAX_PENDING, RegisteredClient, Tokens
-from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.mcp.http import GuardedTransport
 from strata.tool_execution.mcp.sign_in import NoTokenError, SignIns
 from strata.tool_execution.store import PostgresMcpStore, PostgresSignInStore
@@ -47,7 +47,7 @@ async def server(database: Database) -> McpServer:
     made = McpServer(
         new_id("mcp_server"), "vault", Transport.STREAMABLE_HTTP, url=URL, oauth=OAuthClient()
     )
-    return await PostgresMcpStore(database).add(made, IdempotentRequest())
+    return await PostgresMcpStore(database).add(made, RequestKey())
 
 
 async def test_what_was_begun_is_taken_once_and_in_time(

@@ -14,15 +14,16 @@ from contract.tool_execution.conftest import signed_in
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.db.request_log import RequestLog
 from strata.shared.errors import AlreadyExistsError, PermissionDeniedError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.scopes import DEFAULT_SCOPES
-from strata.tool_execution.domain.registry import IdempotentRequest, StoredVector
+from strata.tool_execution.domain.registry import StoredVector
 from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolType
 from strata.tool_execution.store import PostgresSecretStore, PostgresToolStore
+from strata.tool_execution.store.request_table import REQUESTS
 
-NOTHING = IdempotentRequest()
+NOTHING = RequestKey()
 
 
 @pytest.fixture
@@ -131,25 +132,25 @@ def test_every_own_part_makes_another_version(own: dict[str, Any]) -> None:
 async def test_a_name_keeps_its_type(store: PostgresToolStore) -> None:
     await store.upsert(custom(), NOTHING)
     with pytest.raises(AlreadyExistsError) as caught:
-        await store.upsert(replace(custom(), type=ToolType.CLIENT), IdempotentRequest("r", "d"))
+        await store.upsert(replace(custom(), type=ToolType.CLIENT), RequestKey("r", "d"))
     assert caught.value.reason is Reason.NAME_TAKEN
     # What failed is not remembered as done.
-    assert (await store.upsert(custom("other"), IdempotentRequest("r", "d"))).name == "other"
+    assert (await store.upsert(custom("other"), RequestKey("r", "d"))).name == "other"
 
 
 async def test_a_repeated_request_gets_its_first_answer(store: PostgresToolStore) -> None:
-    request = IdempotentRequest("request-1", "digest")
+    request = RequestKey("request-1", "digest")
     first = await store.upsert(custom(), request)
     newer = await store.upsert(replace(custom(), description="Newer."), NOTHING)
     assert await store.upsert(custom(), request) == first
     assert await store.get(name="weather") == newer
     with pytest.raises(AlreadyExistsError) as caught:
-        await store.upsert(custom(), IdempotentRequest("request-1", "other"))
+        await store.upsert(custom(), RequestKey("request-1", "other"))
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
 async def test_requests_at_once_are_one(store: PostgresToolStore) -> None:
-    request = IdempotentRequest("request-1", "digest")
+    request = RequestKey("request-1", "digest")
     stored = await asyncio.gather(*(store.upsert(custom(), request) for _ in range(8)))
     assert len({tool.id for tool in stored}) == 1
     assert all(tool == stored[0] for tool in stored)
@@ -218,7 +219,7 @@ async def test_vectors_are_kept_and_make_no_new_version(store: PostgresToolStore
 async def test_nothing_of_another_project_is_seen_or_changed(
     store: PostgresToolStore, secrets: PostgresSecretStore
 ) -> None:
-    mine = await store.upsert(custom(secret_names=("KEY",)), IdempotentRequest("r", "d"))
+    mine = await store.upsert(custom(secret_names=("KEY",)), RequestKey("r", "d"))
     await secrets.put("KEY", b"mine")
     with context.use(signed_in(new_id("project"))):
         assert await store.get(tool_id=mine.id) is None
@@ -226,7 +227,7 @@ async def test_nothing_of_another_project_is_seen_or_changed(
         assert (await store.runnable(["weather"])).tools == {}
         assert await store.delete(mine.id) is False
         await store.keep_vectors([StoredVector(mine.id, "h", b"x")])
-        theirs = await store.upsert(custom(secret_names=("KEY",)), IdempotentRequest("r", "d"))
+        theirs = await store.upsert(custom(secret_names=("KEY",)), RequestKey("r", "d"))
         assert theirs.id != mine.id
         assert (await store.runnable(["weather"])).sealed == {}
         await secrets.delete("KEY")
@@ -237,21 +238,19 @@ async def test_nothing_of_another_project_is_seen_or_changed(
 async def test_old_requests_are_forgotten_and_the_worker_reads_no_secret(
     store: PostgresToolStore, urls: Any
 ) -> None:
-    await store.upsert(custom(), IdempotentRequest("r", "d"))
+    await store.upsert(custom(), RequestKey("r", "d"))
     assert await store.keep_choice("run-1", ["files__read"]) == ["files__read"]
     assert await store.keep_choice("run-1", ["files__write"]) == ["files__read"]
     worker = Database(urls.worker_url)
     try:
-        assert (
-            await RequestLog(worker, timedelta(days=1), schema="tool_execution").forget_old() == 0
-        )
+        assert await REQUESTS.delete_expired(worker, timedelta(days=1)) == 0
         # The choice of tools of a run as well.
-        assert await RequestLog(worker, timedelta(0), schema="tool_execution").forget_old() == 2
+        assert await REQUESTS.delete_expired(worker, timedelta(0)) == 2
         for table in ("secrets", "tools"):
             with pytest.raises(Exception, match="permission denied"):
                 async with worker.system_transaction() as connection:
                     await connection.execute(text(f"SELECT 1 FROM tool_execution.{table}"))
     finally:
         await worker.close()
-    assert (await store.upsert(custom("other"), IdempotentRequest("r", "e"))).name == "other"
+    assert (await store.upsert(custom("other"), RequestKey("r", "e"))).name == "other"
     assert await store.keep_choice("run-1", ["files__write"]) == ["files__write"]

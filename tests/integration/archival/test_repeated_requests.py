@@ -82,6 +82,16 @@ async def test_an_upload_of_nothing_is_refused(client: Client) -> None:
         assert [violation.field for violation in caught.value.violations] == ["passages"]
 
 
+async def test_id_of_a_created_archive_is_refused_for_another_archive(client: Client) -> None:
+    creation = archive_pb.CreateArchiveRequest(request_id=new_id("x"), name=new_id("x"))
+    first = await client.archives.CreateArchive(creation)
+    assert await client.archives.CreateArchive(creation) == first
+    creation.name = new_id("x")
+    with pytest.raises(AlreadyExistsError) as caught:
+        await client.archives.CreateArchive(creation)
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
 async def test_a_repeated_change_of_an_archive_gets_the_first_answer(client: Client) -> None:
     archive, request = await made(client), new_id("x")
     change = archive_pb.UpdateArchiveRequest(

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from integration.channels.conftest import check_refusals, refusals, targets
-from strata.gateway.proxy import proxied_service
+from strata.gateway.servicers.proxy import proxied_service
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
 from strata.shared.clock_skew import METRIC, SERVER_HOST_KEY, SkewMeter

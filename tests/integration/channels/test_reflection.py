@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 
 from strata.api.archival.v1 import passage_service_pb2
-from strata.gateway.proxy import proxied_service
+from strata.gateway.servicers.proxy import proxied_service
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
 from strata.shared.service import Service

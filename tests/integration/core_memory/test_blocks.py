@@ -406,7 +406,7 @@ async def test_a_block_can_be_read_as_it_was(client: Any) -> None:
             pb.UpdateBlockRequest(block_id=new_id("block"), value="x" * 1_000_001),
             {"value"},
         ),
-        (pb.DeleteBlockRequest(block_id=new_id("block"), request_id="r" * 201), {"request_id"}),
+        (pb.DeleteBlockRequest(block_id=new_id("block"), request_id="r" * 257), {"request_id"}),
         (pb.ListBlockVersionsRequest(block_id=AGENT), {"block_id"}),
         (pb.DiffBlockRequest(block_id=new_id("block"), to_revision=-2), {"to_revision"}),
     ],

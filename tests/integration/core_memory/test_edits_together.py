@@ -25,7 +25,7 @@ from strata.core_memory.domain.commands import (
     UpdateBlock,
 )
 from strata.core_memory.domain.core_memory import CoreMemory, Receipt
-from strata.core_memory.domain.ports import ReplayedError, RequestKey
+from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.domain.text_edits.edited_text import apply_edit
 from strata.core_memory.domain.text_edits.patches import apply_section, parse_patch
 from strata.core_memory.domain.text_edits.three_way_merge import merge3_text
@@ -43,6 +43,7 @@ from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 WRITERS = 8
@@ -132,7 +133,7 @@ class Shared:
 
 
 def receipt(request_id: str = "") -> Receipt[Any]:
-    return Receipt(RequestKey(request_id, request_id.encode()), lambda _: b"done")
+    return Receipt(RequestKey(request_id, request_id.encode().hex()), lambda _: b"done")
 
 
 def replayed(before: Version, version: Version, texts: Mapping[int, str], edit: Edit) -> str | None:

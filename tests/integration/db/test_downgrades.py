@@ -21,7 +21,6 @@ from contract.gateway.test_run_store import PROJECT, new_run
 from contract.recall.test_forks import Talk
 from contract.tool_execution.test_tool_store import NOTHING, custom
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
@@ -36,13 +35,14 @@ from strata.archival.store import (
 from strata.cli.compose.services import SERVICES
 from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store.blocks import PostgresBlockStore
-from strata.gateway.runs.domain import Fence, StoredEvent
-from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.domain.runs import Fence, StoredEvent
+from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.migrate import ServiceMigrations
 from strata.shared.tool_catalogue import ToolEffect

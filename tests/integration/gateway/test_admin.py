@@ -16,7 +16,7 @@ from integration.gateway.test_proxy import reason
 from integration.gateway.world import Gateway, World, collect
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.main import app
-from strata.gateway.bootstrap import ensure_local_project, ensure_organization_key
+from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.shared.ids import new_id
 from strata.shared.scopes import OrganizationScope, Scope
 

@@ -23,7 +23,7 @@ from integration.gateway.world import (
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.gateway.runs.prices import ModelPrice
+from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.shared.ids import new_id
 
 MODEL = "test/one"

@@ -16,8 +16,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from integration.gateway.world import Gateway, World, eventually
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2, passage_service_pb2_grpc
-from strata.gateway.proxy import proxied_service
 from strata.gateway.registry import public_services
+from strata.gateway.servicers.proxy import proxied_service
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair, public_key_of
 from strata.shared.channels import ChannelFactory
 from strata.shared.inprocess import InProcessNetwork

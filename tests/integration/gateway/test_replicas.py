@@ -31,7 +31,7 @@ from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
 from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.embedded.ports import ReservedPort
-from strata.gateway.runs import run_follower
+from strata.gateway.runs.events import run_follower
 
 _ROOTS = [str(Path(__file__).parents[3] / root) for root in ("shared", "services", "gateway")]
 

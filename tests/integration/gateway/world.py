@@ -31,7 +31,7 @@ from strata.api.tool_execution.v1 import (
     execution_service_pb2_grpc,
     tool_service_pb2,
 )
-from strata.gateway.bootstrap import FirstKey, ensure_local_project, ensure_organization_key
+from strata.gateway.auth.bootstrap import FirstKey, ensure_local_project, ensure_organization_key
 from strata.gateway.main import build
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.settings import GatewaySettings

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from strata.gateway.runs.chains import (
+from strata.gateway.runs.domain.chains import (
     ChainLink,
     Wait,
     check_chain,
     check_waits,
     conversation_with,
 )
-from strata.gateway.runs.states import FINAL_STATES, RunState
+from strata.gateway.runs.domain.states import FINAL_STATES, RunState
 from strata.shared.errors import FailedPreconditionError, Reason
 
 

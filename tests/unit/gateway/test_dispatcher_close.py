@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from strata.gateway.runs.attempts import DispatchTerms
-from strata.gateway.runs.dispatcher import Dispatcher
+from strata.gateway.runs.dispatch.attempts import DispatchTerms
+from strata.gateway.runs.dispatch.dispatcher import Dispatcher
 from strata.shared.clock import SystemClock
 
 

@@ -15,12 +15,12 @@ from strata.api.agent_loop.v1.turn_service_pb2 import ModelRequestSent, ReplyRec
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.api.common.v1.usage_pb2 import Usage as WireUsage
-from strata.gateway.runs.convert_explanation import explanation_to_pb, step_to_pb
-from strata.gateway.runs.domain import Run, RunKind, StopReason, Usage
-from strata.gateway.runs.explanation import Explanation
-from strata.gateway.runs.model_calls import MAX_CALLS, ModelCalls
-from strata.gateway.runs.prices import ModelPrice
-from strata.gateway.runs.states import RunState
+from strata.gateway.runs.domain.runs import Run, RunKind, StopReason, Usage
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.events.model_calls import MAX_CALLS, ModelCalls
+from strata.gateway.runs.explanation.convert import explanation_to_pb, step_to_pb
+from strata.gateway.runs.explanation.prices import ModelPrice
+from strata.gateway.runs.explanation.spans import Explanation
 
 ACCEPTED = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 
 from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished, ToolStarted
 from strata.gateway.groups import asked_members
-from strata.gateway.runs.chains import AskedRun
+from strata.gateway.runs.domain.chains import AskedRun
 from strata.shared.tool_catalogue import ASK_MEMBERS
 
 

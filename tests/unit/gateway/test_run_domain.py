@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
-from strata.gateway.runs import convert
-from strata.gateway.runs.domain import RunEnding, StopReason, Usage, trigger_of
-from strata.gateway.runs.states import (
+from strata.gateway.runs.convert import runs as convert
+from strata.gateway.runs.domain.runs import RunEnding, StopReason, Usage, trigger_of
+from strata.gateway.runs.domain.states import (
     ACTIVE_STATES,
     FINAL_STATES,
     OPEN_STATES,

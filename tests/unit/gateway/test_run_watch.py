@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from strata.gateway.runs.domain import RunMark
-from strata.gateway.runs.run_watch import Watcher
-from strata.gateway.runs.states import RunState
+from strata.gateway.runs.domain.runs import RunMark
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.events.run_watch import Watcher
 
 MARK = RunMark("run-1", RunState.RUNNING, 3, "host-1:7600")
 

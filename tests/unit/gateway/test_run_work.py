@@ -12,21 +12,21 @@ import pytest
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.gateway.runs.attempts import DispatchTerms
-from strata.gateway.runs.dispatcher import Dispatcher
-from strata.gateway.runs.domain import (
+from strata.gateway.runs.dispatch.attempts import DispatchTerms
+from strata.gateway.runs.dispatch.dispatcher import Dispatcher
+from strata.gateway.runs.dispatch.run_work import RunWork, slots_of_working_runs
+from strata.gateway.runs.domain.principals import Principal
+from strata.gateway.runs.domain.runs import (
     Accepted,
     Dispatch,
     NewRun,
-    Principal,
     Run,
     RunKind,
     StopReason,
     Usage,
 )
-from strata.gateway.runs.live_run import RunHub
-from strata.gateway.runs.run_work import RunWork, slots_of_working_runs
-from strata.gateway.runs.states import RunState
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.events.live_run import RunHub
 from strata.shared.clock import SystemClock
 
 _RUNS = 20

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strata.api.common.v1 import message_pb2 as pb
 from strata.api.common.v1 import run_event_pb2 as ev
 from strata.api.common.v1.run_event_pb2 import RunEvent
-from strata.gateway.runs.partial_text import PartialText, PartialTexts
-from strata.gateway.runs.sent_text import SentText
+from strata.gateway.runs.convert.sent_text import SentText
+from strata.gateway.runs.events.partial_text import PartialText, PartialTexts
 from strata.shared.replies import as_text
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -49,7 +49,7 @@ from strata.core_memory.files.domain import (
 from strata.core_memory.files.text_extraction import pages
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.managers import Dynamic
-from strata.gateway.runs import convert as run_requests
+from strata.gateway.runs.convert import runs as run_requests
 from strata.recall.convert import search as recall
 from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.errors import StrataError

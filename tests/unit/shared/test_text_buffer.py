@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.gateway.runs.partial_text import PartialText
+from strata.gateway.runs.events.partial_text import PartialText
 from strata.shared.text_buffer import TextBuffer
 
 

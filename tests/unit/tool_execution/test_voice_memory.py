@@ -19,7 +19,7 @@ CALL = Call("call-1", "store_memories", "{}", "run/1/1")
 
 
 def caller(lines: tuple[str, ...] | None = LINES) -> Caller:
-    older = None if lines is None else OlderLines(AGENT, "memories of c 1 9", lines)
+    older = None if lines is None else OlderLines(AGENT, "memories-of/c/1/9", lines)
     return Caller(
         new_id("agent"),
         new_id("conversation"),
@@ -59,7 +59,7 @@ async def test_memories_are_stored_in_one_message_under_the_key_of_the_range() -
     passages = Passages()
     assert await store(passages, memory(0, 1), memory(2, 2, " ")) == MEMORIES_STORED
     [request] = passages.requests
-    assert (request.request_id, request.agent_id) == ("memories of c 1 9", AGENT)
+    assert (request.request_id, request.agent_id) == ("memories-of/c/1/9", AGENT)
     texts = [passage.text for passage in request.passages]
     assert texts == ["Why.\n\nuser: a\nassistant: b", "user: c\n  d"]
     assert all(len(passage.origin.taint) == 1 for passage in request.passages)

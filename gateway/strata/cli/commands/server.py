@@ -176,7 +176,7 @@ def bootstrap(
     """
     import asyncio  # noqa: PLC0415 - start-up
 
-    from strata.gateway.bootstrap import ensure_organization_key  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.gateway.auth.bootstrap import ensure_organization_key  # noqa: PLC0415 - loads SQLAlchemy
     from strata.gateway.settings import GatewaySettings  # noqa: PLC0415 - start-up
 
     settings = GatewaySettings()

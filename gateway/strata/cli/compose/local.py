@@ -19,7 +19,7 @@ from strata.embedded.chat_model.settings import LocalDemoSettings
 from strata.embedded.data_folder import DataFolder
 from strata.embedded.files import write_atomically
 from strata.embedded.ports import pick_port
-from strata.gateway.bootstrap import ensure_local_project, ensure_organization_key
+from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.settings import GatewaySettings
 from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import ApiKey, NewKey, Organization, Project
-from strata.gateway.runs.domain import UsageSum
+from strata.gateway.runs.domain.runs import UsageSum
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.checks import Checks
 from strata.shared.errors import FieldViolation

@@ -29,6 +29,7 @@ from strata.gateway.auth.domain import (
 )
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 
 _PROJECT = "project_id, organization_id, name, create_time"
@@ -332,12 +333,7 @@ def _check_same(
 ) -> None:
     if request_id is None or same["request_id"] != request_id:
         raise AlreadyExistsError(f"{what_has_the_name} named {name!r}.", metadata={"name": name})
-    if same["name"] != name:
-        raise AlreadyExistsError(
-            "The request_id was used before with another name.",
-            reason=Reason.REQUEST_ID_REUSED,
-            metadata={"request_id": request_id},
-        )
+    check_same_request(request_id, same["name"], name)
 
 
 async def _require_organization(connection: AsyncConnection, values: Mapping[str, object]) -> None:

@@ -30,7 +30,7 @@ from strata.gateway.groups.managers import (
     TurnReply,
     manager_of,
 )
-from strata.gateway.runs.convert import (
+from strata.gateway.runs.convert.runs import (
     UNTRUSTED,
     build_run_finished,
     failure_of,
@@ -38,7 +38,7 @@ from strata.gateway.runs.convert import (
     stop_of,
     usage_of,
 )
-from strata.gateway.runs.domain import (
+from strata.gateway.runs.domain.runs import (
     Accepted,
     NewRun,
     Run,
@@ -48,7 +48,7 @@ from strata.gateway.runs.domain import (
     StopReason,
     Usage,
 )
-from strata.gateway.runs.run_follower import RunFollower
+from strata.gateway.runs.events.run_follower import RunFollower
 from strata.shared.context import require_caller
 from strata.shared.errors import (
     DeadlineExceededError,

@@ -17,8 +17,8 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
-from strata.gateway.runs.dispatcher import TurnClient
-from strata.gateway.runs.domain import is_group
+from strata.gateway.runs.dispatch.dispatcher import TurnClient
+from strata.gateway.runs.domain.runs import is_group
 from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id
 from strata.shared.request_stream import RequestStream

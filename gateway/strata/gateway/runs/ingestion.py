@@ -27,8 +27,8 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
-from strata.gateway.runs.convert import principal_of
-from strata.gateway.runs.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
+from strata.gateway.runs.convert.runs import principal_of
+from strata.gateway.runs.domain.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
 from strata.shared.context import current_project, require_caller
 from strata.shared.errors import (
     AlreadyExistsError,

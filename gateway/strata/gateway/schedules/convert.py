@@ -11,8 +11,8 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1.response_format_pb2 import ResponseFormat
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
-from strata.gateway.runs import convert as runs
-from strata.gateway.runs.domain import NewRun, RunKind
+from strata.gateway.runs.convert import runs
+from strata.gateway.runs.domain.runs import NewRun, RunKind
 from strata.gateway.schedules.domain import NewSchedule, OnOverlap, RunPlan, Schedule, Tick
 from strata.gateway.schedules.timing import Timing, TimingError
 from strata.shared.context import Caller

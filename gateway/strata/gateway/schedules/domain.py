@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.gateway.runs.approvals import OnApproval
-from strata.gateway.runs.domain import Principal
+from strata.gateway.runs.domain.approvals import OnApproval
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.schedules.timing import Timing
 
 

@@ -12,10 +12,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.gateway.runs.approvals import OnApproval
-from strata.gateway.runs.domain import NewRun, Principal, RunKind
-from strata.gateway.runs.states import RunState
-from strata.gateway.runs.store import PostgresRunStore
+from strata.gateway.runs.domain.approvals import OnApproval
+from strata.gateway.runs.domain.principals import Principal
+from strata.gateway.runs.domain.runs import NewRun, RunKind
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.schedules.domain import (
     DueSchedule,
     NewSchedule,
@@ -37,6 +38,7 @@ from strata.shared.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 
 MAX_MISSED = 100
@@ -185,12 +187,7 @@ class PostgresScheduleStore:
                 request = {"project_id": project_id, "request_id": new.request_id}
                 known = (await connection.execute(_KNOWN, request)).mappings().one_or_none()
                 if known is not None:
-                    if bytes(known["request_hash"]) != digest:
-                        raise AlreadyExistsError(
-                            "The request_id was used before with another request.",
-                            reason=Reason.REQUEST_ID_REUSED,
-                            metadata={"request_id": new.request_id},
-                        )
+                    check_same_request(new.request_id, bytes(known["request_hash"]), digest)
                     return _schedule(known)
             now = (await connection.execute(_NOW)).scalar_one()
             first = new.timing.check(now, min_interval=self._min_interval)

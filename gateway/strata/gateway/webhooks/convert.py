@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.gateway.webhooks.domain import EVENTS, Delivery, DeliveryState, Webhook, key_of
 from strata.shared.checks import Checks
 from strata.shared.errors import FieldViolation, InvalidArgumentError, invalid_field
+from strata.shared.idempotency.keys import digest_of
 
 
 def check_webhook(request: pb.CreateWebhookRequest) -> None:
@@ -32,7 +31,7 @@ def check_webhook(request: pb.CreateWebhookRequest) -> None:
 
 def digest(request: pb.CreateWebhookRequest) -> bytes:
     """Returns the hash of a request, to recognise a repeated request_id."""
-    return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+    return bytes.fromhex(digest_of("", request))
 
 
 def wrong_url(error: InvalidArgumentError) -> InvalidArgumentError:

@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC
 
-from strata.gateway.runs.convert import run_to_pb
-from strata.gateway.runs.domain import Run, RunStore
+from strata.gateway.runs.convert.runs import run_to_pb
+from strata.gateway.runs.domain.runs import Run, RunStore
 from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore

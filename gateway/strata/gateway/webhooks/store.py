@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.gateway.runs.statements import webhook_deliveries_sql
+from strata.gateway.runs.store.statements import webhook_deliveries_sql
 from strata.gateway.webhooks.domain import (
     RETRIES_S,
     Attempt,
@@ -22,11 +22,11 @@ from strata.gateway.webhooks.domain import (
 )
 from strata.shared.db import Database
 from strata.shared.errors import (
-    AlreadyExistsError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
 )
+from strata.shared.idempotency.keys import check_same_request
 from strata.shared.project_turns import PendingInTurn
 
 # Seconds after which an attempt of a dead gateway is repeated; longer than any attempt takes.
@@ -285,13 +285,10 @@ class PostgresWebhookStore:
             return None
         values = {"project_id": project_id, "request_id": new.request_id}
         row = (await connection.execute(_KNOWN, values)).mappings().one_or_none()
-        if row is not None and bytes(row["request_hash"]) != new.request_hash:
-            raise AlreadyExistsError(
-                "The request_id was used before with another request.",
-                reason=Reason.REQUEST_ID_REUSED,
-                metadata={"request_id": new.request_id},
-            )
-        return _webhook(row) if row is not None else None
+        if row is None:
+            return None
+        check_same_request(new.request_id, bytes(row["request_hash"]), new.request_hash)
+        return _webhook(row)
 
     async def _insert(
         self, connection: AsyncConnection, project_id: str, new: NewWebhook

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 from google.protobuf.message import Message as ProtoMessage
@@ -50,7 +49,6 @@ from strata.agent_loop.domain.agent.commands import (
     UpdateAgent,
 )
 from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER, BufferLengths, buffer_lengths
-from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, TypeTraits
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -58,6 +56,7 @@ from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.agent_types import MEMORY_AGENT_TYPES, AgentType
 from strata.shared.errors import FieldViolation
+from strata.shared.idempotency.keys import RequestKey, digest_of, request_id_violations
 from strata.shared.ids import check_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations
@@ -222,7 +221,7 @@ def conversation_from_proto(request: pb.CreateConversationRequest) -> CreateConv
     check_id(request.agent_id, "agent", field="agent_id")
     checks.refuse(
         [
-            *checks.request_id_violations(request.request_id),
+            *request_id_violations(request.request_id),
             *checks.name_violations("title", request.title),
         ]
     )
@@ -240,7 +239,7 @@ def fork_from_proto(request: pb.ForkConversationRequest) -> ForkConversation:
         check_id(request.until_message_id, "message", field="until_message_id")
     checks.refuse(
         [
-            *checks.request_id_violations(request.request_id),
+            *request_id_violations(request.request_id),
             *checks.name_violations("title", request.title),
         ]
     )
@@ -336,7 +335,7 @@ def conversation_to_proto(conversation: Conversation) -> pb.Conversation:
 def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
     violations = checks.joined(
         [
-            checks.request_id_violations(request.request_id),
+            request_id_violations(request.request_id),
             checks.name_violations("name", request.name),
             checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
             checks.text_violations("system", request.system, checks.MAX_SYSTEM),
@@ -412,7 +411,7 @@ def _length_violations(
 def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
     violations = checks.joined(
         [
-            checks.request_id_violations(request.request_id),
+            request_id_violations(request.request_id),
             checks.name_violations("name", request.name),
             checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
             checks.text_violations("system", request.system, checks.MAX_SYSTEM),
@@ -493,9 +492,8 @@ def request_of(
     bare = type(request)()
     bare.CopyFrom(request)  # type: ignore[arg-type]
     bare.ClearField("request_id")
-    payload = type(request).DESCRIPTOR.full_name.encode() + b"\0"
-    payload += bare.SerializeToString(deterministic=True)
-    return RequestKey(request.request_id, hashlib.sha256(payload).hexdigest())
+    label = f"{type(request).DESCRIPTOR.full_name}\0"
+    return RequestKey(request.request_id, digest_of(label, bare))
 
 
 def _optional(request: ProtoMessage, name: str) -> str | None:

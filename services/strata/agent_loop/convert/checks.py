@@ -19,7 +19,6 @@ MAX_PAIRS = 64
 MAX_VALUE = 4_000
 # The name of a tool, or of an MCP server for all its tools: "files__*".
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,63}(?:__\*)?")
-_REQUEST_ID = re.compile(r"[!-~]{0,128}")
 
 
 def refuse(violations: Sequence[FieldViolation]) -> None:
@@ -45,13 +44,6 @@ def text_violations(field: str, text: str, limit: int | None = None) -> list[Fie
 def name_violations(field: str, name: str) -> list[FieldViolation]:
     """Returns violations in the name of an agent or the title of a conversation."""
     return [FieldViolation(field, problem) for problem in name_problems(name, most=MAX_NAME)]
-
-
-def request_id_violations(request_id: str) -> list[FieldViolation]:
-    """Returns violations in a request id."""
-    if _REQUEST_ID.fullmatch(request_id):
-        return []
-    return [FieldViolation("request_id", "must be at most 128 printable ASCII characters")]
 
 
 def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:

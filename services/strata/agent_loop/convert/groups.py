@@ -27,6 +27,7 @@ from strata.agent_loop.domain.agent.groups import (
 from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.shared.errors import FieldViolation, invalid_field
+from strata.shared.idempotency.keys import request_id_violations
 from strata.shared.ids import check_id, new_id
 
 _MAX_TOKEN = 128
@@ -45,7 +46,7 @@ def create_from_proto(request: pb.CreateGroupRequest) -> CreateGroup:
     _check_ids("shared_block_ids", request.shared_block_ids, "block")
     checks.refuse(
         [
-            *checks.request_id_violations(request.request_id),
+            *request_id_violations(request.request_id),
             *checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
             *_manager_violations(request.manager, request.agent_ids),
             *_member_violations(
@@ -79,7 +80,7 @@ def update_from_proto(request: pb.UpdateGroupRequest) -> UpdateGroup:
     if request.HasField("shared_blocks"):
         blocks = tuple(request.shared_blocks.block_ids)
     violations = [
-        *checks.request_id_violations(request.request_id),
+        *request_id_violations(request.request_id),
         *checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
     ]
     if request.HasField("manager"):

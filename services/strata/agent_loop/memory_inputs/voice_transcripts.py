@@ -81,5 +81,5 @@ def older_lines(read: TranscriptRange, inputs: Sequence[Message]) -> OlderLines:
         elif is_older:
             # A further line of the same text; such lines are indented.
             lines[-1] += f"\n{line}"
-    key = f"memories of {read.conversation_id} {read.after_sequence} {read.until_sequence}"
+    key = f"memories-of/{read.conversation_id}/{read.after_sequence}/{read.until_sequence}"
     return OlderLines(read.agent_id, key, tuple(lines))

@@ -19,14 +19,13 @@ from strata.agent_loop.domain.agent.agents import (
     apply_patch,
     check_revision,
 )
-from strata.agent_loop.domain.agent.store import RequestKey
+from strata.agent_loop.store.request_table import REQUESTS
 from strata.agent_loop.store.rows import (
     AGENT_COLUMNS,
     CONVERSATION_COLUMNS,
     STORED_COLUMNS,
     agent_parameters,
     answer,
-    read_answer,
     to_agent,
     to_conversation,
     to_keys,
@@ -36,6 +35,8 @@ from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
 from strata.shared.db.errors import driver_error
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey, check_same_request
+from strata.shared.idempotency.request_table import LostRaceError
 
 _MINE = "project_id = :project AND id = :id"
 _VALUES = """name = :name, description = :description, system = :system,
@@ -123,14 +124,6 @@ _PAGE = text(
     ORDER BY id LIMIT :limit
     """
 )
-_SEEN = text(
-    "SELECT payload_hash, answer FROM agent_loop.requests"
-    " WHERE project_id = :project AND request_id = :request"
-)
-_NOTE = text(
-    "INSERT INTO agent_loop.requests (project_id, request_id, payload_hash, answer)"
-    " VALUES (:project, :request, :payload_hash, CAST(:answer AS jsonb))"
-)
 _LOCK = text(
     f"SELECT {AGENT_COLUMNS} FROM agent_loop.agents WHERE {_MINE} AND state = 'active'"
     " FOR NO KEY UPDATE"
@@ -195,10 +188,6 @@ _CONVERSATIONS = text(
     ORDER BY c.id LIMIT :limit
     """
 )
-
-
-class LostRaceError(Exception):
-    """Another transaction with the same request id committed first."""
 
 
 class PostgresAgentStore:
@@ -290,7 +279,7 @@ class PostgresAgentStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answered = await find_answer(connection, request)
+            answered = await REQUESTS.find(connection, request)
         return to_agent(answered) if answered is not None else None
 
     async def update(self, patch: AgentPatch, request: RequestKey) -> Agent:
@@ -328,7 +317,7 @@ class PostgresAgentStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answered = await find_answer(connection, request)
+            answered = await REQUESTS.find(connection, request)
         return to_conversation(answered) if answered is not None else None
 
     async def insert_conversation(
@@ -366,22 +355,21 @@ class PostgresAgentStore:
                 taken=agent.name,
                 **agent_parameters(agent),
                 request=request.id,
-                payload_hash=request.payload_hash,
+                payload_hash=request.digest,
                 conversation=agent.default_conversation_id,
             )
         # Without a row, the original of this repetition was committed a moment ago.
         if row is None:
             raise LostRaceError
         stored = to_stored(row)
-        if stored.payload_hash != request.payload_hash:
-            raise request_reused(request)
+        check_same_request(request.id, stored.payload_hash, request.digest)
         return stored
 
     async def _update(self, patch: AgentPatch, request: RequestKey) -> Agent:
         async with self._database.transaction() as connection:
             # Locked first, so that the second of two equal requests finds the answer of the first.
             row = await _one(connection, _LOCK, id=patch.agent_id)
-            if request.id and (answered := await find_answer(connection, request)) is not None:
+            if (answered := await REQUESTS.find(connection, request)) is not None:
                 return to_agent(answered)
             if row is None:
                 raise agent_not_found(patch.agent_id)
@@ -397,15 +385,14 @@ class PostgresAgentStore:
                 revision=changed.revision,
             )
             assert row is not None
-            if request.id:
-                await keep_answer(connection, request, row)
+            await REQUESTS.record(connection, request, answer(row))
             return to_agent(row)
 
     async def _insert_conversation(
         self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         async with self._database.transaction() as connection:
-            if request.id and (answered := await find_answer(connection, request)) is not None:
+            if (answered := await REQUESTS.find(connection, request)) is not None:
                 return to_conversation(answered)
             row = await _one(
                 connection,
@@ -417,8 +404,7 @@ class PostgresAgentStore:
             )
             if row is None:
                 raise agent_not_found(conversation.agent_id)
-            if request.id:
-                await keep_answer(connection, request, row)
+            await REQUESTS.record(connection, request, answer(row))
             return to_conversation(row)
 
 
@@ -476,50 +462,14 @@ async def _all(
                 raise AlreadyExistsError(
                     f"There is an agent of the name {taken!r}.", metadata={"name": taken}
                 ) from error
-            case "agents_request" | "requests_once":
+            case "agents_request":
                 raise LostRaceError from error
         raise
     return [dict(row) for row in result.mappings()]
 
 
-async def find_answer(connection: AsyncConnection, request: RequestKey) -> Mapping[str, Any] | None:
-    """Returns the stored answer to a request with this id; None if there is none.
-
-    Raises:
-        AlreadyExistsError: It asked for something else (``REQUEST_ID_REUSED``).
-    """
-    row = await _one(connection, _SEEN, request=request.id)
-    if row is None:
-        return None
-    if row["payload_hash"] != request.payload_hash:
-        raise request_reused(request)
-    return read_answer(row["answer"])
-
-
-async def keep_answer(
-    connection: AsyncConnection, request: RequestKey, row: Mapping[str, Any]
-) -> None:
-    """Stores the answer to a request, for its repetitions.
-
-    Raises:
-        LostRaceError: Another transaction with this request id was first.
-    """
-    await _run(
-        connection,
-        _NOTE,
-        request=request.id,
-        payload_hash=request.payload_hash,
-        answer=answer(row),
-    )
-
-
 async def _run(connection: AsyncConnection, statement: TextClause, **parameters: Any) -> None:
-    try:
-        await connection.execute(statement, {"project": current_project(), **parameters})
-    except IntegrityError as error:
-        if getattr(driver_error(error), "constraint_name", None) == "requests_once":
-            raise LostRaceError from error
-        raise
+    await connection.execute(statement, {"project": current_project(), **parameters})
 
 
 def _conversation_not_found(message: str, conversation_id: str) -> NotFoundError:
@@ -532,13 +482,4 @@ def agent_not_found(wanted: str, *, key: str = "id") -> NotFoundError:
     """Returns the error for an agent that does not exist in this project."""
     return NotFoundError(
         f"There is no agent {wanted}.", reason=Reason.AGENT_NOT_FOUND, metadata={key: wanted}
-    )
-
-
-def request_reused(request: RequestKey) -> AlreadyExistsError:
-    """Returns the error for a request id that was used for another request."""
-    return AlreadyExistsError(
-        f"The request_id {request.id!r} was used before for something else.",
-        reason=Reason.REQUEST_ID_REUSED,
-        metadata={"request_id": request.id},
     )

@@ -29,19 +29,15 @@ from strata.agent_loop.domain.agent.paired_groups import (
     ManagerAgent,
     members_of_pair,
 )
-from strata.agent_loop.domain.agent.store import RequestKey
-from strata.agent_loop.store.agents import (
-    LostRaceError,
-    agent_not_found,
-    find_answer,
-    keep_answer,
-    request_reused,
-)
+from strata.agent_loop.store.agents import agent_not_found
+from strata.agent_loop.store.request_table import REQUESTS
 from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
 from strata.shared.errors import NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey, check_same_request
+from strata.shared.idempotency.request_table import LostRaceError
 
 # Agents that are being deleted are not shown: they have left already.
 _GROUP = """
@@ -195,7 +191,7 @@ class PostgresGroupStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answer = await find_answer(connection, request)
+            answer = await REQUESTS.find(connection, request)
             return None if answer is None else await _get(connection, answer["id"])
 
     async def check(self, command: UpdateGroup) -> tuple[ManagerConfig, tuple[str, ...]]:
@@ -247,8 +243,7 @@ class PostgresGroupStore:
             values = _bound(request=request.id)
             row = (await connection.execute(_BY_REQUEST, values)).mappings().one_or_none()
             if row is not None:
-                if row["payload_hash"] != request.payload_hash:
-                    raise request_reused(request)
+                check_same_request(request.id, row["payload_hash"], request.digest)
                 return _group(row)
             agent_ids = command.agent_ids
             if command.manager.type in PAIRED:
@@ -261,7 +256,7 @@ class PostgresGroupStore:
                 _INSERT,
                 id=command.id,
                 request=request.id,
-                payload_hash=request.payload_hash,
+                payload_hash=request.digest,
                 description=command.description,
                 blocks=list(command.shared_block_ids),
                 **_manager(command.manager),
@@ -293,8 +288,7 @@ class PostgresGroupStore:
                 await connection.execute(_REMOVE_MEMBERS, _bound(id=group_id))
                 agents = list(agent_ids)
                 await _write(connection, _INSERT_MEMBERS, id=group_id, agents=agents)
-            if command.request.id:
-                await keep_answer(connection, command.request, {"id": group_id})
+            await REQUESTS.record(connection, command.request, {"id": group_id})
             return await _get(connection, group_id)
 
 

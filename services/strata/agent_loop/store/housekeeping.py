@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import text
 
+from strata.agent_loop.store.request_table import REQUESTS
 from strata.shared.db import Database
 
-_REQUESTS = text(
-    """
-    DELETE FROM agent_loop.requests WHERE (project_id, request_id) IN (
-        SELECT project_id, request_id FROM agent_loop.requests
-        WHERE create_time < now() - CAST(:age AS interval)
-        ORDER BY create_time LIMIT :count)
-    """
-)
 _JOURNAL = text(
     """
     DELETE FROM agent_loop.journal WHERE (project_id, run_id) IN (
@@ -40,11 +33,13 @@ class Housekeeping:
 
     def __init__(self, database: Database, *, requests: timedelta, journals: timedelta) -> None:
         self._database = database
-        self._ages = ((_REQUESTS, requests), (_JOURNAL, journals))
+        self._requests = requests
+        self._journals = journals
 
     async def clean(self) -> int:
         """Deletes expired rows; returns their number."""
-        return sum([await self._delete(statement, age) for statement, age in self._ages])
+        deleted = await REQUESTS.delete_expired(self._database, self._requests)
+        return deleted + await self._delete_journals()
 
     async def keep_cleaning(self) -> None:
         """Cleans up once an hour, until it is cancelled."""
@@ -52,11 +47,13 @@ class Housekeeping:
             await self.clean()
             await asyncio.sleep(_PAUSE.total_seconds())
 
-    async def _delete(self, statement: TextClause, age: timedelta) -> int:
+    async def _delete_journals(self) -> int:
         total = 0
         while True:
             async with self._database.system_transaction() as connection:
-                result = await connection.execute(statement, {"age": age, "count": _BATCH})
+                result = await connection.execute(
+                    _JOURNAL, {"age": self._journals, "count": _BATCH}
+                )
             total += result.rowcount
             if result.rowcount < _BATCH:
                 return total

@@ -125,18 +125,12 @@ def to_conversation(row: Mapping[str, Any]) -> Conversation:
     )
 
 
-def answer(row: Mapping[str, Any]) -> str:
-    """Returns a row as JSON, to answer a repeated request; `to_agent` reads it."""
-    plain = {
+def answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row as a JSON object, to answer a repeated request; `to_agent` reads it."""
+    return {
         key: value.isoformat() if isinstance(value, datetime) else value
         for key, value in row.items()
     }
-    return json.dumps(plain)
-
-
-def read_answer(value: Any) -> dict[str, Any]:
-    """Returns the row of an `answer`."""
-    return _object(value)
 
 
 def _compaction(value: Any) -> CompactionSettings:

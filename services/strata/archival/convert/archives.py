@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from hashlib import sha256
 from typing import Any
 
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert.labels import taint_to_proto
-from strata.archival.domain.passages import (
-    Archive,
-    ArchiveChange,
-    ArchiveRef,
-    Origin,
-    Passage,
-    RequestKey,
-)
+from strata.archival.domain.passages import Archive, ArchiveChange, ArchiveRef, Origin, Passage
 from strata.shared.checks import Checks
 from strata.shared.errors import (
     FailedPreconditionError,
     Reason,
     invalid_field,
+)
+from strata.shared.idempotency.keys import (
+    RequestKey,
+    check_request_id,
+    digest_of,
 )
 from strata.shared.ids import new_id
 from strata.shared.one_line import is_one_line
@@ -35,7 +32,6 @@ MAX_TAGS = 64
 MAX_TAG_CHARS = 128
 MAX_NAME_CHARS = 200
 MAX_DESCRIPTION_CHARS = 10_000
-MAX_REQUEST_ID_CHARS = 256
 MAX_TIME_TO_LIVE_S = 100 * 365 * 24 * 3600
 
 
@@ -104,7 +100,7 @@ def to_archive(
         InvalidArgumentError: Request id, name, description, time-to-live or model are wrong.
     """
     checks = Checks()
-    _check_request_id(checks, request.request_id)
+    checks.request_id(request.request_id)
     _check_name(checks, request.name)
     _check_description(checks, request.description)
     _check_time_to_live(checks, request.time_to_live_seconds)
@@ -172,7 +168,8 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
 
 
 def to_request(
-    message: archive_pb.UpdateArchiveRequest
+    message: archive_pb.CreateArchiveRequest
+    | archive_pb.UpdateArchiveRequest
     | pb.UpdatePassageRequest
     | pb.RestorePassageRequest
     | pb.PurgePassageRequest,
@@ -182,9 +179,8 @@ def to_request(
     Raises:
         InvalidArgumentError: Its id is wrong.
     """
-    digest = sha256(f"{message.DESCRIPTOR.full_name}\0".encode())
-    digest.update(message.SerializeToString(deterministic=True))
-    return RequestKey(checked_request_id(message.request_id), digest.hexdigest())
+    label = f"{message.DESCRIPTOR.full_name}\0"
+    return RequestKey(check_request_id(message.request_id), digest_of(label, message))
 
 
 def to_place(archive_id: str, agent_id: str) -> ArchiveRef:
@@ -278,22 +274,6 @@ def check_short_text(checks: Checks, text: str, field: str, *, most: int) -> Non
     """Checks a text of at most `most` characters."""
     valid = len(text) <= most and "\x00" not in text
     checks.unless(valid, field, f"must be at most {most} characters without NUL")
-
-
-def checked_request_id(request_id: str) -> str:
-    """Validates and returns a request id; it may be empty.
-
-    Raises:
-        InvalidArgumentError: It is too long or contains NUL.
-    """
-    checks = Checks()
-    _check_request_id(checks, request_id)
-    checks.done()
-    return request_id
-
-
-def _check_request_id(checks: Checks, request_id: str) -> None:
-    check_short_text(checks, request_id, "request_id", most=MAX_REQUEST_ID_CHARS)
 
 
 def _check_name(checks: Checks, name: str) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from strata.archival.domain.passages import Cursor, InsertedPassage, NewText, Origin, RequestKey
+from strata.archival.domain.passages import Cursor, InsertedPassage, NewText, Origin
+from strata.shared.idempotency.keys import RequestKey
 
 
 class Operation(StrEnum):

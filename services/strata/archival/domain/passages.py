@@ -15,18 +15,6 @@ Cursor = tuple[str | int | datetime, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestKey:
-    """The idempotency key of a request; without an id repetitions are not recognised.
-
-    Attributes:
-        digest: Digest of the whole request.
-    """
-
-    id: str = ""
-    digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Archive:
     """A collection of passages with one embedding model.
 

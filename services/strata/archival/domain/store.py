@@ -20,9 +20,9 @@ from strata.archival.domain.passages import (
     NewPassage,
     Passage,
     PassagePage,
-    RequestKey,
     UploadCounts,
 )
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.search.result_merge import DatabaseSnapshot
 
 NOT_REPEATABLE = RequestKey()
@@ -31,11 +31,11 @@ NOT_REPEATABLE = RequestKey()
 class ArchiveStore(Protocol):
     """Archives of the current project; each method is one transaction."""
 
-    async def create(self, archive: Archive, agent_id: str, request_id: str) -> Archive:
-        """Stores an archive; MUST return the existing one for a repeated request id.
+    async def create(self, archive: Archive, agent_id: str, request: RequestKey) -> Archive:
+        """Stores an archive; a repeated request returns the archive of the first one.
 
         Raises:
-            AlreadyExistsError: The name is taken.
+            AlreadyExistsError: The name is taken, or ``REQUEST_ID_REUSED``.
             NotFoundError: ``AGENT_NOT_FOUND``.
         """
         ...

@@ -14,6 +14,7 @@ from strata.archival.domain.store import ArchiveStore
 from strata.archival.search.rebuilds import ArchiveModels
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.idempotency.keys import check_request_id
 from strata.shared.ids import check_id
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.reindexing.index_admin import to_proto
@@ -44,7 +45,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
     ) -> pb.CreateArchiveResponse:
         """Creates an archive."""
         archive = convert.to_archive(request, self._models, self._clock.now())
-        stored = await self._store.create(archive, request.agent_id, request.request_id)
+        stored = await self._store.create(archive, request.agent_id, convert.to_request(request))
         return pb.CreateArchiveResponse(archive=convert.archive_to_proto(stored))
 
     async def GetArchive(
@@ -121,7 +122,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
         elif request.action == pb.REINDEX_ACTION_ROLL_BACK:
             job = await self._rebuilds.roll_back(request.archive_id)
         else:
-            request_id = convert.checked_request_id(request.request_id)
+            request_id = check_request_id(request.request_id)
             job = await self._rebuilds.start(
                 request.archive_id, request.embedding_model, request_id
             )

@@ -22,6 +22,7 @@ from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.idempotency.keys import check_request_id
 from strata.shared.ids import check_id
 from strata.shared.search.embedding import Embedder
 
@@ -70,7 +71,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.InsertPassageResponse:
         """Stores one passage."""
         place = convert.to_place(request.archive_id, request.agent_id)
-        request_id = convert.checked_request_id(request.request_id)
+        request_id = check_request_id(request.request_id)
         passages = await self._to_passages([request.passage], "passage")
         stored = (await self._passages.insert(place, passages, self._template(place), request_id))[
             0

@@ -8,10 +8,11 @@ from hashlib import sha256
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert import archives as convert
 from strata.archival.domain.history import UploadProgress
-from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, RequestKey
+from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
 from strata.archival.domain.store import PassageStore
 from strata.archival.servicers.uploads import check_size
-from strata.shared.errors import AlreadyExistsError, Reason, invalid_field
+from strata.shared.errors import invalid_field
+from strata.shared.idempotency.keys import RequestKey, check_request_id, request_id_reused
 
 _START = sha256(b"UploadPassages").hexdigest()
 
@@ -78,9 +79,7 @@ class ResumableUpload:
     async def _begin(self, message: pb.UploadPassagesRequest) -> ArchiveRef:
         place = convert.to_place(message.archive_id, message.agent_id)
         digest = sha256(f"UploadPassages\0{place.archive_id}\0{place.agent_id}".encode())
-        self._request = RequestKey(
-            convert.checked_request_id(message.request_id), digest.hexdigest()
-        )
+        self._request = RequestKey(check_request_id(message.request_id), digest.hexdigest())
         self._state = await self._store.progress(self._request)
         return place
 
@@ -100,13 +99,13 @@ class ResumableUpload:
             self._note(passage)
         if durable > 0 and self._position == self._state.received:
             if self._digest not in {"", self._state.digest}:
-                raise self._reused()
+                raise request_id_reused(self._request.id)
             self._digest = self._state.digest
         return passages[max(0, durable) :]
 
     async def _store_next(self, place: ArchiveRef, passages: Sequence[pb.NewPassage]) -> None:
         if self._state.complete:
-            raise self._reused()
+            raise request_id_reused(self._request.id)
         read = await self._read(passages, "passages")
         for passage in passages:
             self._note(passage)
@@ -120,10 +119,3 @@ class ResumableUpload:
             data = passage.SerializeToString(deterministic=True)
             self._digest = sha256(self._digest.encode() + data).hexdigest()
         self._position += 1
-
-    def _reused(self) -> AlreadyExistsError:
-        return AlreadyExistsError(
-            f"The request_id {self._request.id!r} was used before for something else.",
-            reason=Reason.REQUEST_ID_REUSED,
-            metadata={"request_id": self._request.id},
-        )

@@ -8,13 +8,7 @@ from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert import archives as convert
-from strata.archival.domain.passages import (
-    Archive,
-    ArchiveRef,
-    NewPassage,
-    RequestKey,
-    UploadCounts,
-)
+from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, UploadCounts
 from strata.archival.domain.store import PassageStore
 from strata.shared.errors import (
     FieldViolation,
@@ -22,6 +16,7 @@ from strata.shared.errors import (
     UnavailableError,
     invalid_field,
 )
+from strata.shared.idempotency.keys import RequestKey, check_request_id
 
 MAX_UPLOAD_BATCH = 1_000
 
@@ -89,7 +84,7 @@ class PassageUpload:
 
     async def _begin(self, message: pb.InsertPassagesRequest) -> ArchiveRef:
         place = convert.to_place(message.archive_id, message.agent_id)
-        self._request_id = convert.checked_request_id(message.request_id)
+        self._request_id = check_request_id(message.request_id)
         self._repeated = await self._store.is_answered(self._request_id)
         self._digest.update(f"{place.archive_id}\0{place.agent_id}\0".encode())
         return place

@@ -7,9 +7,10 @@ from strata.archival.store.destruction import Expiry
 from strata.archival.store.history import PostgresPassageHistory
 from strata.archival.store.passages import PostgresPassageStore
 from strata.archival.store.pending_passages import PendingPassages
-from strata.archival.store.receipts import ReceiptLog
+from strata.archival.store.receipts import RECEIPTS
 
 __all__ = [
+    "RECEIPTS",
     "ChunkQueue",
     "Expiry",
     "PendingPassages",
@@ -17,5 +18,4 @@ __all__ = [
     "PostgresFileChunkStore",
     "PostgresPassageHistory",
     "PostgresPassageStore",
-    "ReceiptLog",
 ]

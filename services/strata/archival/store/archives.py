@@ -18,10 +18,9 @@ from strata.archival.domain.passages import (
     ArchiveChange,
     ArchivePage,
     Cursor,
-    RequestKey,
 )
 from strata.archival.domain.store import NOT_REPEATABLE
-from strata.archival.store import receipts
+from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
     archive_from_json,
     archive_to_json,
@@ -32,6 +31,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.db.errors import driver_error
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 
 INSERT_ARCHIVE = """
     INSERT INTO archival.archives (
@@ -182,17 +182,23 @@ class PostgresArchiveStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, archive: Archive, agent_id: str, request_id: str) -> Archive:
+    async def create(self, archive: Archive, agent_id: str, request: RequestKey) -> Archive:
         """Stores an archive, or returns the one of the same request."""
         project = current_project()
-        values = {"project": project, "request": request_id, **archive_values(archive)}
+        values = {"project": project, "request": request.id, **archive_values(archive)}
         async with self._database.transaction() as connection:
+            known = await RECEIPTS.claim(connection, request)
+            if known is not None:
+                return archive_from_json(known)
             created = await _guarded(connection, _CREATE, values, name=archive.name)
             if not created.rowcount:
+                # The receipt of the first request has expired.
                 result = await connection.execute(
-                    _BY_REQUEST, {"project": project, "request": request_id}
+                    _BY_REQUEST, {"project": project, "request": request.id}
                 )
-                return to_archive(result.one())
+                made = to_archive(result.one())
+                await RECEIPTS.answer(connection, request, archive_to_json(made))
+                return made
             if agent_id:
                 await _guarded(
                     connection,
@@ -200,7 +206,9 @@ class PostgresArchiveStore:
                     {"project": project, "agent": agent_id, "id": archive.id},
                     agent_id=agent_id,
                 )
-            return await self._read(connection, archive.id)
+            made = await self._read(connection, archive.id)
+            await RECEIPTS.answer(connection, request, archive_to_json(made))
+            return made
 
     async def get(self, archive_id: str) -> Archive:
         """Returns an archive."""
@@ -237,7 +245,7 @@ class PostgresArchiveStore:
     ) -> Archive:
         """Changes an archive, or returns the stored response of a repeated request."""
         async with self._database.transaction() as connection:
-            known = await receipts.take(connection, request)
+            known = await RECEIPTS.claim(connection, request)
             if known is not None:
                 return archive_from_json(known)
             values = {
@@ -250,7 +258,7 @@ class PostgresArchiveStore:
             }
             await _guarded(connection, _UPDATE, values, name=change.name or "")
             archive = await self._read(connection, archive_id)
-            await receipts.answer(connection, request, archive_to_json(archive))
+            await RECEIPTS.answer(connection, request, archive_to_json(archive))
             return archive
 
     async def delete(self, archive_id: str) -> int:

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from strata.archival.store.archives import missing_archive
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason
+from strata.shared.idempotency.keys import request_id_reused
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.reindexing import FoundCounts, Phase, Reindex
 from strata.shared.search.reindexing.ledger import (
@@ -184,8 +184,4 @@ def own_model(generation: Serving) -> str:
 def _same(job: Reindex, archive_id: str, model: str, request_id: str) -> Reindex:
     if job.archive_id == archive_id and model in ("", job.target.model):
         return job
-    raise AlreadyExistsError(
-        f"The request_id {request_id!r} was used before for something else.",
-        reason=Reason.REQUEST_ID_REUSED,
-        metadata={"request_id": request_id},
-    )
+    raise request_id_reused(request_id)

@@ -20,19 +20,12 @@ from strata.archival.domain.history import (
     VersionPage,
 )
 from strata.archival.domain.near_duplicates import signature_of
-from strata.archival.domain.passages import (
-    Cursor,
-    NewPassage,
-    NewText,
-    Passage,
-    RequestKey,
-    hash_of,
-)
-from strata.archival.store import receipts
+from strata.archival.domain.passages import Cursor, NewPassage, NewText, Passage, hash_of
 from strata.archival.store.destruction import destroy_expired_same, destroy_sql
 from strata.archival.store.insertion import same_texts
 from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.passages import missing_passage
+from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
     PASSAGES,
@@ -49,6 +42,7 @@ from strata.archival.store.rows import (
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey, check_same_request
 
 _LOCK = text(
     f"""
@@ -199,7 +193,7 @@ class PostgresPassageHistory:
     async def purge(self, passage_id: str, request: RequestKey) -> int:
         """Destroys a passage with its versions."""
         async with self._database.transaction() as connection:
-            known = await receipts.take(connection, request)
+            known = await RECEIPTS.claim(connection, request)
             if known is not None:
                 return int(known)
             values = {"project": current_project(), "id": passage_id}
@@ -207,7 +201,7 @@ class PostgresPassageHistory:
             if not gone.passages:
                 raise missing_passage(passage_id)
             versions = int(gone.versions) + 1
-            await receipts.answer(connection, request, versions)
+            await RECEIPTS.answer(connection, request, versions)
             return versions
 
     async def versions(self, passage_id: str, limit: int, cursor: Cursor | None) -> VersionPage:
@@ -257,8 +251,7 @@ async def _answered(
             deleted=version.deleted,
             update_time=version.create_time,
         )
-    if digest != request.digest:
-        raise receipts.reused(request.id)
+    check_same_request(request.id, digest, request.digest)
     return passage
 
 

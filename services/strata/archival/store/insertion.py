@@ -18,7 +18,6 @@ from strata.archival.domain.passages import (
     NewPassage,
     Passage,
 )
-from strata.archival.store import receipts
 from strata.archival.store.archives import (
     INSERT_ARCHIVE,
     is_unknown_agent,
@@ -36,6 +35,7 @@ from strata.archival.store.rows import (
 )
 from strata.shared.context import current_project
 from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+from strata.shared.idempotency.keys import request_id_reused
 
 _MOST_VIOLATIONS = 20
 _NEAR_CHARS = 500
@@ -266,5 +266,5 @@ def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passa
 def _repeated(row: Any, passages: Sequence[NewPassage], request_id: str) -> InsertedPassage:
     # After a change the passage no longer has the text of the request to compare.
     if row.revision == 1 and [row.content_hash] != [item.content_hash for item in passages]:
-        raise receipts.reused(request_id)
+        raise request_id_reused(request_id)
     return InsertedPassage(to_passage(row), duplicate=False)

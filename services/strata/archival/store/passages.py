@@ -22,12 +22,11 @@ from strata.archival.domain.passages import (
     NewPassage,
     Passage,
     PassagePage,
-    RequestKey,
     TagMatch,
     UploadCounts,
 )
-from strata.archival.store import receipts
 from strata.archival.store.insertion import insert_passages
+from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
     PASSAGES,
@@ -45,6 +44,7 @@ from strata.archival.store.words import (
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
+from strata.shared.idempotency.keys import RequestKey, request_id_reused
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.vectors.stop_words import without_stop_words
 
@@ -82,18 +82,18 @@ class PostgresPassageStore:
     ) -> UploadCounts:
         """Stores the last passages of an upload together with its response."""
         async with self._database.transaction() as connection:
-            known = await receipts.take(connection, request)
+            known = await RECEIPTS.claim(connection, request)
             if known is not None:
                 return UploadCounts(**known)
             stored = await insert_passages(connection, place, passages, template, "")
             counts = before.plus(stored)
-            await receipts.answer(connection, request, asdict(counts))
+            await RECEIPTS.answer(connection, request, asdict(counts))
             return counts
 
     async def upload_answer(self, request: RequestKey) -> UploadCounts | None:
         """Returns the stored response of an upload; None if it has not finished."""
         async with self._database.transaction(read_only=True) as connection:
-            known = await receipts.answered(connection, request)
+            known = await RECEIPTS.find(connection, request)
         return None if known is None else UploadCounts(**known)
 
     async def is_answered(self, request_id: str) -> bool:
@@ -101,14 +101,14 @@ class PostgresPassageStore:
         if not request_id:
             return False
         async with self._database.transaction(read_only=True) as connection:
-            return await receipts.is_answered(connection, request_id)
+            return await RECEIPTS.is_known(connection, request_id)
 
     async def progress(self, request: RequestKey) -> UploadProgress:
         """Returns the stored progress of an upload."""
         if not request.id:
             return UploadProgress()
         async with self._database.transaction(read_only=True) as connection:
-            known = await receipts.answered(connection, request)
+            known = await RECEIPTS.find(connection, request)
         return UploadProgress() if known is None else _progress_from_json(known)
 
     async def upload(
@@ -125,12 +125,12 @@ class PostgresPassageStore:
             state = await self._state(connection, request, seen)
             fresh = passages[state.received - seen.received :]
             if state.complete and fresh:
-                raise receipts.reused(request.id)
+                raise request_id_reused(request.id)
             if not fresh:
                 return state
             stored = await insert_passages(connection, place, fresh, template, "")
             state = state.plus(stored, digest)
-            await receipts.answer(connection, request, _progress_to_json(state))
+            await RECEIPTS.answer(connection, request, _progress_to_json(state))
             return state
 
     async def complete(self, request: RequestKey, seen: UploadProgress) -> UploadProgress:
@@ -138,7 +138,7 @@ class PostgresPassageStore:
         async with self._database.transaction() as connection:
             state = await self._state(connection, request, seen)
             done = replace(state, complete=True)
-            await receipts.answer(connection, request, _progress_to_json(done))
+            await RECEIPTS.answer(connection, request, _progress_to_json(done))
             return done
 
     async def _state(
@@ -146,7 +146,7 @@ class PostgresPassageStore:
     ) -> UploadProgress:
         if not request.id:
             return seen
-        known = await receipts.take(connection, request, lock=True)
+        known = await RECEIPTS.claim(connection, request, lock=True)
         state = UploadProgress() if known is None else _progress_from_json(known)
         if state.received < seen.received:
             raise UnavailableError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TypeAlias
@@ -36,7 +35,6 @@ from strata.core_memory.domain.commands import (
     UpdateBlock,
     Updated,
 )
-from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.text_edits.verbs import (
     Append,
     Create,
@@ -51,8 +49,8 @@ from strata.core_memory.domain.text_edits.verbs import (
 )
 from strata.shared.checks import Checks
 from strata.shared.context import require_caller
+from strata.shared.idempotency.keys import RequestKey, check_request_id, digest_of
 
-MAX_REQUEST_ID_CHARS = 200
 MAX_DESCRIPTION_CHARS = 5_000
 MAX_REASON_CHARS = 2_000
 MAX_NAME_CHARS = 200
@@ -81,13 +79,9 @@ def to_request(method: str, message: Mutation) -> RequestKey:
     """Returns the idempotency key of a mutation: its request id and a hash of its content.
 
     Raises:
-        InvalidArgumentError: The id is too long or cannot be stored.
+        InvalidArgumentError: The id is not valid.
     """
-    checks = Checks()
-    checks.text(message.request_id, "request_id", most=MAX_REQUEST_ID_CHARS)
-    checks.done()
-    payload = message.SerializeToString(deterministic=True)
-    return RequestKey(message.request_id, hashlib.sha256(f"{method}\n".encode() + payload).digest())
+    return RequestKey(check_request_id(message.request_id), digest_of(f"{method}\n", message))
 
 
 def to_create(message: pb.CreateBlockRequest) -> CreateBlock:

@@ -39,12 +39,13 @@ from strata.core_memory.domain.commands import (
     UpdateBlock,
     Updated,
 )
-from strata.core_memory.domain.ports import BlockStore, RequestKey, Unit
+from strata.core_memory.domain.ports import BlockStore, Unit
 from strata.core_memory.domain.prompt.limits import PromptLimit, check_change
 from strata.core_memory.domain.text_edits.edited_text import merge_value
 from strata.core_memory.domain.text_edits.messages import label_taken, unknown_label
 from strata.core_memory.domain.versions.reverts import revert
 from strata.shared.clock import Clock
+from strata.shared.idempotency.keys import RequestKey
 
 ResultT = TypeVar("ResultT")
 
@@ -225,7 +226,7 @@ class CoreMemory:
                 if missing:
                     await unit.attach(agent_id, {block.id: block.label for block in missing}, now)
 
-        await self._store.mutate(RequestKey(id="", digest=b""), work)
+        await self._store.mutate(RequestKey(), work)
 
     async def detach(self, command: Attachment, receipt: Receipt[None]) -> None:
         """Detaches a block from an agent; does nothing if it is not attached.
@@ -301,7 +302,7 @@ class CoreMemory:
                 raise agent_not_found(followed)
             return await unit.attached(command.agent_id)
 
-        return await self._store.mutate(RequestKey(id="", digest=b""), work)
+        return await self._store.mutate(RequestKey(), work)
 
     async def limit_prompt(self, command: LimitPrompt) -> PromptLimit:
         """Sets how large the memory of an agent may become; returns the previous limit.
@@ -329,7 +330,7 @@ class CoreMemory:
                 await unit.raise_prompt(agent_id, raised)
             return before
 
-        return await self._store.mutate(RequestKey(id="", digest=b""), work)
+        return await self._store.mutate(RequestKey(), work)
 
     async def release_agent(self, command: ReleaseAgent) -> Released:
         """Detaches an agent's blocks and deletes those that were made for it and no other has."""
@@ -346,7 +347,7 @@ class CoreMemory:
                 await unit.update_all(changes, response=b"")
             return Released(len(ended), len(had - {block.id for block in ended}))
 
-        return await self._store.mutate(RequestKey(id="", digest=b""), work)
+        return await self._store.mutate(RequestKey(), work)
 
     async def _labels(
         self, unit: Unit, blocks: Sequence[Block], block_ids: Sequence[str]

@@ -10,21 +10,9 @@ from typing import Protocol, TypeVar
 from strata.core_memory.domain.blocks import Authorship, Block, EditSelection, Version
 from strata.core_memory.domain.prompt.compilation import AgentMemory, MemoryReader
 from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit, PromptSize
+from strata.shared.idempotency.keys import RequestKey
 
 ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True, slots=True)
-class RequestKey:
-    """The idempotency key of a mutation.
-
-    Attributes:
-        id: The caller's request id; empty if the mutation may be repeated.
-        digest: Hash of the method and the whole request.
-    """
-
-    id: str
-    digest: bytes
 
 
 class ReplayedError(Exception):

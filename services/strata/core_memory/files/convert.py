@@ -6,14 +6,12 @@ written for models.
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.prompt.compilation import (
     MAX_FILES_OPEN,
     MAX_VIEW_CHARS,
@@ -35,8 +33,13 @@ from strata.core_memory.files.domain.files import (
 from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
 from strata.core_memory.files.domain.search import FileFindings, FileQuery
 from strata.shared.checks import Checks
+from strata.shared.idempotency.keys import (
+    RequestKey,
+    check_request_id,
+    digest_of,
+    request_id_violations,
+)
 
-MAX_REQUEST_ID_CHARS = 200
 MAX_DESCRIPTION_CHARS = 5_000
 MAX_MEDIA_TYPE_CHARS = 200
 MAX_OPEN_COUNT = 100
@@ -64,14 +67,10 @@ def to_request(method: str, request_id: str, message: Message, *more: str) -> Re
         more: Further texts to hash, such as the hash of an upload.
 
     Raises:
-        InvalidArgumentError: The id is too long or cannot be stored.
+        InvalidArgumentError: The id is not valid.
     """
-    checks = Checks()
-    checks.text(request_id, "request_id", most=MAX_REQUEST_ID_CHARS)
-    checks.done()
-    payload = message.SerializeToString(deterministic=True)
-    start = "\n".join((method, *more, "")).encode()
-    return RequestKey(request_id, hashlib.sha256(start + payload).digest())
+    label = "\n".join((method, *more, ""))
+    return RequestKey(check_request_id(request_id), digest_of(label, message))
 
 
 def to_new_folder(message: pb.CreateFolderRequest) -> NewFolder:
@@ -87,7 +86,8 @@ def to_new_folder(message: pb.CreateFolderRequest) -> NewFolder:
 def to_header(message: pb.UploadFileHeader) -> UploadHeader:
     """Returns the header of an upload."""
     checks = Checks()
-    checks.text(message.request_id, "header.request_id", most=MAX_REQUEST_ID_CHARS)
+    for violation in request_id_violations(message.request_id, "header.request_id"):
+        checks.fail(violation.field, violation.description)
     checks.id(message.folder_id, "folder", "header.folder_id")
     _check_name(checks, message.name, "header.name")
     checks.text(message.media_type, "header.media_type", most=MAX_MEDIA_TYPE_CHARS)

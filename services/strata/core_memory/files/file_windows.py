@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.domain.prompt.limits import PromptLimit
 from strata.core_memory.files.domain.file_windows import (
@@ -34,8 +33,9 @@ from strata.core_memory.files.domain.window_plans import (
     plan_opening,
 )
 from strata.shared.clock import Clock
+from strata.shared.idempotency.keys import RequestKey
 
-_NO_RECEIPT: Receipt[OpenFilesResult] = Receipt(RequestKey(id="", digest=b""), lambda _: b"")
+_NO_RECEIPT: Receipt[OpenFilesResult] = Receipt(RequestKey(), lambda _: b"")
 
 
 class Windows:

@@ -11,7 +11,7 @@ from sqlalchemy import Row, TextClause
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Block, Version
-from strata.core_memory.domain.ports import LabelledBlock, RequestKey, Unit
+from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.domain.prompt.compilation import AgentMemory, FileLimits, blocks_fingerprint
 from strata.core_memory.files.domain.directories import show_directories
 from strata.core_memory.files.store.views import PostgresViews
@@ -28,10 +28,12 @@ from strata.core_memory.store.queries import (
     project_blocks_statement,
 )
 from strata.core_memory.store.rows import to_block, to_version
-from strata.core_memory.store.unit import LostRaceError, PostgresUnit
+from strata.core_memory.store.unit import PostgresUnit
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
+from strata.shared.idempotency.keys import RequestKey
+from strata.shared.idempotency.request_table import LostRaceError
 
 ResultT = TypeVar("ResultT")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from strata.core_memory.files.store.rows import PROMPT_LIMIT
+from strata.core_memory.request_table import REQUESTS
 from strata.core_memory.store.rows import (
     BLOCK,
     BLOCK_CHANGES,
@@ -15,12 +16,7 @@ from strata.core_memory.store.rows import (
     VERSION_VALUES,
 )
 
-_NOTED = """
-    noted AS (
-        INSERT INTO core_memory.requests (project_id, request_id, digest, response)
-        SELECT :project, :request, CAST(:digest AS bytea), CAST(:response AS bytea)
-        WHERE CAST(:request AS text) <> '')
-"""
+_NOTED = f"noted AS ({REQUESTS.insert})"
 _GIVEN = f"given AS (SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD}))"
 _INSERT_BLOCKS = f"""
     INSERT INTO core_memory.blocks ({BLOCK_COLUMNS}) SELECT {BLOCK_VALUES} FROM given g
@@ -41,10 +37,6 @@ _REMEMBER = """
     FROM gone
 """
 
-SEEN = text(
-    "SELECT digest, response FROM core_memory.requests"
-    " WHERE project_id = :project AND request_id = :request"
-)
 # Reads the request and locks the block in one statement. The lock is in a CTE, because an
 # outer join cannot be locked; it returns the newest row, after waiting for it.
 LOCK_BLOCK = text(
@@ -53,9 +45,9 @@ LOCK_BLOCK = text(
         SELECT * FROM core_memory.blocks
         WHERE project_id = :project AND id = :block AND delete_time IS NULL
         FOR NO KEY UPDATE)
-    SELECT s.digest, s.response, {BLOCK}
+    SELECT {REQUESTS.columns}, {BLOCK}
     FROM (SELECT 1) AS one
-    LEFT JOIN core_memory.requests s ON s.project_id = :project AND s.request_id = :request
+    {REQUESTS.join}
     LEFT JOIN b ON true
     """
 )
@@ -67,9 +59,9 @@ LOCK_BLOCKS = text(
         WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
         ORDER BY id
         FOR NO KEY UPDATE)
-    SELECT s.digest, s.response, {BLOCK}
+    SELECT {REQUESTS.columns}, {BLOCK}
     FROM (SELECT 1) AS one
-    LEFT JOIN core_memory.requests s ON s.project_id = :project AND s.request_id = :request
+    {REQUESTS.join}
     LEFT JOIN b ON true
     """
 )
@@ -83,12 +75,12 @@ LOCK_LABELLED = text(
           AND x.label = ANY(CAST(:labels AS text[])) AND l.delete_time IS NULL
         ORDER BY l.id
         FOR NO KEY UPDATE OF l)
-    SELECT s.digest, s.response, {BLOCK},
+    SELECT {REQUESTS.columns}, {BLOCK},
            (SELECT coalesce(array_agg(x.label ORDER BY x.position), '{{}}')
               FROM core_memory.attachments x
              WHERE x.project_id = :project AND x.agent_id = :agent) AS labels
     FROM (SELECT 1) AS one
-    LEFT JOIN core_memory.requests s ON s.project_id = :project AND s.request_id = :request
+    {REQUESTS.join}
     LEFT JOIN b ON true
     """
 )
@@ -251,4 +243,3 @@ VERSIONS_AT = text(
 KNOWN_AGENT = text(
     "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
 )
-NOTE = text(f"WITH {_NOTED} SELECT 1")

@@ -18,7 +18,7 @@ from strata.core_memory.domain.blocks import (
     Version,
     agent_not_found,
 )
-from strata.core_memory.domain.ports import LabelledBlock, ReplayedError, RequestKey
+from strata.core_memory.domain.ports import LabelledBlock, ReplayedError
 from strata.core_memory.domain.prompt.limits import (
     NO_LIMIT,
     PromptLimit,
@@ -27,6 +27,7 @@ from strata.core_memory.domain.prompt.limits import (
 )
 from strata.core_memory.domain.text_edits.messages import label_taken
 from strata.core_memory.files.store.rows import to_prompt_limit
+from strata.core_memory.request_table import REQUESTS
 from strata.core_memory.store.queries import edits_parameters, edits_statement
 from strata.core_memory.store.rows import records, to_block, to_version
 from strata.core_memory.store.statements import (
@@ -47,12 +48,10 @@ from strata.core_memory.store.statements import (
     LOCK_MADE_FOR,
     LOCK_PROMPT,
     MADE_FOR,
-    NOTE,
     PROMPT_SIZE,
     PURGE,
     RAISE_PROMPT,
     REVERTS,
-    SEEN,
     SET_PROMPT,
     UPDATE,
     VALUE_AT,
@@ -60,11 +59,8 @@ from strata.core_memory.store.statements import (
 )
 from strata.shared.context import current_project
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AlreadyExistsError, Reason
-
-
-class LostRaceError(Exception):
-    """A concurrent transaction did the same first; the next attempt sees its changes."""
+from strata.shared.idempotency.keys import RequestKey
+from strata.shared.idempotency.request_table import LostRaceError
 
 
 class PostgresUnit:
@@ -77,10 +73,9 @@ class PostgresUnit:
 
     async def check_request(self) -> None:
         """Raises `ReplayedError` if the request was done before."""
-        if self._request.id:
-            row = (await self._run(SEEN, request=self._request.id)).first()
-            if row is not None:
-                self._replay(row)
+        response = await REQUESTS.find(self._connection, self._request)
+        if response is not None:
+            raise ReplayedError(response)
 
     async def lock_block(self, block_id: str) -> Block | None:
         """Returns the newest state of a block and locks it until the transaction ends."""
@@ -154,7 +149,7 @@ class PostgresUnit:
             records=records((block, authorship)),
             agent=agent_id,
             made_for=made_for,
-            **self._receipt(response),
+            **REQUESTS.values(self._request, response),
         )
 
     async def update(self, block: Block, authorship: Authorship, *, response: bytes) -> None:
@@ -169,7 +164,7 @@ class PostgresUnit:
             UPDATE,
             taken="', '".join(block.label for block, _ in changes),
             records=records(*changes),
-            **self._receipt(response),
+            **REQUESTS.values(self._request, response),
         )
 
     async def purge(self, block_id: str) -> bool:
@@ -262,26 +257,12 @@ class PostgresUnit:
 
     async def finish(self, response: bytes) -> None:
         """Stores the response of a mutation, if no write took it."""
-        if self._request.id:
-            await self._run(NOTE, **self._receipt(response))
-
-    def _receipt(self, response: bytes) -> dict[str, Any]:
-        return {
-            "request": self._request.id,
-            "digest": self._request.digest,
-            "response": response,
-        }
+        await REQUESTS.record(self._connection, self._request, response)
 
     def _replay(self, row: Any) -> None:
-        if row.digest is None:
-            return
-        if row.digest != self._request.digest:
-            raise AlreadyExistsError(
-                f"The request_id {self._request.id!r} was used before for something else.",
-                reason=Reason.REQUEST_ID_REUSED,
-                metadata={"request_id": self._request.id},
-            )
-        raise ReplayedError(row.response)
+        response = REQUESTS.replayed(self._request, row)
+        if response is not None:
+            raise ReplayedError(response)
 
     async def _run(
         self, statement: TextClause, *, taken: str = "", **parameters: Any

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.shared.checks import Checks
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.redaction import Redactor
 from strata.shared.web.errors import ForbiddenUrlError
@@ -26,7 +27,6 @@ from strata.tool_execution.domain.mcp import (
     ToolState,
     Transport,
 )
-from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.domain.tools import Tool
 
 MAX_NAME = 24
@@ -72,7 +72,7 @@ _STATES = {
 }
 
 
-def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, IdempotentRequest]:
+def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, RequestKey]:
     """Returns the server that a request describes, with a new id.
 
     Raises:
@@ -97,7 +97,7 @@ def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, Idempoten
     text = json.dumps(
         [server.name, server.configuration, server.enabled, server.call_timeout], sort_keys=True
     )
-    return server, IdempotentRequest(request.request_id, hashlib.sha256(text.encode()).hexdigest())
+    return server, RequestKey(request.request_id, hashlib.sha256(text.encode()).hexdigest())
 
 
 def to_changed_server(request: pb.UpdateMcpServerRequest, before: McpServer) -> McpServer:

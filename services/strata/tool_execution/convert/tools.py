@@ -9,12 +9,13 @@ from typing import Any
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.checks import Checks
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError, read_schema
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.shared.web import host_patterns as hosts
 from strata.tool_execution.convert.execution import EFFECTS
-from strata.tool_execution.domain.registry import MAX_NAME, IdempotentRequest
+from strata.tool_execution.domain.registry import MAX_NAME
 from strata.tool_execution.domain.tools import (
     Effect,
     OwnDefinition,
@@ -49,7 +50,7 @@ _NOT_FOR_CLIENTS = (
 _EFFECTS = {wire: effect for effect, wire in EFFECTS.items()}
 
 
-def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
+def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, RequestKey]:
     """Returns the tool that a request describes, with a new id.
 
     Raises:
@@ -120,7 +121,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
         tags=tuple(sorted(set(tags))),
         own=own,
     )
-    return tool, IdempotentRequest(request.request_id, tool.version)
+    return tool, RequestKey(request.request_id, tool.version)
 
 
 def to_dry_run(source: str, function: str = "") -> Tool:

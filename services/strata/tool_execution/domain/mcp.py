@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.redaction import MIN_KEY_CHARS
-from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.domain.tools import Tool
 
 MAX_SERVERS = 100
@@ -330,7 +330,7 @@ class SyncResult:
 class McpStore(Protocol):
     """The MCP servers of the calling project. Unknown ids raise MCP_SERVER_NOT_FOUND."""
 
-    async def add(self, server: McpServer, request: IdempotentRequest) -> McpServer:
+    async def add(self, server: McpServer, request: RequestKey) -> McpServer:
         """Stores a new server; a repeated request returns the server of the first one.
 
         Raises:

@@ -14,23 +14,11 @@ from strata.shared.errors import (
     Reason,
     UnimplementedError,
 )
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.tools import Tool, ToolType
 
 MAX_NAME = 48
-
-
-@dataclass(frozen=True, slots=True)
-class IdempotentRequest:
-    """The identity of a request that may be repeated.
-
-    Attributes:
-        id: The request id; empty if repetitions are not detected.
-        digest: Hash of its contents.
-    """
-
-    id: str = ""
-    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +71,7 @@ class ServerTools:
 class ToolStore(Protocol):
     """The tools that the calling project has defined."""
 
-    async def upsert(self, tool: Tool, request: IdempotentRequest) -> Tool:
+    async def upsert(self, tool: Tool, request: RequestKey) -> Tool:
         """Stores a tool under its name; unchanged content is not written again.
 
         Raises:

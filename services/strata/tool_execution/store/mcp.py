@@ -16,11 +16,11 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import (
     AbortedError,
-    AlreadyExistsError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
 )
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.tool_execution.domain.mcp import (
     MAX_ERROR,
@@ -41,9 +41,10 @@ from strata.tool_execution.domain.mcp import (
     server_missing,
     unusable,
 )
-from strata.tool_execution.domain.registry import IdempotentRequest, name_taken
+from strata.tool_execution.domain.registry import name_taken
 from strata.tool_execution.domain.tools import Effect, McpOrigin, OwnDefinition, Tool, ToolType
 from strata.tool_execution.store import mcp_statements as sql
+from strata.tool_execution.store.request_table import REQUESTS
 from strata.tool_execution.store.rows import to_tool, to_values
 
 
@@ -53,15 +54,14 @@ class PostgresMcpStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, server: McpServer, request: IdempotentRequest) -> McpServer:
+    async def add(self, server: McpServer, request: RequestKey) -> McpServer:
         """Stores a new server; a repeated request returns the server of the first one."""
         project = current_project()
         try:
             async with self._database.transaction() as connection:
-                if request.id:
-                    before = await _repeated(connection, project, request)
-                    if before:
-                        return await _server(connection, before)
+                before = await REQUESTS.claim(connection, request)
+                if before is not None:
+                    return await _server(connection, before)
                 count = await connection.execute(sql.COUNT, {"project": project})
                 if count.scalar_one() >= MAX_SERVERS:
                     raise ResourceExhaustedError(
@@ -70,9 +70,7 @@ class PostgresMcpStore:
                         metadata={"quota": "mcp_servers"},
                     )
                 row = (await connection.execute(sql.INSERT, _values(project, server))).one()
-                if request.id:
-                    answer = {"project": project, "request": request.id, "response": server.id}
-                    await connection.execute(sql.ANSWER, answer)
+                await REQUESTS.answer(connection, request, server.id)
                 return _to_server(row)
         except IntegrityError as error:
             if "mcp_servers_name" in str(error.orig):
@@ -227,22 +225,6 @@ class PostgresMcpStore:
             if not locked.enabled:
                 await _block(connection, server_id, name, "its MCP server is disabled")
             return approved
-
-
-async def _repeated(connection: AsyncConnection, project: str, request: IdempotentRequest) -> str:
-    """Records a request id; returns the server id of a repeated request, otherwise empty."""
-    bound = {"project": project, "request": request.id}
-    note = await connection.execute(sql.NOTE, {**bound, "digest": request.digest})
-    if note.one_or_none() is not None:
-        return ""
-    row = (await connection.execute(sql.NOTED, bound)).one()
-    if row.digest != request.digest:
-        raise AlreadyExistsError(
-            f"The request_id {request.id!r} was used before for something else.",
-            reason=Reason.REQUEST_ID_REUSED,
-            metadata={"request_id": request.id},
-        )
-    return str(row.response)
 
 
 async def _server(connection: AsyncConnection, server_id: str) -> McpServer:

@@ -160,18 +160,3 @@ BLOCK = text(
         AND (CAST(:name AS text) = '' OR mcp_name = :name) AND blocked <> :reason
     """
 )
-
-NOTE = text(
-    """
-    INSERT INTO tool_execution.requests (project_id, request_id, digest)
-    VALUES (:project, :request, :digest) ON CONFLICT DO NOTHING RETURNING 1
-    """
-)
-NOTED = text(
-    "SELECT digest, response FROM tool_execution.requests"
-    " WHERE project_id = :project AND request_id = :request"
-)
-ANSWER = text(
-    "UPDATE tool_execution.requests SET response = :response"
-    " WHERE project_id = :project AND request_id = :request"
-)

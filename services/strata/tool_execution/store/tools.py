@@ -12,11 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.mcp import TOO_MANY_TOOLS
 from strata.tool_execution.domain.registry import (
-    IdempotentRequest,
     Runnable,
     ServerTools,
     StoredVector,
@@ -24,6 +23,7 @@ from strata.tool_execution.domain.registry import (
     name_taken,
 )
 from strata.tool_execution.domain.tools import Tool, ToolType
+from strata.tool_execution.store.request_table import REQUESTS
 from strata.tool_execution.store.rows import COLUMNS, from_text, to_text, to_tool, to_values
 
 # A row that an older release has written may have the same version but lack newer columns. So these
@@ -71,19 +71,6 @@ _OF_SERVERS = text(
     WHERE s.project_id = :project AND s.name = ANY(CAST(:servers AS text[]))
     """
 )
-_KEEP_CHOICE = text(
-    """
-    WITH kept AS (
-        INSERT INTO tool_execution.requests (project_id, request_id, digest, response)
-        VALUES (:project, :request, :digest, :response)
-        ON CONFLICT DO NOTHING RETURNING response
-    )
-    SELECT response FROM kept
-    UNION ALL
-    SELECT response FROM tool_execution.requests
-    WHERE project_id = :project AND request_id = :request AND digest = :digest
-    """
-)
 # Differs from every digest of a request.
 _CHOICE = "tools of a run"
 _PAGE = text(
@@ -120,20 +107,6 @@ _KEEP = text(
     WHERE t.project_id = :project AND t.id = v.id
     """
 )
-_NOTE = text(
-    """
-    INSERT INTO tool_execution.requests (project_id, request_id, digest)
-    VALUES (:project, :request, :digest) ON CONFLICT DO NOTHING RETURNING 1
-    """
-)
-_NOTED = text(
-    "SELECT digest, response FROM tool_execution.requests"
-    " WHERE project_id = :project AND request_id = :request"
-)
-_ANSWER = text(
-    "UPDATE tool_execution.requests SET response = :response"
-    " WHERE project_id = :project AND request_id = :request"
-)
 
 
 class PostgresToolStore:
@@ -142,18 +115,15 @@ class PostgresToolStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def upsert(self, tool: Tool, request: IdempotentRequest) -> Tool:
+    async def upsert(self, tool: Tool, request: RequestKey) -> Tool:
         """Stores a tool under its name; unchanged content is not written again."""
         project = current_project()
         async with self._database.transaction() as connection:
-            if request.id:
-                before = await _repeated(connection, project, request)
-                if before is not None:
-                    return before
+            before = await REQUESTS.claim(connection, request)
+            if before is not None:
+                return from_text(before)
             stored = await _stored(connection, project, tool)
-            if request.id:
-                answer = {"project": project, "request": request.id, "response": to_text(stored)}
-                await connection.execute(_ANSWER, answer)
+            await REQUESTS.answer(connection, request, to_text(stored))
             return stored
 
     async def get(self, *, tool_id: str = "", name: str = "") -> Tool | None:
@@ -190,18 +160,13 @@ class PostgresToolStore:
 
     async def keep_choice(self, run_id: str, names: Sequence[str]) -> Sequence[str]:
         """Stores the tool names of a run unless some are stored; returns the stored names."""
-        bound = {
-            "project": current_project(),
-            "request": f"{_CHOICE} {run_id}",
-            "digest": _CHOICE,
-            "response": json.dumps(list(names)),
-        }
+        key = RequestKey(f"{_CHOICE} {run_id}", _CHOICE)
         # No row means that another attempt stored some while this statement ran.
         for _ in range(2):
             async with self._database.transaction() as connection:
-                row = (await connection.execute(_KEEP_CHOICE, bound)).one_or_none()
-            if row is not None:
-                return [str(name) for name in json.loads(row.response)]
+                stored = await REQUESTS.keep(connection, key, json.dumps(list(names)))
+            if stored is not None:
+                return [str(name) for name in json.loads(stored)]
         return list(names)
 
     async def runnable(self, names: Collection[str]) -> Runnable:
@@ -256,24 +221,6 @@ def _of_server(row: Any) -> ServerTools:
             row.id, problem=f"the MCP server cannot be reached: {row.error}", away=True
         )
     return ServerTools(row.id, tuple(row.tools), problem=row.error)
-
-
-async def _repeated(
-    connection: AsyncConnection, project: str, request: IdempotentRequest
-) -> Tool | None:
-    """Records a request id; returns the stored tool of a repeated request, otherwise None."""
-    bound = {"project": project, "request": request.id}
-    note = await connection.execute(_NOTE, {**bound, "digest": request.digest})
-    if note.one_or_none() is not None:
-        return None
-    row = (await connection.execute(_NOTED, bound)).one()
-    if row.digest != request.digest:
-        raise AlreadyExistsError(
-            f"The request_id {request.id!r} was used before for something else.",
-            reason=Reason.REQUEST_ID_REUSED,
-            metadata={"request_id": request.id},
-        )
-    return from_text(row.response)
 
 
 def _rights() -> dict[str, bool]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequest
 from strata.core_memory.store.blocks import PostgresBlockStore
+from strata.shared.idempotency.keys import RequestKey
 
-NO_RECEIPT: Receipt[Any] = Receipt(RequestKey("", b""), lambda _: b"")
+NO_RECEIPT: Receipt[Any] = Receipt(RequestKey(), lambda _: b"")
 LIMITS = FileLimits(max_open=5, view_chars=1_000)
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from file_seeds import FileSeeds
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequest
 from strata.core_memory.files.domain.grep import MAX_SECONDS, GrepQuery
 from strata.core_memory.files.grep import Grep
@@ -20,9 +19,10 @@ from strata.core_memory.files.store.texts import PostgresTextStore
 from strata.shared.clock import ManualClock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.errors import InvalidArgumentError
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
-NO_RECEIPT: Receipt[Any] = Receipt(RequestKey("", b""), lambda _: b"")
+NO_RECEIPT: Receipt[Any] = Receipt(RequestKey(), lambda _: b"")
 RULE = "=" * 80
 
 

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from strata.core_memory.domain.core_memory import Receipt
-from strata.core_memory.domain.ports import ReplayedError, RequestKey
+from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files.domain.file_windows import OpenFilesResult, OpenWindows, WindowRequest
 from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT
 from strata.shared.context import current_project, use
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
 FORTY = "".join(f"line {number}\n" for number in range(1, 41))
 
 
 def receipt(request_id: str = "", digest: bytes = b"") -> Receipt[OpenFilesResult]:
-    return Receipt(RequestKey(request_id, digest), lambda opened: opened.message.encode())
+    return Receipt(RequestKey(request_id, digest.hex()), lambda opened: opened.message.encode())
 
 
 def opening(agent: str, *names: str, **options: Any) -> OpenWindows:

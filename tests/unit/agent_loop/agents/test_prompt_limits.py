@@ -17,7 +17,7 @@ from strata.agent_loop.agents.prompt_limits import PromptLimits
 from strata.agent_loop.context.token_budget import MESSAGES_SHARE, TokenBudget
 from strata.agent_loop.domain.agent.agents import Agent, AgentPatch, ModelConfig, apply_patch
 from strata.agent_loop.domain.agent.commands import UpdateAgent
-from strata.agent_loop.domain.agent.store import AgentStore, RequestKey
+from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.domain.model.chat import ChatModel, EndpointType, ModelSettings, ToolSchema
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
@@ -35,6 +35,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.idempotency.keys import RequestKey
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 TOOL = ToolSchema("look", "Looks something up.", {"type": "object", "properties": {}})

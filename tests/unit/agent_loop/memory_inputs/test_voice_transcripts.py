@@ -64,7 +64,7 @@ def test_older_lines_are_read_back_for_any_text(text: str) -> None:
     assert len(older.lines) == 2
     assert older.lines[0].startswith("user: ")
     assert older.lines[1] == "user: second"
-    assert (older.agent_id, older.range_key) == ("agent-1", "memories of conversation-1 4 9")
+    assert (older.agent_id, older.range_key) == ("agent-1", "memories-of/conversation-1/4/9")
 
 
 def test_text_of_many_lines_stays_one_line_with_its_breaks() -> None:

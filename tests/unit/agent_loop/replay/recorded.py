@@ -13,7 +13,7 @@ from strata.agent_loop.replay.recorder import Recorder
 from strata.agent_loop.replay.recording import Recording
 from strata.api.agent_loop.v1 import recording_pb2
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
-from strata.gateway.runs.model_calls import ModelCalls
+from strata.gateway.runs.events.model_calls import ModelCalls
 from unit.agent_loop.loop.world import LoopWorld
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata.agent_loop.domain.agent.agents import Agent, AgentPatch
-from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.domain.conversation.messages import MessageInput
+from strata.shared.idempotency.keys import RequestKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.agent_loop.domain.agent.store import RequestKey
 from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.idempotency.keys import RequestKey
 
 MAX_MEMBERS = 32
 MAX_SHARED_BLOCKS = 64

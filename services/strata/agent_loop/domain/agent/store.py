@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from strata.agent_loop.domain.agent.agents import (
@@ -12,19 +11,7 @@ from strata.agent_loop.domain.agent.agents import (
     Conversation,
     StoredAgent,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RequestKey:
-    """Identifies a request, so that repetitions are recognised.
-
-    Attributes:
-        id: The caller's request id; empty for none.
-        payload_hash: Digest of the method and all other fields of the request.
-    """
-
-    id: str = ""
-    payload_hash: str = ""
+from strata.shared.idempotency.keys import RequestKey
 
 
 class AgentStore(Protocol):

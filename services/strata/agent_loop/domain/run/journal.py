@@ -28,6 +28,7 @@ from strata.agent_loop.domain.model.chat import (
 )
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
+from strata.shared.idempotency.keys import is_request_id
 from strata.shared.tool_catalogue import ToolEffect
 
 
@@ -203,10 +204,10 @@ _LONGEST_ID_IN_KEY = 64
 def idempotency_key(run_id: str, step: int, tool_call_id: str) -> str:
     """Returns the idempotency key of a call: the same on every attempt.
 
-    Call ids of providers have any length and alphabet; long ones are hashed, since services limit
-    the length of keys.
+    Call ids of providers have any length and alphabet. Those that a request id cannot hold are
+    hashed.
     """
-    if len(tool_call_id) > _LONGEST_ID_IN_KEY or not tool_call_id.isprintable():
+    if len(tool_call_id) > _LONGEST_ID_IN_KEY or not is_request_id(tool_call_id):
         tool_call_id = hashlib.sha256(tool_call_id.encode("utf-8", "replace")).hexdigest()
     return f"{run_id}/{step}/{tool_call_id}"
 

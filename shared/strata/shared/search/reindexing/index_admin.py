@@ -13,6 +13,7 @@ from strata.shared.errors import (
     PermissionDeniedError,
     Reason,
 )
+from strata.shared.idempotency.keys import check_request_id
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.indexing.generations import Routes, Serving
 from strata.shared.search.indexing.indexer import IndexLag
@@ -26,7 +27,6 @@ NAMES: Mapping[str, str] = {
     "messages": "messages",
 }
 """Slot to the name of its collection on the wire."""
-_MAX_REQUEST_ID = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,7 @@ class IndexAdmin:
             FailedPreconditionError: ``IN_USE``: another rebuild is not finished.
         """
         index, ledger, models = self._open(name)
-        if len(request_id) > _MAX_REQUEST_ID:
-            violation = FieldViolation("request_id", f"has more than {_MAX_REQUEST_ID} characters")
-            raise InvalidArgumentError("The request_id is too long.", violations=[violation])
+        check_request_id(request_id)
         serving = await index.routes.serving(fresh=True)
         info = models.known(model or serving.model)
         place = index.rebuild.place(serving)

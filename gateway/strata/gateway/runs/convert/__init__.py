@@ -1,0 +1,1 @@
+"""Validation and conversion of requests and responses for runs."""

@@ -1,0 +1,73 @@
+"""Answers requests for approval that their deadline approves.
+
+Every gateway polls for open requests with a passed deadline. The statement that accepts the
+answering run closes the request, so only one gateway answers it. If that gateway dies afterwards,
+another one takes over the run, as with any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from strata.gateway.runs.convert.approvals import default_run
+from strata.gateway.runs.domain.approvals import DueApproval
+from strata.gateway.runs.domain.runs import Accepted, NewRun, RunStore
+from strata.shared.errors import FailedPreconditionError, StrataError
+from strata.shared.logs import get_logger
+
+_BATCH = 50
+
+_log = get_logger(__name__)
+
+
+class DefaultAnswers:
+    """Answers requests whose deadline approves them.
+
+    Args:
+        store: Requests and runs.
+        accept: Stores and starts a run, see `Dispatcher.accept`.
+        poll_s: Seconds between two look-ups.
+    """
+
+    def __init__(
+        self, store: RunStore, accept: Callable[[NewRun], Awaitable[Accepted]], *, poll_s: float
+    ) -> None:
+        self._store = store
+        self._accept = accept
+        self._poll_s = poll_s
+
+    async def keep_answering(self) -> None:
+        """Answers due requests until it is cancelled."""
+        while True:
+            try:
+                await self.answer_due()
+            except StrataError as error:
+                _log.warning("deadlines of approvals not checked", error=repr(error))
+            # Random pauses, so that gateways do not poll at the same moment.
+            await asyncio.sleep(self._poll_s * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def answer_due(self) -> int:
+        """Answers requests that are due now; returns how many this gateway has answered."""
+        answered, after = 0, None
+        while due := await self._store.due_approvals(after, _BATCH):
+            for request in due:
+                answered += await self._answer(request)
+            after = due[-1]
+        return answered
+
+    async def _answer(self, due: DueApproval) -> bool:
+        store = self._store
+        try:
+            approval = await store.approval(due.project_id, due.id)
+            principal, max_steps = await store.asked_by(due.project_id, approval.run_id)
+            await self._accept(default_run(approval, principal, max_steps))
+        except FailedPreconditionError:
+            # Another gateway or a client was faster.
+            return False
+        except StrataError as error:
+            # It stays due. Continue with the requests of other projects.
+            _log.warning("deadline not acted on", approval_id=due.id, error=repr(error))
+            return False
+        return True

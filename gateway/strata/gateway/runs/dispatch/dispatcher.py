@@ -1,0 +1,540 @@
+"""Executes the runs that this gateway holds, and claims runs that no gateway holds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Protocol, TypeVar
+
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import run_event_pb2
+from strata.gateway.runs.convert import runs as convert
+from strata.gateway.runs.dispatch.active_run import ActiveRun, StopKind
+from strata.gateway.runs.dispatch.attempts import AttemptFailures, DispatchTerms
+from strata.gateway.runs.dispatch.run_work import RunWork, slots_of_working_runs
+from strata.gateway.runs.dispatch.slots import RunSlots
+from strata.gateway.runs.domain.runs import (
+    Accepted,
+    Dispatch,
+    LeaseLostError,
+    NewRun,
+    RunFailure,
+    RunKind,
+    RunStore,
+    StopReason,
+    takes_slot,
+)
+from strata.gateway.runs.events.live_run import LiveRun, RunHub
+from strata.shared.auth import TokenSigner
+from strata.shared.clock import Clock
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    StrataError,
+    UnavailableError,
+    passes,
+)
+from strata.shared.logs import get_logger
+from strata.shared.telemetry import new_trace_id
+
+ResultT = TypeVar("ResultT")
+
+_log = get_logger(__name__)
+
+# The token of a run outlives its deadline by this, for calls that are under way then.
+_TOKEN_MARGIN_S = 60.0
+_CLAIM_BATCH = 50
+
+
+class TurnClient(Protocol):
+    """The interface to the agent loop."""
+
+    def execute(
+        self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
+    ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
+        """Runs a turn and yields its responses; leaving the iteration breaks the stream off.
+
+        Setting `cancel` cancels the run, whose end still follows. Breaking off the stream cancels
+        nothing.
+
+        Raises from the iteration: the `StrataError` that ended the stream.
+        """
+        ...
+
+
+class Dispatcher:
+    """Executes runs.
+
+    Args:
+        store: Runs and leases.
+        hub: Registry of live runs for their followers.
+        turns: The agent loop.
+        signer: Signs the tokens of runs.
+        clock: The time.
+        owner: Id of this gateway in the store.
+        terms: Times and limits.
+        on_not_found: Called with project and agent if agent_loop does not find the agent.
+        on_memory_run: Called with the payload of a memory agent's finished run; must not raise.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        hub: RunHub,
+        turns: TurnClient,
+        signer: TokenSigner,
+        clock: Clock,
+        *,
+        owner: str,
+        terms: DispatchTerms | None = None,
+        on_not_found: Callable[[str, str], None] | None = None,
+        on_memory_run: Callable[[bytes], Awaitable[None]] | None = None,
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._turns = turns
+        self._signer = signer
+        self._clock = clock
+        self._owner = owner
+        self._terms = terms or DispatchTerms()
+        self._on_not_found = on_not_found
+        self._on_memory_run = on_memory_run
+        self._active: dict[str, ActiveRun] = {}
+        self._slots = RunSlots(self._terms.max_runs)
+        # Runs of memory agents have slots of their own.
+        self._memory_slots = RunSlots(
+            self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
+        )
+        self._working = slots_of_working_runs()
+        self._renewed = clock.monotonic()
+        self._closing = False
+        self._claiming = False
+        self._wake = asyncio.Event()
+
+    async def accept(self, new: NewRun) -> Accepted:
+        """Stores a run, and starts it if its conversation and a slot are free.
+
+        Raises: as `RunStore.accept`.
+        """
+        project_id = new.principal.project_id
+        if not takes_slot(new):
+            accepted = await self._store.accept(new)
+            if accepted.dispatch is not None:
+                self._start(accepted.dispatch)
+            return accepted
+        may_start = self._slots.has_slot(project_id)
+        if not may_start:
+            accepted = await self._store.accept(new, may_start=False)
+            if self._slots.has_slot(project_id):
+                # A slot was freed before the run was visible in the queue.
+                self.look()
+            return accepted
+        self._slots.take(project_id)
+        try:
+            accepted = await self._store.accept(new)
+        except BaseException:
+            self._release(project_id)
+            raise
+        if accepted.dispatch is not None:
+            self._start(accepted.dispatch)
+        else:
+            self._release(project_id)
+        return accepted
+
+    def _start(self, dispatch: Dispatch) -> None:
+        """Starts a run for which this gateway holds a lease and a slot.
+
+        The run of a group needs no slot, nor does the turn of an agent that asks its members: the
+        runs of the members have slots of their own, and a group that waited for a member while it
+        holds the last slot would wait for ever.
+        """
+        run = dispatch.run
+        live = LiveRun(dispatch, self._owner, self._store, self._clock)
+        # Turns of memory agents have a lower priority in the agent loop.
+        limited = takes_slot(run) and run.kind is not RunKind.SLEEPTIME
+        work = RunWork(self._working if limited else None, run.project_id)
+        active = ActiveRun(dispatch, live, work, self._clock.monotonic() + dispatch.remaining_s)
+        self._active[run.id] = active
+        self._hub.add(live)
+        active.task = asyncio.create_task(self._execute(active), name=f"run {run.id}")
+
+    def cancel(self, run_id: str) -> None:
+        """Stops a run if this gateway executes it; its row is CANCELLING already."""
+        active = self._active.get(run_id)
+        if active is not None:
+            active.ask_to_stop(StopKind.CANCEL)
+        self._hub.notify(run_id)
+
+    async def keep_leases(self) -> None:
+        """Renews the leases until it is cancelled, and stops lost and cancelled runs."""
+        while True:
+            await asyncio.sleep(self._terms.heartbeat_s)
+            try:
+                await self._renew()
+            except StrataError as error:
+                _log.warning("leases not renewed", error=repr(error))
+
+    async def take_over(self) -> None:
+        """Claims queued and orphaned runs until it is cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                await self._claim()
+            except StrataError as error:
+                _log.warning("waiting runs not claimed", error=repr(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._terms.poll_s * _random_factor(0.2)):
+                    await self._wake.wait()
+
+    def look(self) -> None:
+        """Looks for runs that may start at once, instead of at the next poll."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stops all runs and releases their leases, so that another gateway continues them."""
+        self._closing = True
+        active = list(self._active.values())
+        for active_run in active:
+            active_run.ask_to_stop(StopKind.ABANDON)
+        tasks = [active_run.task for active_run in active if active_run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        try:
+            await self._store.release()
+        except StrataError as error:
+            _log.warning("leases not released; they will expire", error=repr(error))
+
+    async def _renew(self) -> None:
+        asked = {
+            run_id: active_run.live.fence.attempt
+            for run_id, active_run in self._active.items()
+            if not active_run.live.finished
+        }
+        if not asked:
+            self._renewed = self._clock.monotonic()
+            return
+        held = {lease.run_id: lease for lease in await self._store.renew(list(asked))}
+        self._renewed = self._clock.monotonic()
+        for run_id, attempt in asked.items():
+            active = self._active.get(run_id)
+            if active is None or active.live.finished:
+                continue
+            lease = held.get(run_id)
+            if lease is None or lease.attempt < attempt:
+                active.ask_to_stop(StopKind.ABANDON)
+            elif lease.cancelling and active.stop is None:
+                active.ask_to_stop(StopKind.CANCEL)
+
+    async def _claim(self) -> None:
+        free = self._slots.free
+        if not free or self._closing:
+            return
+        if self._clock.monotonic() - self._renewed > 2 * self._terms.heartbeat_s:
+            # The database was unreachable: renew first, or own runs would be claimed as orphans.
+            await self._renew()
+        limit = min(free, _CLAIM_BATCH)
+        self._claiming = True
+        try:
+            claimed = await self._store.claim(limit, held=self._slots.held, most=self._slots.most)
+            for project_id, run_id in claimed:
+                await self._start_claimed(project_id, run_id)
+            taken = await self._claim_memory_runs() if self._slots.free else 0
+        finally:
+            self._claiming = False
+        if len(claimed) == limit or (taken and not self._slots.used):
+            self.look()
+
+    async def _claim_memory_runs(self) -> int:
+        """Claims runs of memory agents if no other run waits for a slot; returns how many."""
+        slots = self._memory_slots
+        limit = min(slots.free, _CLAIM_BATCH)
+        if self._slots.used:
+            # Other runs are active, so memory agents start one at a time. In the agent loop their
+            # work has a lower priority.
+            limit = min(limit, 1)
+        if limit <= 0:
+            return 0
+        claimed = await self._store.claim_memory_runs(
+            limit, held=slots.held, most=slots.most, budget=self._terms.memory_budget
+        )
+        for project_id, run_id in claimed:
+            await self._start_claimed(project_id, run_id)
+        return len(claimed)
+
+    async def _start_claimed(self, project_id: str, run_id: str) -> None:
+        try:
+            dispatch = await self._store.load(project_id, run_id)
+        except LeaseLostError:
+            return
+        if dispatch.run.attempt > 1:
+            _log.info("run taken over", run_id=run_id, attempt=dispatch.run.attempt)
+        if run_id not in self._active:
+            if takes_slot(dispatch.run):
+                self._slots_of(dispatch).take(project_id)
+            self._start(dispatch)
+
+    def _slots_of(self, dispatch: Dispatch) -> RunSlots:
+        is_memory_run = dispatch.run.kind is RunKind.SLEEPTIME
+        return self._memory_slots if is_memory_run else self._slots
+
+    def _release(self, project_id: str, *, may_be_awaited: bool = False) -> None:
+        """Releases a slot, and looks for a run that may be waiting for it."""
+        # A claim that is under way does not see this slot.
+        awaited = may_be_awaited or self._claiming or not self._slots.has_slot(project_id)
+        self._slots.release(project_id)
+        if awaited:
+            self.look()
+
+    async def _execute(self, active: ActiveRun) -> None:
+        run = active.dispatch.run
+        following: Dispatch | None = None
+        try:
+            with use(self._context(active.dispatch)):
+                if run.attempt > 1:
+                    await self._until_stored(active, active.live.restore)
+                terminal_event = await self._run_turn(active)
+                if terminal_event is not None:
+                    following = await self._finish(active, terminal_event)
+                    if run.kind is RunKind.SLEEPTIME and self._on_memory_run is not None:
+                        await self._on_memory_run(active.dispatch.payload)
+                elif self._closing:
+                    await active.live.flush()
+        except LeaseLostError:
+            _log.info("run left to another gateway", run_id=run.id)
+        except Exception:  # noqa: BLE001
+            # This gateway keeps the run until its lease expires; then the run is claimed again.
+            _log.exception("run not carried out", run_id=run.id)
+        finally:
+            active.work.pause()
+            if self._active.get(run.id) is active:
+                del self._active[run.id]
+            self._hub.remove(active.live)
+            # When closing, it is released with the other leases.
+            if following is not None and not self._closing:
+                self._start(following)
+            elif run.kind is RunKind.SLEEPTIME:
+                self._memory_slots.release(run.project_id)
+                self.look()
+            elif takes_slot(run):
+                self._release(run.project_id, may_be_awaited=active.next_run_queued)
+
+    async def _finish(
+        self, active: ActiveRun, terminal_event: run_event_pb2.RunFinished
+    ) -> Dispatch | None:
+        # If slots are short, projects and their conversations are served in turn.
+        run = active.dispatch.run
+        has_slot = not takes_slot(run) or self._slots.has_slot(run.project_id)
+        active.next_run_queued = not has_slot
+        take_next = not self._closing and not active.next_run_queued
+        if active.dispatch.run.kind is RunKind.SLEEPTIME:
+            # Its slot is for memory agents only; the next look-up finds waiting runs.
+            take_next = False
+        return await self._until_stored(
+            active, lambda: active.live.finish(terminal_event, take_next=take_next)
+        )
+
+    async def _until_stored(
+        self, active: ActiveRun, call: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        """Repeats a call of the store while the database is unreachable.
+
+        Raises:
+            LeaseLostError: Another gateway holds the run now, or this one is closing.
+        """
+        pause = self._terms.first_pause_s
+        while True:
+            try:
+                return await call()
+            except StrataError as error:
+                if not passes(error) and not isinstance(error, AbortedError):
+                    raise
+                if active.abandoned:
+                    raise LeaseLostError(active.dispatch.run.id) from error
+                _log.warning("waiting for the run store", error=repr(error))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._terms.longest_pause_s)
+
+    async def _run_turn(self, active: ActiveRun) -> run_event_pb2.RunFinished | None:
+        """Dispatches the turn until it has ended; returns None if the run was abandoned.
+
+        A run that is cancelled or has passed its deadline is dispatched once more if an attempt may
+        have had effects: agent_loop then stores what is recorded of it, and starts nothing.
+        """
+        failures = AttemptFailures(self._terms, active.live.progress, active.dispatch.lost_holders)
+        error = self._deadline_passed()
+        if failures.too_many:
+            # No further dispatch, not even to store results: the run may crash its process.
+            if active.cancelled.is_set():
+                return self._run_finished(active, StopReason.CANCELLED)
+            return self._run_failed(active, _holders_lost(active.dispatch.lost_holders))
+        while True:
+            await self._begin_work(active)
+            if active.abandoned:
+                return None
+            cancelled = active.cancelled.is_set()
+            over = cancelled or self._remaining(active) <= 0
+            outcome = await self._attempt(active) if active.may_have_effects or not over else None
+            if isinstance(outcome, run_event_pb2.RunFinished):
+                return outcome
+            if active.abandoned:
+                return None
+            if active.cancelled.is_set() and (over or outcome is None):
+                return self._run_finished(active, StopReason.CANCELLED)
+            if over or outcome is None:
+                return self._run_failed(active, error)
+            error = outcome
+            failures.note(error, active.live.progress, broke_off=active.live.has_responded)
+            if failures.exhausted(error):
+                return self._run_failed(active, error)
+            active.work.pause()
+            await self._pause(active, min(failures.pause(error), max(self._remaining(active), 0.0)))
+            if not active.abandoned:
+                _log.warning("turn dispatched again", reason=error.reason, error=repr(error))
+                await self._until_stored(active, active.live.redispatch)
+
+    async def _begin_work(self, active: ActiveRun) -> None:
+        """Waits for a slot to work in, until the run is stopped or its deadline passes."""
+        if active.stop is not None or active.work.begin_now():
+            return
+        waiting = asyncio.create_task(active.work.begin())
+        stopped = asyncio.create_task(active.stopped.wait())
+        try:
+            await asyncio.wait(
+                (waiting, stopped),
+                timeout=max(self._remaining(active), 0.0),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            waiting.cancel()
+            stopped.cancel()
+
+    async def _attempt(self, active: ActiveRun) -> run_event_pb2.RunFinished | StrataError | None:
+        """Relays one ExecuteRun; returns its end, its error, or None if it was stopped."""
+        active.may_have_effects = True
+        relay = asyncio.create_task(self._relay(active))
+        stopped = asyncio.create_task(active.stopped.wait())
+        try:
+            await asyncio.wait((relay, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not relay.done() and active.stop is StopKind.CANCEL:
+                # The turn stores what its tools did, and ends itself.
+                await asyncio.wait((relay,), timeout=self._terms.settle_s)
+            if not relay.done():
+                relay.cancel()
+                await asyncio.wait((relay,))
+            if relay.cancelled():
+                return None
+            error = relay.exception()
+            if error is None:
+                return relay.result()
+            if isinstance(error, StrataError):
+                return error
+            raise error
+        finally:
+            relay.cancel()
+            stopped.cancel()
+
+    async def _relay(self, active: ActiveRun) -> run_event_pb2.RunFinished:
+        live = active.live
+        live.has_responded = False
+        remaining, settle = max(self._remaining(active), 0.0), self._terms.settle_s
+        cancelled = active.stop is StopKind.CANCEL
+        # A cancelled turn must end as cancelled, and not with its deadline.
+        limit = max(remaining, settle) if cancelled else remaining
+        request = convert.execute_request(active.dispatch, live.fence.attempt, limit)
+        request.cancel = cancelled or remaining <= 0
+        # agent_loop ends the turn at its deadline and reports what it has stored.
+        turn = self._turns.execute(request, active.cancelled, seconds=remaining + settle)
+        try:
+            async with aclosing(turn) as responses:
+                async for response in responses:
+                    live.has_responded = True
+                    active.work.note(response)
+                    if response.HasField("reply"):
+                        live.note_reply(response.reply)
+                    elif response.HasField("request"):
+                        live.note_request(response.request)
+                    elif response.HasField("tended"):
+                        live.note_tended(response.tended)
+                    elif response.HasField("transcript_read"):
+                        live.note_transcript_read(response.transcript_read)
+                    elif response.event.HasField("run_finished"):
+                        return response.event.run_finished
+                    else:
+                        await live.append(response.event)
+        except DeadlineExceededError as error:
+            raise (self._deadline_passed() if self._remaining(active) <= 0 else error) from error
+        broken = UnavailableError("The stream of the turn ended without an end of the turn.")
+        broken.lost = True
+        raise broken
+
+    async def _pause(self, active: ActiveRun, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds * _random_factor(0.3)):
+                await active.stopped.wait()
+
+    def _remaining(self, active: ActiveRun) -> float:
+        return active.deadline - self._clock.monotonic()
+
+    def _deadline_passed(self) -> StrataError:
+        return DeadlineExceededError("The run took longer than a run may take.")
+
+    def _run_failed(self, active: ActiveRun, error: StrataError) -> run_event_pb2.RunFinished:
+        run = active.dispatch.run
+        if isinstance(error, NotFoundError) and self._on_not_found is not None:
+            self._on_not_found(run.project_id, run.agent_id)
+        if error.reason is Reason.AGENT_NOT_FOUND and active.live.step_count:
+            # The agent existed when the run started, so it was deleted meanwhile.
+            return self._run_finished(active, StopReason.CANCELLED)
+        retryable = not isinstance(error, NotFoundError | InvalidArgumentError)
+        if error.reason is Reason.UNSPECIFIED:
+            error = InternalError(error.message)
+        failure = convert.failure_of(error, retryable=retryable)
+        _log.warning("run failed", run_id=run.id, reason=error.reason, error=repr(error))
+        return self._run_finished(active, StopReason.ERROR, failure)
+
+    def _run_finished(
+        self, active: ActiveRun, reason: StopReason, failure: RunFailure | None = None
+    ) -> run_event_pb2.RunFinished:
+        live = active.live
+        return convert.build_run_finished(reason, live.usage, live.step_count, failure, live.taint)
+
+    def _context(self, dispatch: Dispatch) -> RequestContext:
+        # A context of its own: the deadline and the end of the call that sent the message do not
+        # apply to the run.
+        run, principal = dispatch.run, dispatch.principal
+        token = self._signer.mint(
+            principal.organization_id,
+            principal.project_id,
+            principal.name,
+            principal.scopes,
+            run_id=run.id,
+            ttl=timedelta(seconds=max(dispatch.remaining_s, 0.0) + _TOKEN_MARGIN_S),
+        )
+        caller = Caller(
+            principal.organization_id,
+            principal.project_id,
+            principal.name,
+            principal.scopes,
+            run.id,
+            token,
+        )
+        return RequestContext(caller=caller, request_id=run.id, trace_id=new_trace_id())
+
+
+def _holders_lost(count: int) -> StrataError:
+    return InternalError(
+        f"The run was given up: {count} times in a row the process that carried it out was lost."
+    )
+
+
+def _random_factor(share: float) -> float:
+    """Returns a random factor around 1, so that gateways do not act at the same moment."""
+    return random.uniform(1 - share, 1 + share)  # noqa: S311

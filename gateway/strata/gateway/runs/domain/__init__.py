@@ -1,0 +1,1 @@
+"""Data and rules of runs. Pure: no transport, no database, no protobuf."""

@@ -1,0 +1,1 @@
+"""Explanation of runs: their time, tokens and cost by step."""

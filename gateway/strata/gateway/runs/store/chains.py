@@ -1,0 +1,111 @@
+"""`chains.ChainStore` in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+
+from strata.gateway.runs.domain.chains import AskedRun, Chain, ChainLink, Wait
+from strata.gateway.runs.domain.states import OPEN_STATES, RunState
+from strata.shared.db import Database
+from strata.shared.errors import NotFoundError, Reason
+
+_OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
+
+# A run before its parent; a parent that was erased ends the chain.
+_CHAIN = text("""
+WITH RECURSIVE chain AS (
+    SELECT id, agent_id, conversation_id, state, parent_run_id, 1 AS place
+      FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
+     UNION ALL
+    SELECT run.id, run.agent_id, run.conversation_id, run.state, run.parent_run_id,
+           chain.place + 1
+      FROM chain JOIN gateway.runs run
+           ON run.project_id = :project_id AND run.id = chain.parent_run_id
+     WHERE chain.place < :limit
+)
+SELECT id, agent_id, conversation_id, state FROM chain ORDER BY place
+""")
+
+# The run of a conversation waits for the messages that its agent has sent and that are not
+# answered, and thereby for the run of the conversation that each of them is in.
+_WAIT = f"""
+    SELECT run.id AS run_id, run.agent_id, asked.conversation_id
+      FROM gateway.runs run
+      JOIN gateway.runs asked
+           ON asked.project_id = run.project_id AND asked.parent_run_id = run.id
+          AND asked.kind = 'FOREGROUND' AND asked.state IN ({_OPEN})"""
+_HOLDS = "WHERE run.project_id = :project_id AND run.state = 'RUNNING'"
+_WAITS = text(f"""
+WITH RECURSIVE waits AS ({_WAIT}
+     {_HOLDS} AND run.conversation_id = :conversation_id
+     UNION {_WAIT}
+      JOIN waits ON run.conversation_id = waits.conversation_id
+     {_HOLDS}
+)
+SELECT run_id, agent_id, conversation_id FROM waits
+""")
+
+_AWAITED = text(f"""
+SELECT id FROM gateway.runs
+ WHERE project_id = :project_id AND parent_run_id = :run_id
+   AND kind = 'FOREGROUND' AND state IN ({_OPEN})
+ ORDER BY id
+""")
+
+_ASKED = text("""
+SELECT id AS run_id, agent_id, state FROM gateway.runs
+ WHERE project_id = :project_id AND parent_run_id = :run_id AND kind = 'FOREGROUND'
+ ORDER BY id
+""")
+
+
+class PostgresChains:
+    """Reads which runs started or wait for which other runs.
+
+    Args:
+        database: Connections with the service role; every transaction sets its project.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def chain(self, project_id: str, run_id: str, limit: int) -> Chain:
+        """See `ChainStore.chain`."""
+        values = {"project_id": project_id, "run_id": run_id, "limit": limit}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            rows = (await connection.execute(_CHAIN, values)).all()
+        if not rows:
+            raise run_not_found(run_id)
+        return [
+            ChainLink(row.id, row.agent_id, row.conversation_id, RunState(row.state))
+            for row in rows
+        ]
+
+    async def waits(self, project_id: str, conversation_id: str) -> Sequence[Wait]:
+        """See `ChainStore.waits`."""
+        values = {"project_id": project_id, "conversation_id": conversation_id}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            rows = (await connection.execute(_WAITS, values)).all()
+        return [Wait(row.run_id, row.agent_id, row.conversation_id) for row in rows]
+
+    async def asked(self, project_id: str, run_id: str) -> Sequence[AskedRun]:
+        """See `ChainStore.asked`."""
+        values = {"project_id": project_id, "run_id": run_id}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            rows = (await connection.execute(_ASKED, values)).all()
+        return [AskedRun(row.run_id, row.agent_id, RunState(row.state)) for row in rows]
+
+    async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
+        """See `ChainStore.awaited`."""
+        values = {"project_id": project_id, "run_id": run_id}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            return (await connection.execute(_AWAITED, values)).scalars().all()
+
+
+def run_not_found(run_id: str) -> NotFoundError:
+    """Returns the error for a run that does not exist in the project."""
+    return NotFoundError(
+        f"There is no run {run_id}.", reason=Reason.RUN_NOT_FOUND, metadata={"id": run_id}
+    )

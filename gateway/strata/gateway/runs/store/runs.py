@@ -1,0 +1,600 @@
+"""Stores runs in PostgreSQL; implements `domain.RunStore`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.gateway.runs.domain.approvals import (
+    Approval,
+    ApprovalFilter,
+    DueApproval,
+    OnApproval,
+    approval_pending,
+    not_open,
+)
+from strata.gateway.runs.domain.principals import Principal
+from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN, RunQuotas, check_group_quota
+from strata.gateway.runs.domain.runs import (
+    Accepted,
+    Dispatch,
+    EventPage,
+    Fence,
+    LeaseLostError,
+    NewRun,
+    OnBusy,
+    RenewedLease,
+    Run,
+    RunEnding,
+    RunFailure,
+    RunFilter,
+    RunKind,
+    RunMark,
+    StopReason,
+    StoredEvent,
+    Usage,
+    UsageSum,
+)
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store import statements as sql
+from strata.gateway.runs.store.chains import PostgresChains, run_not_found
+from strata.gateway.runs.store.memory_agents import PostgresMemoryRuns, note_end, note_turn
+from strata.shared.db import PAGE_BYTES, Database
+from strata.shared.errors import (
+    AbortedError,
+    NotFoundError,
+    Reason,
+    UnavailableError,
+)
+from strata.shared.idempotency.keys import check_same_request
+
+_ACCEPT_ATTEMPTS = 10
+# Projects with queued runs that one claim statement searches, and claim statements of one call.
+_CLAIM_PROJECTS = 64
+_CLAIM_STATEMENTS = 8
+_ANY_NUMBER = 2**31 - 1
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """Terms of the leases that this gateway holds on runs; times in seconds.
+
+    Attributes:
+        owner: ID of this gateway process; unique for each start.
+        lease_s: Time after which a lease that is not renewed expires.
+        run_s: Time limit of a run, counted from its first dispatch.
+        quotas: Limits of the runs of one project.
+        address: Address of this gateway for other gateways; empty if they cannot reach it.
+    """
+
+    owner: str
+    lease_s: float = 10.0
+    run_s: float = 840.0
+    quotas: RunQuotas = field(default_factory=RunQuotas)
+    address: str = ""
+
+
+class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
+    """Stores the runs of all projects.
+
+    Args:
+        database: Connections with the service role; each transaction is limited to one project.
+        worker: Connections with the worker role, for leases of the runs of all projects.
+        terms: Terms of the leases of this gateway.
+    """
+
+    def __init__(self, database: Database, worker: Database, terms: LeaseTerms) -> None:
+        PostgresChains.__init__(self, database)
+        holder = {
+            "owner": terms.owner,
+            "address": terms.address,
+            "lease_s": terms.lease_s,
+            "run_s": terms.run_s,
+        }
+        PostgresMemoryRuns.__init__(self, database, worker, holder)
+        self._worker = worker
+        self._terms = terms
+        # The next claim begins with the project after this one.
+        self._after = ""
+
+    async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
+        """See `RunStore.accept`."""
+        principal = new.principal
+        for _ in range(_ACCEPT_ATTEMPTS):
+            async with self._transaction(principal.project_id) as connection:
+                row = await self._offer(connection, new, may_start=may_start)
+            accepted = self._accepted(new, row)
+            if accepted is not None:
+                return accepted
+            if new.on_approval is OnApproval.ANSWER and row["pending_id"] != new.approval_id:
+                raise not_open(await self.approval(principal.project_id, new.approval_id))
+            # Another run of the conversation or with the request_id was committed at the same
+            # time: the next statement reads it.
+        raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
+
+    async def accept_within(
+        self, connection: AsyncConnection, new: NewRun, *, may_start: bool
+    ) -> Accepted | None:
+        """Stores a run within the transaction of the caller, who commits it; see `accept`.
+
+        Returns:
+            None if another run of the conversation was committed at the same time: try again in
+            another transaction.
+        """
+        return self._accepted(new, await self._offer(connection, new, may_start=may_start))
+
+    async def _offer(
+        self, connection: AsyncConnection, new: NewRun, *, may_start: bool
+    ) -> Mapping[Any, Any]:
+        terms = self._terms
+        principal = new.principal
+        values: dict[str, Any] = {
+            "project_id": principal.project_id,
+            "organization_id": principal.organization_id,
+            "principal": principal.name,
+            "scopes": sorted(principal.scopes),
+            "id": new.id,
+            "agent_id": new.agent_id,
+            "conversation_id": new.conversation_id,
+            "kind": new.kind.value,
+            "request_id": new.request_id,
+            "payload": new.payload,
+            "payload_hash": new.payload_hash,
+            "max_steps": new.max_steps,
+            "on_busy": new.on_busy.value,
+            "on_approval": new.on_approval.value,
+            "approval_id": new.approval_id,
+            "parent_run_id": new.parent_run_id or None,
+            "owner": terms.owner,
+            "address": terms.address,
+            "lease_s": terms.lease_s,
+            "run_s": terms.run_s,
+            "may_start": may_start,
+            "run_at": new.run_at,
+            "group_run_id": new.group_run_id,
+            "takes_slot": new.takes_slot,
+        }
+        if new.group_run_id:
+            statement, values["group_limit"] = sql.ACCEPT_IN_GROUP, MAX_RUNS_OF_GROUP_RUN
+        else:
+            statement, quotas = sql.ACCEPT, terms.quotas
+            values |= {"open_limit": quotas.open_runs, "delayed_limit": quotas.delayed_runs}
+        return (await connection.execute(statement, values)).mappings().one()
+
+    def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
+        if row["id"] is None:
+            if new.group_run_id:
+                check_group_quota(row["quota_count"])
+            else:
+                self._terms.quotas.check(row["quota_count"], is_later=row["is_later"])
+            if row["busy_id"] is not None and new.on_busy is OnBusy.REJECT:
+                raise AbortedError(
+                    "The conversation has an active run.",
+                    reason=Reason.CONVERSATION_BUSY,
+                    metadata={"active_run_id": row["busy_id"]},
+                )
+            if row["pending_id"] is not None and new.on_approval is OnApproval.REJECT:
+                raise approval_pending(row["pending_id"], row["pending_until"])
+            return None
+        run = _run(row)
+        if not row["is_new"]:
+            check_same_request(new.request_id or "", bytes(row["payload_hash"]), new.payload_hash)
+            return Accepted(run, None)
+        dispatch = _dispatch(row) if run.state is RunState.RUNNING else None
+        return Accepted(run, dispatch, row["interrupted_id"])
+
+    async def get(self, project_id: str, run_id: str) -> Run:
+        """See `RunStore.get`."""
+        async with self._transaction(project_id, read_only=True) as connection:
+            return await _get(connection, project_id, run_id)
+
+    async def find_request(self, project_id: str, request_id: str) -> Run | None:
+        """See `RunStore.find_request`."""
+        values = {"project_id": project_id, "request_id": request_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            result = await connection.execute(sql.FIND_REQUEST, values)
+            row = result.mappings().one_or_none()
+        return None if row is None else _run(row)
+
+    async def delayed_of_principal(self, project_id: str, principal: str) -> Sequence[str]:
+        """See `RunStore.delayed_of_principal`."""
+        values = {"project_id": project_id, "principal": principal}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            result = await connection.execute(sql.DELAYED_OF_PRINCIPAL, values)
+        return result.scalars().all()
+
+    async def list(
+        self, project_id: str, which: RunFilter, *, before: str | None, limit: int
+    ) -> Sequence[Run]:
+        """See `RunStore.list`."""
+        conditions: dict[str, object] = {
+            "agent_id": which.agent_id,
+            "conversation_id": which.conversation_id,
+            "states": sorted(which.states),
+            "before": before,
+        }
+        filters = {name: value for name, value in conditions.items() if value}
+        values = {**filters, "project_id": project_id, "limit": limit}
+        async with self._transaction(project_id, read_only=True) as connection:
+            result = await connection.execute(sql.list_statement(filters), values)
+            return [_run(row) for row in result.mappings()]
+
+    async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
+        """See `RunStore.events`."""
+        values = {
+            "project_id": project_id,
+            "run_id": run_id,
+            "after": after,
+            "limit": limit,
+            "max_bytes": PAGE_BYTES,
+        }
+        async with self._transaction(project_id, read_only=True) as connection:
+            rows = (await connection.execute(sql.EVENTS, values)).mappings().all()
+        if not rows:
+            raise run_not_found(run_id)
+        events = [
+            StoredEvent(row["sequence"], bytes(row["payload"]))
+            for row in rows
+            if row["sequence"] is not None
+        ]
+        return EventPage(_mark(run_id, rows[0]), events)
+
+    async def marks(self, runs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, RunMark]]:
+        """See `RunStore.marks`."""
+        values = {"project_ids": [run[0] for run in runs], "run_ids": [run[1] for run in runs]}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            result = await connection.execute(sql.MARKS, values)
+            return [(row["project_id"], _mark(row["id"], row)) for row in result.mappings()]
+
+    async def load(self, project_id: str, run_id: str) -> Dispatch:
+        """See `RunStore.load`."""
+        values = {"project_id": project_id, "run_id": run_id, "owner": self._terms.owner}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(sql.LOAD, values)).mappings().one_or_none()
+        if row is None:
+            raise LeaseLostError(run_id)
+        return _dispatch(row)
+
+    async def append(
+        self, fence: Fence, events: Sequence[StoredEvent], *, progressed: bool = False
+    ) -> None:
+        """See `RunStore.append`."""
+        values = {**_fence(fence), **_batch(events), "progressed": progressed}
+        async with self._transaction(fence.project_id) as connection:
+            held = (await connection.execute(sql.APPEND, values)).scalar_one()
+        if not held:
+            raise LeaseLostError(fence.run_id)
+
+    async def redispatch(self, fence: Fence) -> Fence:
+        """See `RunStore.redispatch`."""
+        values = {**_fence(fence), "lease_s": self._terms.lease_s}
+        async with self._transaction(fence.project_id) as connection:
+            attempt = (await connection.execute(sql.REDISPATCH, values)).scalar_one_or_none()
+        if attempt is None:
+            raise LeaseLostError(fence.run_id)
+        return Fence(fence.project_id, fence.run_id, attempt, fence.owner)
+
+    async def finish(
+        self, fence: Fence, ending: RunEnding, events: Sequence[StoredEvent], *, take_next: bool
+    ) -> Dispatch | None:
+        """See `RunStore.finish`."""
+        failure, usage = ending.failure, ending.usage
+        values = {
+            **_fence(fence),
+            **_batch(events),
+            "state": ending.state.value,
+            "stop_reason": ending.stop_reason.value,
+            "error_reason": failure.reason if failure else None,
+            "error_message": failure.message if failure else None,
+            "error_retryable": failure.retryable if failure else None,
+            "step_count": ending.step_count,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+            "cached_input_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+            "estimated": usage.estimated,
+            "taint": list(ending.taint),
+            "approval_id": ending.asked.id if ending.asked else None,
+            "approval_request": ending.asked.request if ending.asked else None,
+            "approval_until": ending.asked.expire_time if ending.asked else None,
+            "approval_default": ending.asked is not None and ending.asked.default_approve,
+            "reopened_id": ending.reopens or None,
+            "take_next": take_next,
+            "address": self._terms.address,
+            "lease_s": self._terms.lease_s,
+            "run_s": self._terms.run_s,
+        }
+        async with self._transaction(fence.project_id) as connection:
+            row = (await connection.execute(sql.FINISH, values)).mappings().one()
+            if not row["held"]:
+                raise LeaseLostError(fence.run_id)
+            if ending.tended is not None:
+                ended = fence.run_id, row["ended_agent_id"], row["ended_conversation_id"]
+                await note_turn(connection, fence.project_id, ended, ending.tended)
+            if ending.reads_transcript:
+                failed = (failure.reason, failure.message) if failure else ("", "")
+                await note_end(
+                    connection, fence.project_id, fence.run_id, ending.state, failed, ending.read
+                )
+        return _dispatch(row) if row["id"] is not None else None
+
+    async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
+        """See `RunStore.cancel`."""
+        values = {"project_id": project_id, "run_id": run_id, "finished": finished}
+        async with self._transaction(project_id) as connection:
+            await connection.execute(sql.CANCEL, values)
+            return await _get(connection, project_id, run_id)
+
+    async def close_approvals(self, project_id: str, agent_id: str) -> None:
+        """See `ApprovalStore.close_approvals`."""
+        values = {"project_id": project_id, "agent_id": agent_id}
+        async with self._transaction(project_id) as connection:
+            await connection.execute(sql.CLOSE_APPROVALS, values)
+
+    async def approval(self, project_id: str, approval_id: str) -> Approval:
+        """See `RunStore.approval`."""
+        values = {"project_id": project_id, "id": approval_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(sql.APPROVAL, values)).mappings().one_or_none()
+        if row is None:
+            raise NotFoundError(
+                f"There is no approval {approval_id}.",
+                reason=Reason.APPROVAL_NOT_FOUND,
+                metadata={"id": approval_id},
+            )
+        return _approval(row)
+
+    async def approvals(
+        self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
+    ) -> Sequence[Approval]:
+        """See `RunStore.approvals`."""
+        conditions: dict[str, object] = {
+            "agent_id": which.agent_id,
+            "pending": not which.include_decided,
+            "after": after,
+        }
+        filters = {name: value for name, value in conditions.items() if value}
+        values = {**filters, "project_id": project_id, "limit": limit}
+        values.pop("pending", None)
+        async with self._transaction(project_id, read_only=True) as connection:
+            result = await connection.execute(sql.approvals_statement(filters), values)
+            return [_approval(row) for row in result.mappings()]
+
+    async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
+        """See `RunStore.asked_by`."""
+        async with self._transaction(project_id, read_only=True) as connection:
+            result = await connection.execute(
+                sql.ASKED_BY, {"project_id": project_id, "run_id": run_id}
+            )
+            row = result.mappings().one_or_none()
+        if row is None:
+            raise run_not_found(run_id)
+        return _principal(row), row["max_steps"]
+
+    async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:
+        """See `RunStore.due_approvals`."""
+        values = {
+            "after_time": after.expire_time if after else _LONG_AGO,
+            "after_id": after.id if after else "",
+            "limit": limit,
+        }
+        async with self._worker.system_transaction() as connection:
+            result = await connection.execute(sql.DUE, values)
+            return [DueApproval(row.project_id, row.id, row.expire_time) for row in result]
+
+    async def usage(
+        self, project_id: str, start: datetime, end: datetime, agent_id: str
+    ) -> UsageSum:
+        """See `RunStore.usage`."""
+        values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(sql.USAGE, values)).mappings().one()
+        return _usage_sum(row)
+
+    async def usage_of_projects(
+        self, project_ids: Sequence[str], start: datetime, end: datetime
+    ) -> Mapping[str, UsageSum]:
+        """See `RunStore.usage_of_projects`."""
+        values = {"project_ids": list(project_ids), "start": start, "end": end}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            result = await connection.execute(sql.USAGE_OF_PROJECTS, values)
+            return {row["project_id"]: _usage_sum(row) for row in result.mappings()}
+
+    async def renew(self, run_ids: Sequence[str]) -> Sequence[RenewedLease]:
+        """See `RunStore.renew`."""
+        terms = self._terms
+        values = {
+            "owner": terms.owner,
+            "lease_s": terms.lease_s,
+            "run_ids": list(run_ids),
+        }
+        async with self._worker.system_transaction() as connection:
+            result = await connection.execute(sql.RENEW, values)
+            return [
+                RenewedLease(row["id"], row["attempt"], row["state"] == RunState.CANCELLING)
+                for row in result.mappings()
+            ]
+
+    async def claim(
+        self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
+    ) -> Sequence[tuple[str, str]]:
+        """See `RunStore.claim`."""
+        terms = self._terms
+        counts = Counter(held or {})
+        claimed: list[tuple[str, str]] = []
+        # If no run of the searched projects can start, the next statement searches the projects
+        # after them.
+        for _ in range(_CLAIM_STATEMENTS):
+            before = self._after
+            values = {
+                "owner": terms.owner,
+                "address": terms.address,
+                "lease_s": terms.lease_s,
+                "run_s": terms.run_s,
+                "limit": limit - len(claimed),
+                "held_projects": list(counts),
+                "held_counts": list(counts.values()),
+                "most": _ANY_NUMBER if most is None else most,
+                "after": before,
+                "projects": _CLAIM_PROJECTS,
+            }
+            try:
+                async with self._worker.system_transaction() as connection:
+                    rows = (await connection.execute(sql.CLAIM, values)).mappings().all()
+            except IntegrityError:
+                # A new run of a conversation started at the same time; the next poll reads it.
+                return claimed
+            taken = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
+            claimed += taken
+            counts.update(project_id for project_id, _ in taken)
+            self._after = _next_turn(rows, before, limit=values["limit"])
+            if len(claimed) >= limit or not (self._after or before):
+                break
+        return claimed
+
+    async def release(self) -> int:
+        """See `RunStore.release`."""
+        async with self._worker.system_transaction() as connection:
+            result = await connection.execute(sql.RELEASE, {"owner": self._terms.owner})
+            return len(result.all())
+
+    async def release_others(self) -> int:
+        """See `RunStore.release_others`."""
+        async with self._worker.system_transaction() as connection:
+            result = await connection.execute(sql.RELEASE_OTHERS, {"owner": self._terms.owner})
+            return len(result.all())
+
+    def _transaction(
+        self, project_id: str, *, read_only: bool = False
+    ) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._database.transaction(project_id=project_id, read_only=read_only)
+
+
+def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object) -> str:
+    """Returns the project after which the next claim begins; empty to begin with the first."""
+    chosen = [row for row in rows if row["id"] is not None]
+    if len(chosen) == limit:
+        queued = [row for row in chosen if row["queued"]]
+        if not queued:
+            return before
+        if queued[-1]["round"] == 1:
+            return str(queued[-1]["project_id"])
+    # A run was taken from each searched project that has one which may start.
+    first = rows[0]
+    return str(first["last_project"]) if first["projects"] == _CLAIM_PROJECTS else ""
+
+
+def _mark(run_id: str, row: Mapping[Any, Any]) -> RunMark:
+    state = RunState(row["state"])
+    return RunMark(run_id, state, row["last_sequence"], row["owner_address"])
+
+
+async def _get(connection: AsyncConnection, project_id: str, run_id: str) -> Run:
+    result = await connection.execute(sql.GET, {"project_id": project_id, "run_id": run_id})
+    row = result.mappings().one_or_none()
+    if row is None:
+        raise run_not_found(run_id)
+    return _run(row)
+
+
+def _fence(fence: Fence) -> dict[str, object]:
+    return {
+        "project_id": fence.project_id,
+        "run_id": fence.run_id,
+        "attempt": fence.attempt,
+        "owner": fence.owner,
+    }
+
+
+def _batch(events: Sequence[StoredEvent]) -> dict[str, object]:
+    return {
+        "sequences": [event.sequence for event in events],
+        "payloads": [event.payload for event in events],
+        "last_sequence": events[-1].sequence,
+    }
+
+
+def _run(row: Mapping[Any, Any]) -> Run:
+    failure = None
+    if row["error_reason"] is not None:
+        failure = RunFailure(row["error_reason"], row["error_message"], row["error_retryable"])
+    return Run(
+        project_id=row["project_id"],
+        id=row["id"],
+        agent_id=row["agent_id"],
+        conversation_id=row["conversation_id"],
+        kind=RunKind(row["kind"]),
+        state=RunState(row["state"]),
+        stop_reason=StopReason(row["stop_reason"]),
+        failure=failure,
+        usage=_usage(row),
+        step_count=row["step_count"],
+        attempt=row["attempt"],
+        last_sequence=row["last_sequence"],
+        request_id=row["request_id"] or "",
+        create_time=row["create_time"],
+        start_time=row["start_time"],
+        finish_time=row["finish_time"],
+        taint=tuple(row["taint"]),
+        parent_run_id=row["parent_run_id"] or "",
+        run_at=row["run_at"],
+        takes_slot=row["takes_slot"],
+    )
+
+
+def _approval(row: Mapping[Any, Any]) -> Approval:
+    return Approval(
+        id=row["id"],
+        agent_id=row["agent_id"],
+        conversation_id=row["conversation_id"],
+        run_id=row["run_id"],
+        request=bytes(row["request"]),
+        expire_time=row["expire_time"],
+        create_time=row["create_time"],
+        decided=row["decided"],
+        answer_run_id=row["answer_run_id"] or "",
+    )
+
+
+def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
+    return UsageSum(int(row["run_count"]), int(row["step_count"]), _usage(row))
+
+
+def _usage(row: Mapping[Any, Any]) -> Usage:
+    return Usage(
+        prompt_tokens=int(row["prompt_tokens"]),
+        completion_tokens=int(row["completion_tokens"]),
+        total_tokens=int(row["total_tokens"]),
+        cached_input_tokens=int(row["cached_input_tokens"]),
+        cache_write_tokens=int(row["cache_write_tokens"]),
+        reasoning_tokens=int(row["reasoning_tokens"]),
+        estimated=row["usage_estimated"],
+    )
+
+
+def _principal(row: Mapping[Any, Any]) -> Principal:
+    return Principal(
+        row["organization_id"], row["project_id"], row["principal"], frozenset(row["scopes"])
+    )
+
+
+def _dispatch(row: Mapping[Any, Any]) -> Dispatch:
+    return Dispatch(
+        run=_run(row),
+        principal=_principal(row),
+        payload=bytes(row["payload"]),
+        max_steps=row["max_steps"],
+        remaining_s=float(row["remaining_s"]),
+        age_s=float(row["age_s"]),
+        lost_holders=row["lost_holders"],
+    )

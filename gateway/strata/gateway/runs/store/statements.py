@@ -1,0 +1,589 @@
+"""SQL statements of runs; each one checks a condition and changes rows atomically.
+
+The conditions on states (``state IN …``) are generated from the transitions in `states`, so that
+the database allows exactly the transitions that `states` defines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import TextClause, text
+
+from strata.gateway.runs.domain.states import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
+from strata.shared.db import text_with_columns
+from strata.shared.project_turns import projects_in_turn
+
+
+def _states(states: Iterable[RunState]) -> str:
+    return ", ".join(f"'{state}'" for state in sorted(states))
+
+
+_ACTIVE = _states(ACTIVE_STATES)
+_OPEN = _states(OPEN_STATES)
+_ENDABLE = _states(sources(Trigger.COMPLETE))
+_RUN = """project_id, id, agent_id, conversation_id, kind, state, stop_reason, error_reason,
+    error_message, error_retryable, step_count, attempt, last_sequence, request_id,
+    prompt_tokens, completion_tokens, total_tokens, cached_input_tokens, cache_write_tokens,
+    reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint,
+    parent_run_id, run_at, takes_slot"""
+# The database computes the remaining time and the age: the clock of a gateway may differ.
+_DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, lost_holders,
+    extract(epoch FROM deadline_time - now()) AS remaining_s,
+    extract(epoch FROM now() - create_time) AS age_s"""
+_TAKEN = """state = 'RUNNING', owner = :owner, owner_address = :address, attempt = attempt + 1,
+    lease_until = now() + make_interval(secs => :lease_s),
+    start_time = coalesce(start_time, now()),
+    deadline_time = coalesce(deadline_time, now() + make_interval(secs => :run_s))"""
+# Events are passed as two arrays, so that batches of any size share one prepared statement.
+_EVENTS = """INSERT INTO gateway.run_events (project_id, run_id, sequence, payload)
+    SELECT :project_id, :run_id, batch.sequence, batch.payload
+      FROM unnest(CAST(:sequences AS bigint[]), CAST(:payloads AS bytea[]))
+           AS batch(sequence, payload)"""
+# A repeated statement whose first result was lost changes nothing: only the holder of the fence
+# writes events of a run.
+_STORED = "ON CONFLICT (project_id, run_id, sequence) DO NOTHING"
+
+# A pending approval blocks its conversation. After its deadline its calls count as denied, unless
+# they are approved by default: then it is pending until a gateway approves them.
+_PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
+
+_LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
+# A group run counts as one run: the runs of its members are limited separately. Runs with a later
+# start have a quota of their own, because they use no resources before. One range scan of the index
+# of open runs counts each quota.
+_OPEN_RUNS = f"""gateway.runs
+         WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'
+           AND group_run_id = ''
+           AND run_at > CASE WHEN {_LATER} THEN now() ELSE '-infinity' END
+           AND run_at <= CASE WHEN {_LATER} THEN 'infinity' ELSE now() END"""
+_OPEN_LIMIT = f"CASE WHEN {_LATER} THEN CAST(:delayed_limit AS bigint) ELSE :open_limit END"
+_RUNS_OF_GROUP = f"""gateway.runs
+         WHERE project_id = :project_id AND group_run_id = CAST(:group_run_id AS text)
+           AND group_run_id <> '' AND state IN ({_OPEN})"""
+_GROUP_LIMIT = ":group_limit"
+
+
+def _accept_sql(counted: str, limit: str) -> str:
+    """Returns the statement that accepts a run.
+
+    Args:
+        counted: SQL table expression with conditions: the runs that count towards the quota.
+        limit: SQL expression: the highest number of open runs.
+    """
+    return f"""
+WITH known AS (
+    SELECT {_DISPATCH}, payload_hash FROM gateway.runs
+     WHERE project_id = :project_id AND request_id = CAST(:request_id AS text)
+), seen AS (
+    SELECT id FROM gateway.runs
+     WHERE project_id = :project_id AND conversation_id = :conversation_id
+       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM known)
+), active AS (
+    -- Locked, so that the run ends either before this query reads it or after this statement.
+    SELECT id FROM gateway.runs
+     WHERE project_id = :project_id AND conversation_id = :conversation_id
+       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM known)
+       FOR UPDATE
+), waiting AS (
+    SELECT id FROM gateway.runs
+     WHERE project_id = :project_id AND conversation_id = :conversation_id AND state = 'QUEUED'
+       -- A run with a later start does not block other runs.
+       AND run_at <= now()
+       -- A queued run of a memory agent does not block messages to that agent.
+       AND kind <> 'SLEEPTIME'
+       -- A run that answers an approval starts before the runs that wait for the answer.
+       AND :on_approval <> 'ANSWER'
+     ORDER BY id LIMIT 1
+), pending AS (
+    SELECT id, expire_time FROM gateway.approvals
+     WHERE project_id = :project_id AND conversation_id = :conversation_id AND {_PENDING}
+       AND NOT EXISTS (SELECT FROM known)
+       FOR UPDATE
+), busy AS (
+    SELECT id FROM active UNION ALL SELECT id FROM waiting
+), quota AS (
+    SELECT count(*) AS n FROM (SELECT FROM {counted} LIMIT {limit}) counted
+), allowed AS (
+    SELECT FROM quota
+     WHERE quota.n < {limit}
+       AND NOT EXISTS (SELECT FROM known)
+       AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM busy))
+       AND CASE :on_approval
+           WHEN 'ANSWER' THEN EXISTS (SELECT FROM pending WHERE id = :approval_id)
+           WHEN 'DENY' THEN true
+           -- A run with a later start waits for the answer when it is due.
+           ELSE {_LATER} OR NOT EXISTS (SELECT FROM pending) END
+       -- A run that ended while this statement waited for its row may have ended with an approval
+       -- request, which only the next statement can read.
+       AND (EXISTS (SELECT FROM active) OR NOT EXISTS (SELECT FROM seen))
+), interrupted AS (
+    UPDATE gateway.runs SET state = 'CANCELLING'
+     WHERE project_id = :project_id AND id IN (SELECT id FROM active)
+       AND state = 'RUNNING' AND :on_busy = 'INTERRUPT' AND EXISTS (SELECT FROM allowed)
+    RETURNING id
+), inserted AS (
+    INSERT INTO gateway.runs (
+        project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
+        request_id, payload, payload_hash, max_steps, parent_run_id, group_run_id, takes_slot,
+        run_at, state, attempt, owner, owner_address, lease_until, start_time, deadline_time)
+    SELECT :project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
+           :conversation_id, :kind, CAST(:request_id AS text), :payload, :payload_hash,
+           :max_steps, CAST(:parent_run_id AS text), CAST(:group_run_id AS text), :takes_slot,
+           greatest(CAST(:run_at AS timestamptz), now()),
+           CASE WHEN free THEN 'RUNNING' ELSE 'QUEUED' END,
+           CASE WHEN free THEN 1 ELSE 0 END,
+           CASE WHEN free THEN :owner END,
+           CASE WHEN free THEN CAST(:address AS text) ELSE '' END,
+           CASE WHEN free THEN now() + make_interval(secs => :lease_s) END,
+           CASE WHEN free THEN now() END,
+           CASE WHEN free THEN now() + make_interval(secs => :run_s) END
+      FROM (SELECT :may_start AND NOT {_LATER}
+                    AND NOT EXISTS (SELECT FROM busy) AS free FROM allowed) conversation
+        ON CONFLICT DO NOTHING
+    RETURNING {_DISPATCH}, payload_hash
+), decided AS (
+    UPDATE gateway.approvals SET decide_time = now(), answer_run_id = :id
+     WHERE project_id = :project_id AND id IN (SELECT id FROM pending)
+       AND EXISTS (SELECT FROM inserted) AND NOT {_LATER}
+), found AS (
+    SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM known
+)
+SELECT quota.n AS quota_count, {_LATER} AS is_later,
+       (SELECT id FROM busy LIMIT 1) AS busy_id,
+       (SELECT id FROM interrupted) AS interrupted_id,
+       (SELECT id FROM pending LIMIT 1) AS pending_id,
+       (SELECT expire_time FROM pending LIMIT 1) AS pending_until,
+       found.*
+  FROM quota LEFT JOIN found ON true
+"""
+
+
+_ACCEPTED = (
+    "quota_count, is_later, busy_id, interrupted_id, pending_id, pending_until, is_new,"
+    f" {_DISPATCH}, payload_hash"
+)
+# Two statements, so that each run pays only for its own quota.
+ACCEPT = text_with_columns(_accept_sql(_OPEN_RUNS, _OPEN_LIMIT), _ACCEPTED)
+ACCEPT_IN_GROUP = text_with_columns(_accept_sql(_RUNS_OF_GROUP, _GROUP_LIMIT), _ACCEPTED)
+
+FIND_REQUEST = text(
+    f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND request_id = :request_id"
+)
+GET = text(f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id")
+# Runs of memory agents that wait after a failure also have a start time; they are no delayed runs.
+DELAYED_OF_PRINCIPAL = text("""
+SELECT id FROM gateway.runs
+ WHERE project_id = :project_id AND principal = :principal
+   AND state = 'QUEUED' AND kind <> 'SLEEPTIME' AND run_at > now()
+ ORDER BY id
+""")
+
+
+def list_statement(filters: Iterable[str]) -> TextClause:
+    """Returns the statement that lists runs with the given filters.
+
+    Each set of filters has its own statement, so that PostgreSQL plans it with the matching index
+    instead of reading all runs of the project.
+
+    Args:
+        filters: Names of filters: agent_id, conversation_id, states, before.
+    """
+    conditions = "".join(f" AND {_FILTERS[name]}" for name in filters)
+    return text(
+        f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id{conditions}"
+        " ORDER BY id DESC LIMIT :limit"
+    )
+
+
+_FILTERS = {
+    "agent_id": "agent_id = :agent_id",
+    "conversation_id": "conversation_id = :conversation_id",
+    "states": "state = ANY(CAST(:states AS text[]))",
+    "before": "id < :before",
+}
+
+# The sum of the sizes does not read the payloads. A page has at least one event, of any size.
+EVENTS = text("""
+SELECT run.state, run.last_sequence, run.owner_address, event.sequence, event.payload
+  FROM gateway.runs run
+  LEFT JOIN LATERAL (
+      SELECT sequence, payload,
+             sum(octet_length(payload)) OVER (ORDER BY sequence) AS bytes,
+             row_number() OVER (ORDER BY sequence) AS place
+        FROM (
+          SELECT sequence, payload FROM gateway.run_events
+           WHERE project_id = run.project_id AND run_id = run.id AND sequence > :after
+           ORDER BY sequence LIMIT :limit
+        ) page
+  ) event ON event.place = 1 OR event.bytes <= :max_bytes
+ WHERE run.project_id = :project_id AND run.id = :run_id
+ ORDER BY event.sequence
+""")
+
+LOAD = text(f"""
+SELECT {_DISPATCH} FROM gateway.runs
+ WHERE project_id = :project_id AND id = :run_id AND owner = :owner AND state IN ({_ACTIVE})
+""")
+
+APPEND = text(f"""
+WITH fence AS (
+    UPDATE gateway.runs
+       SET last_sequence = :last_sequence,
+           lost_holders = CASE WHEN :progressed THEN 0 ELSE lost_holders END
+     WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
+       AND owner = :owner AND state IN ({_ACTIVE})
+    RETURNING id
+), written AS (
+    {_EVENTS} WHERE EXISTS (SELECT FROM fence) {_STORED}
+)
+SELECT count(*) AS held FROM fence
+""")
+
+REDISPATCH = text(f"""
+UPDATE gateway.runs
+   SET attempt = attempt + 1, lease_until = now() + make_interval(secs => :lease_s)
+ WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
+   AND owner = :owner AND state IN ({_states(sources(Trigger.TAKE_OVER))})
+RETURNING attempt
+""")
+
+
+def webhook_deliveries_sql(ended: str, *, only: str = "true") -> str:
+    """Returns the INSERT that queues a delivery of each webhook for runs that have ended.
+
+    It is part of the statement that ends a run, so that there is one delivery if and only if the
+    run has ended. A project without webhooks costs one index lookup.
+
+    Args:
+        ended: Table expression with ``run_id``, ``agent_id`` and ``state`` of the runs; the
+            parameter ``project_id`` names their project.
+        only: Further condition on ``webhook``.
+    """
+    return f"""INSERT INTO gateway.webhook_deliveries (project_id, id, webhook_id, run_id, event)
+    SELECT :project_id, 'delivery-' || gen_random_uuid(), webhook.id, {ended}.run_id,
+           'run.' || lower({ended}.state)
+      FROM {ended} JOIN gateway.webhooks webhook
+           ON webhook.project_id = :project_id AND webhook.enabled
+          AND webhook.run_id IN ('', {ended}.run_id)
+          AND webhook.agent_id IN ('', {ended}.agent_id)
+          AND (webhook.events = '{{}}' OR 'run.' || lower({ended}.state) = ANY(webhook.events))
+     WHERE {only}
+        ON CONFLICT DO NOTHING"""
+
+
+# The payload is deleted when the run ends: recall stores the message, and an image in the payload
+# must not outlive its message.
+FINISH = text_with_columns(
+    f"""
+WITH ended AS (
+    UPDATE gateway.runs
+       SET state = :state, stop_reason = :stop_reason, error_reason = CAST(:error_reason AS text),
+           error_message = CAST(:error_message AS text),
+           error_retryable = CAST(:error_retryable AS boolean), step_count = :step_count,
+           prompt_tokens = :prompt_tokens, completion_tokens = :completion_tokens,
+           total_tokens = :total_tokens, cached_input_tokens = :cached_input_tokens,
+           cache_write_tokens = :cache_write_tokens, reasoning_tokens = :reasoning_tokens,
+           usage_estimated = :estimated, last_sequence = :last_sequence,
+           taint = CAST(:taint AS text[]), finish_time = now(), owner = NULL, owner_address = '',
+           lease_until = NULL, payload = CAST('' AS bytea)
+     WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
+       AND owner = :owner AND state IN ({_ENDABLE})
+    RETURNING id AS run_id, agent_id, conversation_id, state
+), announced AS (
+    {webhook_deliveries_sql("ended")}
+), written AS (
+    {_EVENTS} WHERE EXISTS (SELECT FROM ended) {_STORED}
+), asked AS (
+    INSERT INTO gateway.approvals (
+        project_id, id, agent_id, conversation_id, run_id, request, expire_time,
+        default_approve)
+    SELECT :project_id, CAST(:approval_id AS text), agent_id, conversation_id, :run_id,
+           CAST(:approval_request AS bytea), CAST(:approval_until AS timestamptz),
+           :approval_default
+      FROM ended WHERE CAST(:approval_id AS text) IS NOT NULL
+        ON CONFLICT DO NOTHING
+), reopened AS (
+    -- Approval by default at the deadline happens only once.
+    UPDATE gateway.approvals
+       SET decide_time = NULL, answer_run_id = NULL,
+           default_approve = default_approve AND expire_time > now()
+     WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
+       AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
+), next AS (
+    SELECT run.id FROM gateway.runs run JOIN ended USING (conversation_id)
+     WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
+       AND run.kind <> 'SLEEPTIME' AND :take_next
+       AND CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
+     ORDER BY run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
+), woken AS (
+    UPDATE gateway.runs SET {_TAKEN}
+     WHERE project_id = :project_id AND id IN (SELECT id FROM next)
+    RETURNING {_DISPATCH}
+)
+SELECT (SELECT count(*) FROM ended) AS held,
+       (SELECT agent_id FROM ended) AS ended_agent_id,
+       (SELECT conversation_id FROM ended) AS ended_conversation_id, woken.* FROM (VALUES (1)) one
+  LEFT JOIN woken ON true
+""",
+    f"held, ended_agent_id, ended_conversation_id, {_DISPATCH}",
+)
+
+# A queued run ends with this statement; a running run gets the state CANCELLING, and the gateway
+# that holds its lease ends it.
+CANCEL = text(f"""
+WITH target AS (
+    SELECT id, state FROM gateway.runs
+     WHERE project_id = :project_id AND id = :run_id FOR UPDATE
+), changed AS (
+    UPDATE gateway.runs run
+       SET state = CASE run.state WHEN 'QUEUED' THEN 'CANCELLED' ELSE 'CANCELLING' END,
+           stop_reason = CASE run.state WHEN 'QUEUED' THEN 'CANCELLED' ELSE stop_reason END,
+           last_sequence = CASE run.state WHEN 'QUEUED' THEN 1 ELSE last_sequence END,
+           payload = CASE run.state WHEN 'QUEUED' THEN CAST('' AS bytea) ELSE payload END,
+           finish_time = CASE run.state WHEN 'QUEUED' THEN now() END
+      FROM target
+     WHERE run.project_id = :project_id AND run.id = target.id
+       AND run.state IN ({_OPEN})
+    RETURNING run.id, run.agent_id, run.state
+), over AS (
+    SELECT id AS run_id, agent_id, state FROM changed WHERE state = 'CANCELLED'
+), announced AS (
+    {webhook_deliveries_sql("over")}
+), written AS (
+    INSERT INTO gateway.run_events (project_id, run_id, sequence, payload)
+    SELECT :project_id, id, 1, :finished FROM changed WHERE state = 'CANCELLED'
+)
+SELECT count(*) FROM target
+""")
+
+# Approvals of a deleted agent cannot be answered, and are not approved at their deadline.
+CLOSE_APPROVALS = text("""
+UPDATE gateway.approvals SET decide_time = now()
+ WHERE project_id = :project_id AND agent_id = :agent_id AND decide_time IS NULL
+""")
+
+_APPROVAL = f"""id, agent_id, conversation_id, run_id, request, expire_time, create_time,
+    NOT ({_PENDING}) AS decided, answer_run_id"""
+
+APPROVAL = text(
+    f"SELECT {_APPROVAL} FROM gateway.approvals WHERE project_id = :project_id AND id = :id"
+)
+
+
+def approvals_statement(filters: Iterable[str]) -> TextClause:
+    """Returns the statement that lists approvals with the given filters.
+
+    Args:
+        filters: Names of filters: agent_id, pending, after.
+    """
+    conditions = "".join(f" AND {_APPROVAL_FILTERS[name]}" for name in filters)
+    return text(
+        f"SELECT {_APPROVAL} FROM gateway.approvals WHERE project_id = :project_id{conditions}"
+        " ORDER BY id LIMIT :limit"
+    )
+
+
+ASKED_BY = text("""
+SELECT organization_id, project_id, principal, scopes, max_steps FROM gateway.runs
+ WHERE project_id = :project_id AND id = :run_id
+""")
+
+_APPROVAL_FILTERS = {
+    "agent_id": "agent_id = :agent_id",
+    "pending": _PENDING,
+    "after": "id > :after",
+}
+
+_SUMS = """
+       count(*) AS run_count, coalesce(sum(step_count), 0) AS step_count,
+       coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+       coalesce(sum(completion_tokens), 0) AS completion_tokens,
+       coalesce(sum(total_tokens), 0) AS total_tokens,
+       coalesce(sum(cached_input_tokens), 0) AS cached_input_tokens,
+       coalesce(sum(cache_write_tokens), 0) AS cache_write_tokens,
+       coalesce(sum(reasoning_tokens), 0) AS reasoning_tokens,
+       coalesce(bool_or(usage_estimated), false) AS usage_estimated
+"""
+
+# Usage of a group run is the usage of the runs of its members, which are counted themselves.
+_COUNTED = "conversation_id NOT LIKE 'group-%'"
+USAGE = text(f"""
+SELECT {_SUMS}
+  FROM gateway.runs
+ WHERE project_id = :project_id AND finish_time >= :start AND finish_time < :end
+   AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id) AND {_COUNTED}
+""")
+
+# Statements of the worker role: rows of all tenants, a limited set of columns.
+
+USAGE_OF_PROJECTS = text(f"""
+SELECT project_id, {_SUMS}
+  FROM gateway.runs
+ WHERE project_id = ANY(CAST(:project_ids AS text[]))
+   AND finish_time >= :start AND finish_time < :end AND {_COUNTED}
+ GROUP BY project_id
+""")
+
+RENEW = text(f"""
+UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
+ WHERE owner = :owner AND state IN ({_ACTIVE}) AND id = ANY(CAST(:run_ids AS text[]))
+RETURNING id, attempt, state
+""")
+
+# Runs with an expired lease come first; gateways hold a limited number of them. Queued runs
+# follow: the first of each project, then the second of each, and so on. Locked rows are skipped
+# after the choice, so that only chosen rows are locked. The result has for each chosen run whether
+# it was taken, and the last project that was searched. Runs of memory agents have a separate
+# queue, which is claimed afterwards.
+CLAIM = text(f"""
+WITH RECURSIVE {projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind <> 'SLEEPTIME'")},
+held AS (
+    SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
+                  AS held (project_id, count)
+), candidates AS (
+    SELECT project_id, id, 0 AS turn, lease_until AS since FROM gateway.runs
+     WHERE state IN ({_ACTIVE}) AND lease_until < now()
+     UNION ALL
+    SELECT in_turn.project_id, ready.id, in_turn.turn, ready.run_at
+      FROM in_turn CROSS JOIN LATERAL (
+           SELECT run.id, run.run_at FROM gateway.runs run
+            WHERE run.project_id = in_turn.project_id
+              AND run.state = 'QUEUED' AND run.kind <> 'SLEEPTIME' AND run.run_at <= now()
+              AND NOT EXISTS (
+                  SELECT FROM gateway.runs earlier
+                   WHERE earlier.project_id = run.project_id
+                     AND earlier.conversation_id = run.conversation_id
+                     AND (earlier.state IN ({_ACTIVE})
+                          OR earlier.state = 'QUEUED' AND earlier.kind <> 'SLEEPTIME'
+                             AND earlier.id < run.id AND earlier.run_at <= now()))
+              AND NOT EXISTS (
+                  SELECT FROM gateway.approvals approval
+                   WHERE approval.project_id = run.project_id
+                     AND approval.conversation_id = run.conversation_id AND {_PENDING})
+            ORDER BY run.run_at LIMIT :limit) ready
+), ranked AS (
+    SELECT *, turn > 0 AS queued,
+           row_number() OVER (PARTITION BY project_id ORDER BY turn, since, id) AS place,
+           row_number() OVER (PARTITION BY project_id, turn ORDER BY since, id) AS round
+      FROM candidates
+), chosen AS (
+    SELECT ranked.* FROM ranked LEFT JOIN held USING (project_id)
+     WHERE ranked.place <= :most - coalesce(held.count, 0)
+     ORDER BY queued, round, turn, since LIMIT :limit
+), locked AS (
+    SELECT run.project_id, run.id FROM chosen
+      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
+     WHERE run.state = 'QUEUED' OR run.state IN ({_ACTIVE}) AND run.lease_until < now()
+       FOR UPDATE OF run SKIP LOCKED
+), taken AS (
+    UPDATE gateway.runs run
+       SET state = CASE run.state WHEN 'QUEUED' THEN 'RUNNING' ELSE run.state END,
+           lost_holders = run.lost_holders + CASE run.state WHEN 'QUEUED' THEN 0 ELSE 1 END,
+           owner = :owner, owner_address = :address, attempt = run.attempt + 1,
+           lease_until = now() + make_interval(secs => :lease_s),
+           start_time = coalesce(run.start_time, now()),
+           deadline_time = coalesce(run.deadline_time, now() + make_interval(secs => :run_s))
+      FROM locked
+     WHERE run.project_id = locked.project_id AND run.id = locked.id
+    RETURNING run.project_id, run.id
+)
+SELECT seen.projects, seen.last_project, chosen.project_id, chosen.id, chosen.round,
+       coalesce(chosen.queued, false) AS queued, taken.id IS NOT NULL AS taken
+  FROM (SELECT count(*) AS projects,
+               (SELECT project_id FROM in_turn ORDER BY turn DESC LIMIT 1) AS last_project
+          FROM in_turn) seen
+  LEFT JOIN chosen ON true
+  LEFT JOIN taken ON taken.project_id = chosen.project_id AND taken.id = chosen.id
+ ORDER BY chosen.queued, chosen.round, chosen.turn, chosen.since
+""")
+
+# In the same order as other runs: the first of each project, then the second, and so on. Projects
+# whose memory agents used their tokens per hour wait; if the tokens per hour of the server are
+# used, all projects wait. A run of a memory agent waits for all other runs of its conversation.
+CLAIM_MEMORY_RUNS = text(f"""
+WITH RECURSIVE {
+    projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
+},
+limits AS (
+    SELECT CAST(:project_tokens AS bigint) AS of_project,
+           CAST(:server_tokens AS bigint) AS of_server
+), held AS (
+    SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
+                  AS held (project_id, count)
+), spent AS (
+    SELECT project_id, sum(total_tokens) AS tokens FROM gateway.runs
+     WHERE kind = 'SLEEPTIME' AND finish_time > now() - interval '1 hour'
+       AND EXISTS (SELECT FROM in_turn)
+       AND (SELECT greatest(of_project, of_server) FROM limits) > 0
+     GROUP BY project_id
+), allowed AS (
+    SELECT in_turn.* FROM in_turn CROSS JOIN limits LEFT JOIN spent USING (project_id)
+     WHERE (of_project = 0 OR coalesce(spent.tokens, 0) < of_project)
+       AND (of_server = 0 OR coalesce((SELECT sum(tokens) FROM spent), 0) < of_server)
+), ranked AS (
+    SELECT allowed.project_id, allowed.turn, ready.id,
+           row_number() OVER (PARTITION BY allowed.project_id ORDER BY ready.run_at, ready.id)
+               AS round
+      FROM allowed CROSS JOIN LATERAL (
+           SELECT run.id, run.run_at FROM gateway.runs run
+            WHERE run.project_id = allowed.project_id
+              AND run.state = 'QUEUED' AND run.kind = 'SLEEPTIME' AND run.run_at <= now()
+              AND NOT EXISTS (
+                  SELECT FROM gateway.runs other
+                   WHERE other.project_id = run.project_id
+                     AND other.conversation_id = run.conversation_id
+                     AND (other.state IN ({_ACTIVE})
+                          OR other.state = 'QUEUED' AND other.run_at <= now()
+                             AND (other.kind <> 'SLEEPTIME' OR other.id < run.id)))
+              AND NOT EXISTS (
+                  SELECT FROM gateway.approvals approval
+                   WHERE approval.project_id = run.project_id
+                     AND approval.conversation_id = run.conversation_id AND {_PENDING})
+            ORDER BY run.run_at LIMIT :limit) ready
+), chosen AS (
+    SELECT ranked.* FROM ranked LEFT JOIN held USING (project_id)
+     WHERE ranked.round <= :most - coalesce(held.count, 0)
+     ORDER BY round, turn LIMIT :limit
+), locked AS (
+    SELECT run.project_id, run.id FROM chosen
+      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
+     WHERE run.state = 'QUEUED' FOR UPDATE OF run SKIP LOCKED
+)
+UPDATE gateway.runs run
+   SET state = 'RUNNING', owner = :owner, owner_address = :address, attempt = run.attempt + 1,
+       lease_until = now() + make_interval(secs => :lease_s),
+       start_time = coalesce(run.start_time, now()),
+       deadline_time = coalesce(run.deadline_time, now() + make_interval(secs => :run_s))
+  FROM locked
+ WHERE run.project_id = locked.project_id AND run.id = locked.id
+RETURNING run.project_id, run.id
+""")
+
+# The primary key begins with the project, so each run is one index lookup.
+MARKS = text("""
+SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
+  FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS wanted(project_id, id)
+  JOIN gateway.runs run ON run.project_id = wanted.project_id AND run.id = wanted.id
+""")
+
+# The gateway that claims a released run adds 1 to lost_holders, but this holder was not lost.
+RELEASE = text(f"""
+UPDATE gateway.runs
+   SET lease_until = now() - interval '1 second', lost_holders = lost_holders - 1
+ WHERE owner = :owner AND state IN ({_ACTIVE})
+RETURNING id
+""")
+
+RELEASE_OTHERS = text(f"""
+UPDATE gateway.runs SET lease_until = now() - interval '1 second'
+ WHERE owner <> :owner AND state IN ({_ACTIVE}) AND lease_until >= now()
+RETURNING id
+""")
+
+DUE = text("""
+SELECT project_id, id, expire_time FROM gateway.approvals
+ WHERE default_approve AND decide_time IS NULL AND expire_time <= now()
+   AND (expire_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
+ ORDER BY expire_time, id LIMIT :limit
+""")

@@ -1,0 +1,264 @@
+"""Tables of stored responses, by which repeated requests are answered once.
+
+A service stores the response of a request in the transaction of its effect. A repetition finds the
+response and has no effect. There are two orders:
+
+- `claim` first and `answer` last: a concurrent repetition waits for the first transaction at the
+  claim, and then gets its response.
+- `find` first and `record` last, for transactions that lock other rows first: of concurrent
+  transactions all but one fail with `LostRaceError` and are run again, see `run_once`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from enum import Enum
+from typing import Any, TypeVar
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.shared.context import current_project
+from strata.shared.db.database import Database
+from strata.shared.errors import UnavailableError
+from strata.shared.idempotency.keys import RequestKey, check_same_request
+
+ResultT = TypeVar("ResultT")
+
+_ATTEMPTS = 3
+_BATCH = 1_000
+_PAUSE = timedelta(hours=1)
+
+
+class LostRaceError(Exception):
+    """A concurrent transaction did the same first; the next attempt sees its changes."""
+
+
+class ColumnType(Enum):
+    """PostgreSQL type of a column of digests or responses."""
+
+    BYTES = "bytea"
+    JSON = "jsonb"
+    TEXT = "text"
+
+
+class RequestTable:
+    """The table of stored responses of one service.
+
+    It has a primary key of ``project_id`` and ``request_id``, and ``create_time`` with an index.
+    Names and types of the other two columns differ between the services.
+
+    Args:
+        name: Name with schema.
+        digest: Column of the digest: text, or bytea of the bytes of a hexadecimal digest.
+        response: Column of the response.
+        digest_type: `ColumnType.TEXT` or `ColumnType.BYTES`.
+        response_type: Its type decides what a response is: bytes, a JSON value or a string.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        digest: str = "digest",
+        response: str = "response",
+        digest_type: ColumnType = ColumnType.TEXT,
+        response_type: ColumnType,
+    ) -> None:
+        self._digest_type = digest_type
+        self._response_type = response_type
+        self.join = f"LEFT JOIN {name} s ON s.project_id = :project AND s.request_id = :request"
+        """Joins the stored request to a statement, for `replayed`; with `columns`."""
+        self.columns = f"s.{digest} AS request_digest, s.{response} AS request_response"
+        """The columns of a joined request."""
+        digest_value = f"CAST(:request_digest AS {digest_type.value})"
+        response_value = f"CAST(:request_response AS {response_type.value})"
+        self.insert = (
+            f"INSERT INTO {name} (project_id, request_id, {digest}, {response})"
+            f" SELECT :project, :request, {digest_value}, {response_value}"
+            " WHERE CAST(:request AS text) <> ''"
+        )
+        """Inserts a request as a part of a larger statement; `values` has its parameters."""
+        same = "project_id = :project AND request_id = :request"
+        find = f"SELECT {self.columns} FROM {name} s WHERE s.project_id = :project"
+        find += " AND s.request_id = :request"
+        self._find = text(find)
+        self._lock = text(f"{find} FOR UPDATE")
+        # Waits for a transaction with the same id, and then does nothing.
+        self._insert = text(f"{self.insert} ON CONFLICT (project_id, request_id) DO NOTHING")
+        # The time of the last answer counts: parts of a resumable request may be hours apart.
+        self._answer = text(
+            f"UPDATE {name} SET {response} = {response_value}, create_time = now() WHERE {same}"
+        )
+        self._keep = text(
+            f"WITH kept AS ({self.insert} ON CONFLICT DO NOTHING RETURNING {response})"
+            f" SELECT {response} FROM kept UNION ALL"
+            f" SELECT {response} FROM {name} WHERE {same} AND {digest} = {digest_value}"
+        )
+        self._delete = text(
+            f"DELETE FROM {name} WHERE (project_id, request_id) IN ("
+            f" SELECT project_id, request_id FROM {name}"
+            " WHERE create_time < now() - CAST(:age AS interval)"
+            " ORDER BY create_time LIMIT :count)"
+        )
+
+    def values(self, request: RequestKey, response: Any = None) -> dict[str, Any]:
+        """Returns the parameters of `insert`.
+
+        Args:
+            request: The request.
+            response: Its response; None for a placeholder.
+        """
+        return {
+            "project": current_project(),
+            "request": request.id,
+            "request_digest": self._stored_digest(request),
+            "request_response": self._stored_response(response),
+        }
+
+    def replayed(self, request: RequestKey, row: Any) -> Any:
+        """Returns the stored response in a row with `columns`; None if there is none.
+
+        Raises:
+            AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for another request.
+        """
+        if row.request_digest is None:
+            return None
+        check_same_request(request.id, row.request_digest, self._stored_digest(request))
+        response = row.request_response
+        if self._response_type is ColumnType.JSON and isinstance(response, str):
+            return json.loads(response)
+        return response
+
+    async def find(
+        self, connection: AsyncConnection, request: RequestKey, *, lock: bool = False
+    ) -> Any:
+        """Returns the stored response of a request of the calling project; None if there is none.
+
+        Args:
+            connection: In a transaction.
+            request: The request.
+            lock: Lock the row, so that repetitions wait for the end of the transaction.
+
+        Raises:
+            AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for another request.
+        """
+        if not request.id:
+            return None
+        values = {"project": current_project(), "request": request.id}
+        result = await connection.execute(self._lock if lock else self._find, values)
+        row = result.one_or_none()
+        return None if row is None else self.replayed(request, row)
+
+    async def is_known(self, connection: AsyncConnection, request_id: str) -> bool:
+        """Whether a request with this id, of any content, has a stored response."""
+        values = {"project": current_project(), "request": request_id}
+        return (await connection.execute(self._find, values)).one_or_none() is not None
+
+    async def claim(
+        self, connection: AsyncConnection, request: RequestKey, *, lock: bool = False
+    ) -> Any:
+        """Reserves the id of a request in the transaction, or returns the stored response.
+
+        Waits for a concurrent transaction that has the id reserved. Without an id nothing is
+        reserved.
+
+        Args:
+            connection: In a transaction, which must `answer` the request.
+            request: The request.
+            lock: As for `find`.
+
+        Returns:
+            The stored response; None if the request is new.
+
+        Raises:
+            AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for another request.
+        """
+        if not request.id:
+            return None
+        if (await connection.execute(self._insert, self.values(request))).rowcount:
+            return None
+        return await self.find(connection, request, lock=lock)
+
+    async def answer(self, connection: AsyncConnection, request: RequestKey, response: Any) -> None:
+        """Stores the response of a request whose id was reserved with `claim`."""
+        if request.id:
+            values = self.values(request, response)
+            del values["request_digest"]
+            await connection.execute(self._answer, values)
+
+    async def record(self, connection: AsyncConnection, request: RequestKey, response: Any) -> None:
+        """Stores a request with its response, at the end of its transaction.
+
+        Raises:
+            LostRaceError: A concurrent transaction has stored a request with this id.
+        """
+        if request.id:
+            result = await connection.execute(self._insert, self.values(request, response))
+            if not result.rowcount:
+                raise LostRaceError
+
+    async def keep(self, connection: AsyncConnection, request: RequestKey, response: Any) -> Any:
+        """Stores a response unless there is one, and returns the stored one, in one statement.
+
+        Returns:
+            The stored response; None if the id was used for another request.
+        """
+        return (
+            await connection.execute(self._keep, self.values(request, response))
+        ).scalar_one_or_none()
+
+    async def delete_expired(self, worker: Database, keep: timedelta) -> int:
+        """Deletes requests of all projects that are older than `keep`; returns their number.
+
+        Args:
+            worker: Connects with the worker role.
+            keep: How long repetitions are recognised.
+        """
+        total = 0
+        while True:
+            async with worker.system_transaction() as connection:
+                values = {"age": keep, "count": _BATCH}
+                result = await connection.execute(self._delete, values)
+            total += result.rowcount
+            if result.rowcount < _BATCH:
+                return total
+
+    async def delete_expired_hourly(self, worker: Database, keep: timedelta) -> None:
+        """Deletes expired requests once an hour, until cancelled; see `delete_expired`."""
+        while True:
+            await self.delete_expired(worker, keep)
+            await asyncio.sleep(_PAUSE.total_seconds())
+
+    def _stored_digest(self, request: RequestKey) -> str | bytes:
+        is_bytes = self._digest_type is ColumnType.BYTES
+        return bytes.fromhex(request.digest) if is_bytes else request.digest
+
+    def _stored_response(self, response: Any) -> str | bytes:
+        match self._response_type:
+            case ColumnType.JSON:
+                return json.dumps(response, ensure_ascii=False)
+            case ColumnType.BYTES:
+                return b"" if response is None else bytes(response)
+            case ColumnType.TEXT:
+                return "" if response is None else str(response)
+
+
+async def run_once(
+    database: Database, work: Callable[[AsyncConnection], Awaitable[ResultT]]
+) -> ResultT:
+    """Runs `work` in a transaction of the calling project; again if it raises `LostRaceError`.
+
+    Raises:
+        UnavailableError: It lost every race.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            async with database.transaction() as connection:
+                return await work(connection)
+        except LostRaceError:
+            continue
+    raise UnavailableError("Concurrent requests changed the same data; try again.", retry_after=0.1)
