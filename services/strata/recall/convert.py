@@ -9,7 +9,6 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.common.v1 import message_pb2 as common
-from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.recall.domain.messages import (
@@ -27,19 +26,11 @@ from strata.recall.parts import (
     provenance_from_text,
     provenance_to_text,
 )
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.images import ImageError, is_image_id
 
-_USAGE_FIELDS = (
-    "prompt_tokens",
-    "completion_tokens",
-    "total_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "estimated",
-)
 _ROLES = {
     common.ROLE_SYSTEM: Role.SYSTEM,
     common.ROLE_USER: Role.USER,
@@ -72,7 +63,7 @@ def message_to_proto(message: Message) -> common.Message:
     )
     wire.create_time.FromDatetime(message.create_time)
     if message.usage is not None:
-        wire.usage.CopyFrom(usage_pb2.Usage(**message.usage))
+        wire.usage.CopyFrom(usage_to_proto(message.usage))
     return wire
 
 
@@ -115,9 +106,6 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
         ImageError: The bytes of an image are not an accepted image.
     """
     parts, images = parts_to_json(wire.parts)
-    usage: dict[str, Any] | None = None
-    if wire.HasField("usage"):
-        usage = {name: getattr(wire.usage, name) for name in _USAGE_FIELDS}
     created = time_or_none(wire.create_time, wire.HasField("create_time"), "create_time")
     return Message(
         id=wire.id,
@@ -130,7 +118,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
         step=step,
         group_id=wire.group_id,
         model=wire.model,
-        usage=usage,
+        usage=usage_from_proto(wire.usage) if wire.HasField("usage") else None,
         provenance=tuple(provenance_to_text(label) for label in wire.provenance),
         pinned=wire.pinned,
         client_message_id=wire.client_message_id,

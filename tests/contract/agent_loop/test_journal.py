@@ -22,7 +22,6 @@ from strata.agent_loop.models.domain import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.shared import context
@@ -33,6 +32,7 @@ from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
+from strata.shared.usage import Usage
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunKind,
     StopReason,
-    Usage,
 )
 from strata.gateway.runs.memory_agents import (
     DOCUMENT_KEY,
@@ -30,10 +29,11 @@ from strata.gateway.runs.memory_store import note_turn
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
 from strata.shared.ids import default_conversation_id
+from strata.shared.usage import Usage
 
 AGENT, MEMORY_AGENT = "agent-1", "agent-memory"
 TALK = default_conversation_id(AGENT)
-READ = RunEnding(StopReason.TOOL_RULE, None, Usage(total_tokens=100), 1, reads_transcript=True)
+READ = RunEnding(StopReason.TOOL_RULE, None, Usage(completion_tokens=100), 1, reads_transcript=True)
 BROKEN = replace(
     READ, stop_reason=StopReason.ERROR, failure=RunFailure("INTERNAL", "broken", retryable=True)
 )

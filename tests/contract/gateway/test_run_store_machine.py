@@ -30,13 +30,13 @@ from strata.gateway.runs.domain import (
     RunEnding,
     RunFilter,
     StopReason,
-    Usage,
 )
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError
 from strata.shared.ids import new_id
+from strata.shared.usage import Usage
 
 CONVERSATIONS = ("conversation-1", "conversation-2")
 ENDS = st.sampled_from(

@@ -21,7 +21,6 @@ from strata.agent_loop.models.domain import (
     ModelSettings,
     TextDelta,
     TextPart,
-    Usage,
 )
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.image_tokens import image_tokens
@@ -34,6 +33,7 @@ from strata.agent_loop.models.tokens import estimate_usage
 from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.settings import EndpointSettings
 from strata.cli.settings import environment_of_service
+from strata.shared.usage import Usage
 
 
 class EchoModel:

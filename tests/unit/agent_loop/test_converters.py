@@ -50,7 +50,6 @@ from strata.agent_loop.models.domain import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
@@ -59,6 +58,7 @@ from strata.shared.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
+from strata.shared.usage import Usage
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 numbers = st.integers(0, 2**31 - 1)

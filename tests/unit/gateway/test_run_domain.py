@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.gateway.runs import convert
-from strata.gateway.runs.domain import RunEnding, StopReason, Usage, trigger_of
+from strata.gateway.runs.domain import RunEnding, StopReason, trigger_of
 from strata.gateway.runs.states import (
     ACTIVE_STATES,
     FINAL_STATES,
@@ -21,6 +21,7 @@ from strata.gateway.runs.states import (
     sources,
 )
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.usage import Usage
 
 triggers = st.lists(st.sampled_from(Trigger), max_size=30)
 
@@ -85,15 +86,3 @@ def test_an_end_without_a_known_reason_is_an_error(number: int) -> None:
     assert reason is StopReason.ERROR
     assert failure is not None
     assert failure.reason == "INTERNAL"
-
-
-tokens = st.integers(0, 10**6)
-usages = st.builds(Usage, tokens, tokens, tokens, tokens, tokens, tokens, st.booleans())
-
-
-@given(usages, usages)
-def test_usage_adds_up_and_survives_the_wire(one: Usage, other: Usage) -> None:
-    total = one + other
-    assert total.prompt_tokens == one.prompt_tokens + other.prompt_tokens
-    assert total.estimated == (one.estimated or other.estimated)
-    assert convert.usage_of(convert.usage_to_pb(total)) == total

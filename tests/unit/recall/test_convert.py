@@ -141,7 +141,7 @@ def test_messages_come_back_as_they_went(
         name="Ada",
         run_id="run-1",
         pinned=pinned,
-        usage=usage_pb2.Usage(prompt_tokens=3, estimated=True),
+        usage=usage_pb2.Usage(prompt_tokens=3, total_tokens=3, estimated=True),
         provenance=[common.PROVENANCE_WEB, common.PROVENANCE_UNSPECIFIED],
         sequence=-1,
     )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.approvals import OnApproval
 from strata.gateway.runs.chains import Chain, conversation_with
@@ -24,16 +24,17 @@ from strata.gateway.runs.domain import (
     RunFilter,
     RunKind,
     StopReason,
-    Usage,
     is_group,
 )
 from strata.gateway.runs.memory_agents import MemoryMark
 from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
+from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
 from strata.shared.ids import check_id, default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations
+from strata.shared.usage import Usage
 
 MAX_MESSAGES = 64
 MAX_CHARACTERS = 200_000
@@ -345,7 +346,7 @@ def run_to_pb(run: Run) -> pb.Run:
         kind=pb.RunKind.Value(f"RUN_KIND_{run.kind}"),
         state=pb.RunState.Value(f"RUN_STATE_{run.state}"),
         stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{run.stop_reason}"),
-        usage=usage_to_pb(run.usage),
+        usage=usage_to_proto(run.usage),
         step_count=run.step_count,
         attempt=run.attempt,
         last_sequence=run.last_sequence,
@@ -387,32 +388,6 @@ def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:
     if mark.run_at is not None:
         out.next_run_time.FromDatetime(mark.run_at)
     return out
-
-
-def usage_of(usage: usage_pb2.Usage) -> Usage:
-    """Converts a usage from protobuf."""
-    return Usage(
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        usage.total_tokens,
-        usage.cached_input_tokens,
-        usage.cache_write_tokens,
-        usage.reasoning_tokens,
-        usage.estimated,
-    )
-
-
-def usage_to_pb(usage: Usage) -> usage_pb2.Usage:
-    """Converts a usage to protobuf."""
-    return usage_pb2.Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_tokens=usage.total_tokens,
-        cached_input_tokens=usage.cached_input_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        estimated=usage.estimated,
-    )
 
 
 def failure_to_pb(failure: RunFailure) -> run_event_pb2.RunError:
@@ -465,7 +440,7 @@ def build_run_finished(
     """Returns the last event of a run that the gateway itself ends."""
     event = run_event_pb2.RunFinished(
         stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{stop_reason}"),
-        usage=usage_to_pb(usage),
+        usage=usage_to_proto(usage),
         step_count=step_count,
         taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in taint],
     )

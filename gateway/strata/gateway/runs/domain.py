@@ -9,7 +9,7 @@ are refused (fencing).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -20,6 +20,7 @@ from strata.gateway.runs.delayed_run_store import DelayedRunStore
 from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
 from strata.gateway.runs.states import RunState, Trigger, after
 from strata.shared.errors import NotFoundError, Reason
+from strata.shared.usage import Usage
 
 
 class RunKind(StrEnum):
@@ -104,42 +105,6 @@ class RunFailure:
     reason: str
     message: str
     retryable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens, summed over the steps of a run; see the proto of the same name."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-    estimated: bool = False
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.total_tokens + other.total_tokens,
-            self.cached_input_tokens + other.cached_input_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-            self.estimated or other.estimated,
-        )
-
-    def less(self, other: Usage) -> Usage:
-        """Returns the difference of two usages; never below 0."""
-        left = Usage(
-            max(0, self.prompt_tokens - other.prompt_tokens),
-            max(0, self.completion_tokens - other.completion_tokens),
-            max(0, self.total_tokens - other.total_tokens),
-            max(0, self.cached_input_tokens - other.cached_input_tokens),
-            max(0, self.cache_write_tokens - other.cache_write_tokens),
-            max(0, self.reasoning_tokens - other.reasoning_tokens),
-        )
-        return replace(left, estimated=self.estimated) if left != Usage() else left
 
 
 @dataclass(frozen=True, slots=True)

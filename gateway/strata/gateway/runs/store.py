@@ -41,7 +41,6 @@ from strata.gateway.runs.domain import (
     RunMark,
     StopReason,
     StoredEvent,
-    Usage,
     UsageSum,
 )
 from strata.gateway.runs.memory_store import PostgresMemoryRuns, note_end, note_turn
@@ -55,6 +54,7 @@ from strata.shared.errors import (
     Reason,
     UnavailableError,
 )
+from strata.shared.usage import COUNTS, Usage
 
 _ACCEPT_ATTEMPTS = 10
 # Projects with queued runs that one claim statement searches, and claim statements of one call.
@@ -285,7 +285,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
         self, fence: Fence, ending: RunEnding, events: Sequence[StoredEvent], *, take_next: bool
     ) -> Dispatch | None:
         """See `RunStore.finish`."""
-        failure, usage = ending.failure, ending.usage
+        failure = ending.failure
         values = {
             **_fence(fence),
             **_batch(events),
@@ -295,13 +295,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             "error_message": failure.message if failure else None,
             "error_retryable": failure.retryable if failure else None,
             "step_count": ending.step_count,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-            "cached_input_tokens": usage.cached_input_tokens,
-            "cache_write_tokens": usage.cache_write_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "estimated": usage.estimated,
+            **ending.usage.to_json(),
             "taint": list(ending.taint),
             "approval_id": ending.asked.id if ending.asked else None,
             "approval_request": ending.asked.request if ending.asked else None,
@@ -570,15 +564,9 @@ def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
 
 
 def _usage(row: Mapping[Any, Any]) -> Usage:
-    return Usage(
-        prompt_tokens=int(row["prompt_tokens"]),
-        completion_tokens=int(row["completion_tokens"]),
-        total_tokens=int(row["total_tokens"]),
-        cached_input_tokens=int(row["cached_input_tokens"]),
-        cache_write_tokens=int(row["cache_write_tokens"]),
-        reasoning_tokens=int(row["reasoning_tokens"]),
-        estimated=row["usage_estimated"],
-    )
+    # Sums are decimal numbers.
+    counts = {name: int(row[name]) for name in COUNTS}
+    return Usage(**counts, estimated=row["usage_estimated"])
 
 
 def _principal(row: Mapping[Any, Any]) -> Principal:

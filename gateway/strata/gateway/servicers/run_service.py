@@ -27,7 +27,6 @@ from strata.gateway.runs.domain import (
     RunKind,
     RunStore,
     StopReason,
-    Usage,
     is_group,
 )
 from strata.gateway.runs.explanation import Explanation
@@ -42,6 +41,7 @@ from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.ids import check_id, default_conversation_id
 from strata.shared.logs import get_logger
+from strata.shared.usage import Usage
 
 RUN_ID_HEADER = "x-run-id"
 """Initial metadata of SendMessage with the id of the run, before its first event."""

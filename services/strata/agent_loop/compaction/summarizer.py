@@ -17,11 +17,12 @@ from strata.agent_loop.domain.agents import Agent, ModelConfig
 from strata.agent_loop.domain.messages import Message, SummaryPart
 from strata.agent_loop.loop.ports import BoundModel, Models
 from strata.agent_loop.loop.token_budget import TokenBudget
-from strata.agent_loop.models.domain import ChatMessage, ModelReply, ModelRequest, Usage
+from strata.agent_loop.models.domain import ChatMessage, ModelReply, ModelRequest
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, request_bytes
 from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, summary_prompt
 from strata.shared.logs import get_logger
+from strata.shared.usage import Usage
 
 CALL_SECONDS = 120.0
 """Time limit of one model call; a user waits for the turn."""

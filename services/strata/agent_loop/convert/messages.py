@@ -1,4 +1,4 @@
-"""Converts messages, parts and usage."""
+"""Converts messages and their parts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from strata.agent_loop.models.domain import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.api.common.v1 import message_pb2 as pb
-from strata.api.common.v1 import tool_pb2, usage_pb2
+from strata.api.common.v1 import tool_pb2
 from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 
 ROLES = {
     pb.ROLE_SYSTEM: MessageRole.SYSTEM,
@@ -418,31 +418,6 @@ def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
         ],
         returned_by=part.returned_by,
         images=[image_to_proto(image) for image in part.images],
-    )
-
-
-def usage_from_proto(wire: usage_pb2.Usage) -> Usage:
-    """Returns the domain form of token counts."""
-    return Usage(
-        wire.prompt_tokens,
-        wire.completion_tokens,
-        wire.cached_input_tokens,
-        wire.cache_write_tokens,
-        wire.reasoning_tokens,
-        wire.estimated,
-    )
-
-
-def usage_to_proto(usage: Usage) -> usage_pb2.Usage:
-    """Returns token counts as a proto."""
-    return usage_pb2.Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_tokens=usage.total_tokens,
-        cached_input_tokens=usage.cached_input_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        estimated=usage.estimated,
     )
 
 

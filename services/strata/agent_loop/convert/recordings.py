@@ -18,8 +18,6 @@ from strata.agent_loop.convert.messages import (
     labels_to_proto,
     message_to_proto,
     messages_from_proto,
-    usage_from_proto,
-    usage_to_proto,
 )
 from strata.agent_loop.convert.runs import (
     STOP_REASONS,
@@ -49,6 +47,7 @@ from strata.agent_loop.replay.recording import (
 )
 from strata.api.agent_loop.v1 import recording_pb2 as pb
 from strata.api.common.v1 import run_event_pb2
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import InvalidArgumentError, StrataError
 from strata.shared.ids import check_id
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json

@@ -16,7 +16,6 @@ from strata.agent_loop.convert.messages import (
     message_to_proto,
     part_from_proto,
     tool_return_to_proto,
-    usage_to_proto,
 )
 from strata.agent_loop.convert.response_formats import response_format_from_proto
 from strata.agent_loop.domain.events import (
@@ -53,6 +52,7 @@ from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
+from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.json_text import encodable_text

@@ -11,8 +11,8 @@ from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import RunOutcome
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolResult
-from strata.agent_loop.models.domain import Usage
 from strata.shared.errors import Reason
+from strata.shared.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from strata.agent_loop.models.domain import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.shared.tool_catalogue import ToolEffect
+from strata.shared.usage import Usage
 
 
 class CallState(StrEnum):

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from strata.agent_loop.domain.approvals import ApprovalRequest, ApprovalResponse
-from strata.agent_loop.models.domain import ImagePart, ReasoningPart, TextPart, ToolCall, Usage
+from strata.agent_loop.models.domain import ImagePart, ReasoningPart, TextPart, ToolCall
+from strata.shared.usage import Usage
 
 SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
 """Id of a message that is shown to the model and never stored."""

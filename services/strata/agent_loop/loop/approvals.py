@@ -45,10 +45,10 @@ from strata.agent_loop.models.domain import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.shared.ids import new_id
 from strata.shared.tool_returns import clip
+from strata.shared.usage import Usage
 
 # Journals are kept for a day at least.
 _JOURNALLED = timedelta(hours=23)

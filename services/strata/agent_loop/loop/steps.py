@@ -64,12 +64,7 @@ from strata.agent_loop.loop.token_budget import FILES_SHARE
 from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.loop.voice_transcripts import older_lines
 from strata.agent_loop.loop.working_window import WorkingWindow
-from strata.agent_loop.models.domain import (
-    FinishReason,
-    TextPart,
-    ToolCall,
-    Usage,
-)
+from strata.agent_loop.models.domain import FinishReason, TextPart, ToolCall
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
 from strata.agent_loop.prompts.system_message import ArchivalStats
@@ -78,6 +73,7 @@ from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.images import MAX_IMAGES_BYTES
 from strata.shared.logs import get_logger
+from strata.shared.usage import Usage
 
 _CLEANUP_SECONDS = 10.0
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from strata.agent_loop.domain.messages import Message, MessageRole
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.requests import View
-from strata.agent_loop.models.domain import ModelSettings, Usage
+from strata.agent_loop.models.domain import ModelSettings
 from strata.agent_loop.models.tokens import (
     DEFAULT_HEADROOM,
     TokenEstimator,
@@ -19,6 +19,7 @@ from strata.agent_loop.models.tokens import (
     sample_ratio,
     tools_bytes,
 )
+from strata.shared.usage import Usage
 
 MESSAGES_SHARE = 0.1
 """Share of the usable prompt that is kept for messages: memory blocks never take it, and open

@@ -55,7 +55,7 @@ from strata.agent_loop.loop.steps import Steps
 from strata.agent_loop.loop.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.loop.voice_transcripts import voice_transcript_input
-from strata.agent_loop.models.domain import ImagePart, JsonReply, Usage
+from strata.agent_loop.models.domain import ImagePart, JsonReply
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.agent_types import AgentType
@@ -64,6 +64,7 @@ from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import FILE_TOOLS, MEMORIES_STORED, STORE_MEMORIES
+from strata.shared.usage import Usage
 
 _LOOK_S = 0.1
 

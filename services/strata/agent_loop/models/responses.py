@@ -23,7 +23,6 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
     ToolCallDelta,
-    Usage,
     UsageEvent,
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind, classify
@@ -53,6 +52,7 @@ from strata.agent_loop.models.streaming import (
 )
 from strata.agent_loop.models.tokens import estimate_usage
 from strata.shared.redaction import key_redactor
+from strata.shared.usage import Usage
 
 _PATH = "/responses"
 _BETWEEN_SUMMARIES = "\n\n"

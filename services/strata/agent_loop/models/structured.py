@@ -30,11 +30,11 @@ from strata.agent_loop.models.domain import (
     ToolCallDelta,
     ToolChoice,
     ToolSchema,
-    Usage,
     UsageEvent,
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.ids import new_call_id
+from strata.shared.usage import Usage
 
 ATTEMPTS = 2
 

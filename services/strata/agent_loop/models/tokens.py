@@ -20,9 +20,9 @@ from strata.agent_loop.models.domain import (
     ReasoningPart,
     ShownImage,
     ToolSchema,
-    Usage,
 )
 from strata.agent_loop.models.text_bytes import text_bytes
+from strata.shared.usage import Usage
 
 DEFAULT_HEADROOM = 0.10
 

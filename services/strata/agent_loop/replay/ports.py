@@ -56,7 +56,6 @@ from strata.agent_loop.models.domain import (
     ReplyPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
@@ -73,6 +72,7 @@ from strata.agent_loop.replay.recording import (
 from strata.agent_loop.replay.script import EndOfRecordingError, Script
 from strata.shared.errors import NotFoundError, Reason
 from strata.shared.tool_catalogue import ToolEffect
+from strata.shared.usage import Usage
 
 _PLACEHOLDER = b"\0"
 

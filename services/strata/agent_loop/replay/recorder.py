@@ -32,7 +32,7 @@ from strata.agent_loop.domain.runs import StopReason, TranscriptRange
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
 from strata.agent_loop.loop.ports import Ports
-from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings, Usage
+from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
@@ -50,6 +50,7 @@ from strata.agent_loop.replay.replay import replay, with_requests
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
+from strata.shared.usage import Usage
 
 _JSON_OBJECT = ResponseFormat(ResponseFormatType.JSON_OBJECT)
 _PAGE = 500

@@ -27,6 +27,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from strata.shared.usage import Usage
+
 Part = Mapping[str, Any]
 Cursor = tuple[str | int | datetime, ...]
 
@@ -63,7 +65,7 @@ class Message:
         agent_id: The agent; empty until stored.
         sequence: Position in the conversation from 0; -1 until stored.
         step: Number of the step in its run from 1; 0 for inputs and first messages.
-        usage: Token counts of the model call, by name.
+        usage: Tokens of the model call.
         create_time: When it was written, UTC.
         copied_from_id: In a fork, the message that it is a copy of; empty for originals.
         images: Images to store with a new message; empty in messages that are read.
@@ -82,7 +84,7 @@ class Message:
     step: int = 0
     group_id: str = ""
     model: str = ""
-    usage: Mapping[str, Any] | None = None
+    usage: Usage | None = None
     provenance: tuple[str, ...] = ()
     pinned: bool = False
     client_message_id: str = ""

@@ -21,9 +21,10 @@ from strata.agent_loop.loop.ports import BoundModel, WindowSwap
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import ModelReply, Usage
+from strata.agent_loop.models.domain import ModelReply
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.shared.errors import AbortedError, Reason, UnavailableError
+from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 

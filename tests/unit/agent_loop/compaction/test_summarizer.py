@@ -34,12 +34,12 @@ from strata.agent_loop.models.domain import (
     ModelSettings,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, SUMMARY_PROMPT
 from strata.shared.agent_types import AgentType
+from strata.shared.usage import Usage
 from unit.loop_time import put_forward
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=10)

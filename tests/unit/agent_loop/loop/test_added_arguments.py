@@ -28,10 +28,10 @@ from strata.agent_loop.models.domain import (
     ReasoningPart,
     ToolCall,
     ToolSchema,
-    Usage,
 )
 from strata.agent_loop.models.proofs import is_thought
 from strata.agent_loop.models.proofs import thought as thought_part
+from strata.shared.usage import Usage
 
 BOTH = frozenset({"thinking", "request_heartbeat"})
 VALUES = st.recursive(

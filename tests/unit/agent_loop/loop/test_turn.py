@@ -27,7 +27,7 @@ from strata.agent_loop.loop.control import CallerLostError, TurnControl
 from strata.agent_loop.loop.packaging import CANCELLED
 from strata.agent_loop.loop.ports import CommittedStep, StepCommit
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, Usage
+from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.errors import (
@@ -38,6 +38,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import (
     USAGE,

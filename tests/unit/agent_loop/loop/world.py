@@ -64,7 +64,6 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
     ToolSchema,
-    Usage,
 )
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
@@ -73,6 +72,7 @@ from strata.shared.clock import ManualClock
 from strata.shared.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import FILE_TOOLS, ToolEffect
+from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Fate, Journal, stale
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=5)

@@ -1,0 +1,70 @@
+"""Converts enum members between their plain form and protos, by one rule of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+
+Member = TypeVar("Member", bound=Enum)
+Number = TypeVar("Number", bound=int)
+
+_ZERO = "UNSPECIFIED"
+
+
+def proto_names(wire: _EnumTypeWrapper[Number]) -> dict[str, Number]:
+    """Returns the values of a proto enum by name without the prefix, such as ``USER``.
+
+    Raises:
+        ValueError: The value 0 is not ``<PREFIX>_UNSPECIFIED``, as the rules of the protos demand.
+    """
+    values = dict(wire.items())
+    zero = next(name for name, number in values.items() if number == 0)
+    prefix = zero.removesuffix(_ZERO)
+    if prefix == zero:
+        raise ValueError(f"{zero} does not end in {_ZERO}")
+    return {name.removeprefix(prefix): number for name, number in values.items()}
+
+
+class EnumTable(Generic[Member, Number]):
+    """The table of a plain enum and its proto enum: ``USER`` corresponds to ``ROLE_USER``.
+
+    It is built once, at import. Both mappings are dictionaries, so a conversion is one lookup.
+    A proto value without a member is not in `from_proto`; a newer release may send such values.
+
+    Args:
+        wire: The proto enum.
+        plain: The plain enum.
+        unspecified: The member for the proto value 0; None if there is none.
+        renamed: Names without prefix of proto values that are named differently than their member.
+
+    Attributes:
+        to_proto: Proto values by member.
+        from_proto: Members by proto value.
+
+    Raises:
+        ValueError: A member has no proto value.
+    """
+
+    def __init__(
+        self,
+        wire: _EnumTypeWrapper[Number],
+        plain: type[Member],
+        *,
+        unspecified: Member | None = None,
+        renamed: Mapping[Member, str] = MappingProxyType({}),
+    ) -> None:
+        numbers = proto_names(wire)
+        self.to_proto: dict[Member, Number] = {}
+        for member in plain:
+            name = _ZERO if member is unspecified else renamed.get(member, member.name)
+            if name not in numbers:
+                raise ValueError(f"{plain.__name__}.{member.name} has no value in the proto enum")
+            self.to_proto[member] = numbers[name]
+        self.from_proto: dict[Number, Member] = {
+            number: member for member, number in self.to_proto.items()
+        }
