@@ -10,6 +10,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.shared.convert.memory_edits import edits_to_proto
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.images import image_id
@@ -197,16 +198,7 @@ def _finished(outcome: CallOutcome, tools: Mapping[str, Tool]) -> execution_pb.F
             images=[image_to_proto(image) for image in outcome.output.images],
         ),
         duration_ms=round(outcome.duration * 1000),
-        memory_edits=[
-            event_pb.MemoryEdit(
-                block_id=edit.block_id,
-                label=edit.label,
-                revision=edit.revision,
-                diff=edit.diff,
-                operation=edit.operation,
-            )
-            for edit in outcome.output.memory_edits
-        ],
+        memory_edits=edits_to_proto(outcome.output.memory_edits),
         archival_changed=outcome.output.archival_changed,
         truncated=outcome.truncated,
         files_changed=outcome.output.files_changed,

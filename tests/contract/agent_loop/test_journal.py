@@ -13,7 +13,7 @@ from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecor
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
+from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ImageDetail,
@@ -30,6 +30,7 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
+from strata.shared.memory_edits import MemoryEdit
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from strata.shared.usage import Usage

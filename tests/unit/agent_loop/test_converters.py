@@ -41,7 +41,7 @@ from strata.agent_loop.domain.messages import (
 from strata.agent_loop.domain.runs import RunFailure, RunOutcome, StopReason
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
+from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ImageDetail,
@@ -56,6 +56,7 @@ from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
 from strata.shared.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
+from strata.shared.memory_edits import MemoryEdit
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from strata.shared.usage import Usage

@@ -11,12 +11,12 @@ import pytest
 from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.shared.memory_edits import MemoryEdit
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
     CallOutcome,
-    MemoryEdit,
     Output,
     ReturnStatus,
     Tool,

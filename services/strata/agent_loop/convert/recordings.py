@@ -6,7 +6,6 @@ Files are untrusted: their size is limited, they are parsed strictly, and nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from google.protobuf import json_format
@@ -19,16 +18,12 @@ from strata.agent_loop.convert.messages import (
     message_to_proto,
     messages_from_proto,
 )
-from strata.agent_loop.convert.runs import (
-    STOP_REASONS,
-    digest_to_proto,
-    edits_to_proto,
-)
+from strata.agent_loop.convert.runs import STOP_REASONS, digest_to_proto
 from strata.agent_loop.domain.messages import Provenance
 from strata.agent_loop.domain.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS
 from strata.agent_loop.domain.taint import taint_of
-from strata.agent_loop.domain.tools import MemoryEdit, Tool, ToolSet
+from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.domain import ModelSettings, ToolSchema
 from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
@@ -47,6 +42,7 @@ from strata.agent_loop.replay.recording import (
 )
 from strata.api.agent_loop.v1 import recording_pb2 as pb
 from strata.api.common.v1 import run_event_pb2
+from strata.shared.convert.memory_edits import edits_from_proto, edits_to_proto
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import InvalidArgumentError, StrataError
 from strata.shared.ids import check_id
@@ -134,14 +130,6 @@ def digest_from_proto(wire: run_event_pb2.RequestDigest) -> RequestDigest:
 def system_change_from_proto(wire: run_event_pb2.SystemChange) -> SystemChange:
     """Returns a change of a system message."""
     return SystemChange(wire.before, wire.prefix_chars, wire.suffix_chars, wire.removed)
-
-
-def edits_from_proto(wires: Iterable[run_event_pb2.MemoryEdit]) -> tuple[MemoryEdit, ...]:
-    """Returns edits of memory blocks."""
-    return tuple(
-        MemoryEdit(wire.block_id, wire.label, wire.revision, wire.diff, wire.operation)
-        for wire in wires
-    )
 
 
 def end_from_proto(wire: run_event_pb2.RunFinished) -> RecordedEnd:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 
@@ -48,10 +47,11 @@ from strata.agent_loop.domain.runs import (
     TranscriptRange,
 )
 from strata.agent_loop.domain.taint import taint_of
-from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
+from strata.agent_loop.domain.tools import ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
+from strata.shared.convert.memory_edits import edits_to_proto
 from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
@@ -288,20 +288,6 @@ def _finished(result: ToolResult) -> pb.ToolFinished:
         duration_ms=result.duration_ms,
         memory_edits=edits_to_proto(result.memory_edits),
     )
-
-
-def edits_to_proto(edits: Iterable[MemoryEdit]) -> list[pb.MemoryEdit]:
-    """Returns edits of memory blocks as a proto."""
-    return [
-        pb.MemoryEdit(
-            block_id=edit.block_id,
-            label=edit.label,
-            revision=edit.revision,
-            diff=edit.diff,
-            operation=edit.operation,
-        )
-        for edit in edits
-    ]
 
 
 def _outcome(outcome: RunOutcome) -> pb.RunFinished:

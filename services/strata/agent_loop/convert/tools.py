@@ -16,7 +16,6 @@ from strata.agent_loop.domain.tools import (
     CodeAnswer,
     CodeCall,
     CodeToolAccess,
-    MemoryEdit,
     Tool,
     ToolBatch,
     ToolEvent,
@@ -27,6 +26,7 @@ from strata.agent_loop.models.domain import ToolSchema
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2
+from strata.shared.convert.memory_edits import edits_from_proto
 from strata.shared.tool_catalogue import CATALOGUE, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 
@@ -147,10 +147,7 @@ def _result(wire: pb.FinishedCall) -> ToolResult:
     return ToolResult(
         tool_return=tool_return_from_proto(wire.tool_return),
         duration_ms=wire.duration_ms,
-        memory_edits=tuple(
-            MemoryEdit(edit.block_id, edit.label, edit.revision, edit.diff, edit.operation)
-            for edit in wire.memory_edits
-        ),
+        memory_edits=edits_from_proto(wire.memory_edits),
         archival_changed=wire.archival_changed,
         files_changed=wire.files_changed,
     )

@@ -16,7 +16,7 @@ from typing import Any
 from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
+from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ImageDetail,
@@ -26,6 +26,7 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
 )
+from strata.shared.memory_edits import MemoryEdit
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.usage import Usage
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.request_digest import RequestDigest, SystemChange
-from strata.agent_loop.domain.tools import MemoryEdit
 from strata.agent_loop.replay.recording import RecordedEnd, RecordedTurn
+from strata.shared.memory_edits import MemoryEdit
 from strata.shared.usage import Usage
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from strata.shared.images import ImageHeader
+from strata.shared.memory_edits import MemoryEdit, revisions_after
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.domain.sandbox import RunStatus
@@ -171,25 +172,6 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEdit:
-    """A memory block that a tool changed.
-
-    Attributes:
-        operation: Kind of edit: "append", "rename" and so on.
-    """
-
-    block_id: str
-    label: str
-    revision: int
-    diff: str
-    operation: str = ""
-
-
-# After these operations a label belongs to another block than the one that the model read.
-_NEW_BLOCK = frozenset({"create", "rename"})
-
-
-@dataclass(frozen=True, slots=True)
 class OlderLines:
     """The part of a transcript that ``store_memories`` archives.
 
@@ -254,16 +236,11 @@ class Caller:
     group: CallingGroup = CallingGroup()
 
     def after(self, edits: Iterable[MemoryEdit]) -> Caller:
-        """Returns the caller for later calls of the same reply.
-
-        The model has read the revisions from before the reply, so they stay. Blocks that the reply
-        itself created or renamed have no such revision.
-        """
-        made = {edit.label for edit in edits if edit.operation in _NEW_BLOCK}
-        if made.isdisjoint(self.block_revisions):
+        """Returns the caller for later calls of the same reply."""
+        revisions = revisions_after(self.block_revisions, edits)
+        if revisions is self.block_revisions:
             return self
-        kept = {label: seen for label, seen in self.block_revisions.items() if label not in made}
-        return replace(self, block_revisions=kept)
+        return replace(self, block_revisions=revisions)
 
 
 @dataclass(frozen=True, slots=True)

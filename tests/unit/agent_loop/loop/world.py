@@ -34,7 +34,6 @@ from strata.agent_loop.domain.runs import (
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
-    MemoryEdit,
     Tool,
     ToolBatch,
     ToolEvent,
@@ -71,6 +70,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
 from strata.shared.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.ids import new_id
+from strata.shared.memory_edits import MemoryEdit
 from strata.shared.tool_catalogue import FILE_TOOLS, ToolEffect
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Fate, Journal, stale
