@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -110,7 +109,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
     return Message(
         id=wire.id,
         role=_ROLES[wire.role],
-        parts=tuple(_without_nul(part) for part in parts),
+        parts=parts,
         create_time=created or now,
         name=wire.name,
         run_id=wire.run_id,
@@ -303,17 +302,6 @@ def to_roles(
         else:
             violations.append(FieldViolation(f"roles[{index}]", "is not a known role"))
     return tuple(roles)
-
-
-def _without_nul(value: Any) -> Any:
-    # PostgreSQL cannot store NUL in text or jsonb, and output of tools may contain it.
-    if isinstance(value, str):
-        return value.replace("\x00", "\ufffd")
-    if isinstance(value, dict):
-        return {key: _without_nul(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nul(item) for item in value]
-    return value
 
 
 def refuse(violations: list[FieldViolation]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from google.protobuf.descriptor import EnumDescriptor
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
@@ -16,18 +18,17 @@ Number = TypeVar("Number", bound=int)
 _ZERO = "UNSPECIFIED"
 
 
-def proto_names(wire: _EnumTypeWrapper[Number]) -> dict[str, Number]:
+def numbers_by_name(wire: EnumDescriptor) -> dict[str, int]:
     """Returns the values of a proto enum by name without the prefix, such as ``USER``.
 
     Raises:
         ValueError: The value 0 is not ``<PREFIX>_UNSPECIFIED``, as the rules of the protos demand.
     """
-    values = dict(wire.items())
-    zero = next(name for name, number in values.items() if number == 0)
+    zero = wire.values_by_number[0].name
     prefix = zero.removesuffix(_ZERO)
     if prefix == zero:
         raise ValueError(f"{zero} does not end in {_ZERO}")
-    return {name.removeprefix(prefix): number for name, number in values.items()}
+    return {value.name.removeprefix(prefix): value.number for value in wire.values}
 
 
 class EnumTable(Generic[Member, Number]):
@@ -58,13 +59,13 @@ class EnumTable(Generic[Member, Number]):
         unspecified: Member | None = None,
         renamed: Mapping[Member, str] = MappingProxyType({}),
     ) -> None:
-        numbers = proto_names(wire)
+        numbers = numbers_by_name(wire.DESCRIPTOR)
         self.to_proto: dict[Member, Number] = {}
         for member in plain:
             name = _ZERO if member is unspecified else renamed.get(member, member.name)
             if name not in numbers:
                 raise ValueError(f"{plain.__name__}.{member.name} has no value in the proto enum")
-            self.to_proto[member] = numbers[name]
+            self.to_proto[member] = cast(Number, numbers[name])
         self.from_proto: dict[Number, Member] = {
             number: member for member, number in self.to_proto.items()
         }
