@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
+from strata.agent_loop.domain.messages import Message, SummaryPart, Window
 from strata.agent_loop.loop.ports import MemorySection
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.working_window import WorkingWindow
@@ -41,6 +41,7 @@ from strata.core_memory.files.domain.directories import FolderView, render_direc
 from strata.core_memory.files.domain.file_windows import Window as FileWindow
 from strata.shared import tag_escapes
 from strata.shared.clock import ManualClock
+from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 LABELS = ("human", "persona", "notes")

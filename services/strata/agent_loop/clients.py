@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 import grpc.aio
 
 from strata.agent_loop.convert.messages import (
-    labels_from_proto,
     message_to_proto,
     messages_from_proto,
     window_from_proto,
@@ -62,6 +61,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.context import current_project
+from strata.shared.convert.messages import labels_from_proto
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import CODE_TOOLS, GROUP_TOOLS
 

@@ -9,20 +9,15 @@ from datetime import datetime
 
 from strata.agent_loop.domain.agent_types import AGENT_TYPES, Boot
 from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessagePart,
-    MessageRole,
-    Provenance,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.messages import Message, MessagePart, ToolReturn
 from strata.agent_loop.loop.packaging import pack_login, package
 from strata.agent_loop.models.domain import TextPart, ToolCall
 from strata.agent_loop.models.ids import new_call_id
 from strata.agent_loop.models.proofs import thought
 from strata.agent_loop.models.quirks import Quirks
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 
 BOOT_THOUGHT = "Bootup sequence complete. Persona activated. Testing messaging functionality."
 """Reasoning of the boot message."""

@@ -32,7 +32,7 @@ from strata.agent_loop.domain.commands import (
     UpdateAgent,
 )
 from strata.agent_loop.domain.keys import ModelKeyStore, SealedKey
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.first_messages import first_messages
@@ -87,6 +87,8 @@ from strata.shared.errors import (
 )
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import FILE_TOOLS
 
 # Longer than a creation can take, plus the clock skew between two replicas.

@@ -19,7 +19,7 @@ from strata.archival.domain.passages import (
     Passage,
     RequestKey,
 )
-from strata.archival.labels import taint_to_proto
+from strata.shared.convert.messages import labels_to_proto
 from strata.shared.embedding import EmbeddingModels
 from strata.shared.errors import (
     FailedPreconditionError,
@@ -89,7 +89,7 @@ def origin_to_proto(origin: Origin) -> pb.PassageOrigin:
         tool_call_id=origin.tool_call_id,
         message_id=origin.message_id,
         file_id=origin.file_id,
-        taint=taint_to_proto(origin.taint),
+        taint=labels_to_proto(origin.taint),
     )
 
 

@@ -34,8 +34,8 @@ from strata.archival.domain.passages import (
     SuppliedVector,
     TagMatch,
 )
-from strata.archival.labels import taint_to_proto, to_taint
 from strata.shared.context import require_caller
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id, new_id
 
@@ -220,7 +220,7 @@ def inserted_to_proto(stored: InsertedPassage) -> pb.InsertPassageResponse:
         duplicate=stored.duplicate,
         near_duplicate_ids=near,
         near_duplicates=[
-            pb.NearDuplicate(passage_id=passage_id, text=text, taint=taint_to_proto(taint))
+            pb.NearDuplicate(passage_id=passage_id, text=text, taint=labels_to_proto(taint))
             for passage_id, text, taint in zip(
                 near, stored.near_texts, stored.near_taints, strict=False
             )
@@ -268,7 +268,7 @@ def _to_origin(wire: pb.PassageOrigin) -> Origin:
         tool_call_id=wire.tool_call_id,
         message_id=wire.message_id,
         file_id=wire.file_id,
-        taint=to_taint(wire.taint),
+        taint=taint_from_proto(wire.taint),
     )
 
 

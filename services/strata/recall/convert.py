@@ -10,14 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
-from strata.recall.domain.messages import (
-    Compaction,
-    Message,
-    MessageFilter,
-    Role,
-    Step,
-    Window,
-)
+from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
 from strata.recall.domain.pairs import pair_violations
 from strata.recall.parts import (
     part_from_json,
@@ -25,20 +18,12 @@ from strata.recall.parts import (
     provenance_from_text,
     provenance_to_text,
 )
+from strata.shared.convert.messages import ROLES
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.images import ImageError, is_image_id
-
-_ROLES = {
-    common.ROLE_SYSTEM: Role.SYSTEM,
-    common.ROLE_USER: Role.USER,
-    common.ROLE_ASSISTANT: Role.ASSISTANT,
-    common.ROLE_TOOL: Role.TOOL,
-    common.ROLE_APPROVAL: Role.APPROVAL,
-    common.ROLE_SUMMARY: Role.SUMMARY,
-}
-_ROLES_BACK = {role: value for value, role in _ROLES.items()}
+from strata.shared.messages import MessageRole
 
 
 def message_to_proto(message: Message) -> common.Message:
@@ -48,7 +33,7 @@ def message_to_proto(message: Message) -> common.Message:
         conversation_id=message.conversation_id,
         agent_id=message.agent_id,
         sequence=message.sequence,
-        role=_ROLES_BACK[message.role],
+        role=ROLES.to_proto[message.role],
         parts=[part_from_json(part) for part in message.parts],
         name=message.name,
         run_id=message.run_id,
@@ -108,7 +93,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
     created = time_or_none(wire.create_time, wire.HasField("create_time"), "create_time")
     return Message(
         id=wire.id,
-        role=_ROLES[wire.role],
+        role=ROLES.from_proto[wire.role],
         parts=parts,
         create_time=created or now,
         name=wire.name,
@@ -138,7 +123,7 @@ def to_messages(
     violations = []
     for index, wire in enumerate(wires):
         place = f"{field}[{index}]"
-        if wire.role not in _ROLES:
+        if wire.role not in ROLES.from_proto:
             violations.append(FieldViolation(f"{place}.role", "must be set"))
         if not wire.id.startswith("message-"):
             violations.append(FieldViolation(f"{place}.id", "must be a message id"))
@@ -164,7 +149,7 @@ def to_open(request: window_pb.OpenWindowRequest, now: datetime) -> tuple[Messag
     check_id(request.agent_id, "agent", field="agent_id")
     messages = to_messages(request.messages, "messages", now)
     violations = pair_violations(messages)
-    if not messages or messages[0].role is not Role.SYSTEM:
+    if not messages or messages[0].role is not MessageRole.SYSTEM:
         violations.append(FieldViolation("messages", "must begin with the system message"))
     refuse(violations)
     return messages
@@ -214,7 +199,7 @@ def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Com
     if request.run_id:
         check_id(request.run_id, "run", field="run_id")
     summary = to_messages([request.summary], "summary", now)[0]
-    if summary.role is not Role.SUMMARY:
+    if summary.role is not MessageRole.SUMMARY:
         refuse([FieldViolation("summary.role", "must be ROLE_SUMMARY")])
     return Compaction(
         conversation_id=request.conversation_id,
@@ -293,12 +278,12 @@ def to_image_id(request: message_pb.GetImageRequest) -> str:
 
 def to_roles(
     values: Iterable[common.Role.ValueType], violations: list[FieldViolation]
-) -> tuple[Role, ...]:
+) -> tuple[MessageRole, ...]:
     """Returns roles; adds a violation for each unknown one."""
     roles = []
     for index, value in enumerate(values):
-        if value in _ROLES:
-            roles.append(_ROLES[value])
+        if value in ROLES.from_proto:
+            roles.append(ROLES.from_proto[value])
         else:
             violations.append(FieldViolation(f"roles[{index}]", "is not a known role"))
     return tuple(roles)

@@ -55,7 +55,8 @@ class _MessageForm:
         self._wire = wire
         self._writers: list[tuple[str, _Writer | None, bool, bool]] = []
         self._readers: dict[str, _Reader | None] = {}
-        for field in wire.DESCRIPTOR.fields:
+        fields: Iterable[Any] = wire.DESCRIPTOR.fields
+        for field in fields:
             if field.name in _NEVER_STORED:
                 continue
             write, read = _value_form(field)
@@ -211,7 +212,11 @@ def _without_nul(text: str) -> str:
     return text.replace("\x00", "\ufffd") if "\x00" in text else text
 
 
-_FORMS = {field.name: _form(field.message_type) for field in common.Part.DESCRIPTOR.fields}
+_FORMS = {
+    field.name: _form(field.message_type)
+    for field in common.Part.DESCRIPTOR.fields
+    if field.message_type is not None
+}
 _PROVENANCES = _enum_names(common.Provenance.DESCRIPTOR)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.shared.convert.tools import EFFECTS
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError, read_schema
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
-from strata.tool_execution.convert import EFFECTS
 from strata.tool_execution.domain import hosts
 from strata.tool_execution.domain.registry import MAX_NAME, IdempotentRequest
 from strata.tool_execution.domain.tools import (
@@ -48,7 +48,6 @@ _NOT_FOR_CLIENTS = (
     "default_requires_approval",
     "enable_parallel_execution",
 )
-_EFFECTS = {wire: effect for effect, wire in EFFECTS.items()}
 
 
 def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
@@ -61,7 +60,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
     violations = Violations()
     kind = _TYPES.get(request.type)
     violations.unless(kind is not None, "type", "must be CUSTOM or CLIENT")
-    violations.unless(request.effect in _EFFECTS, "effect", "is not a known effect")
+    violations.unless(request.effect in EFFECTS.from_proto, "effect", "is not a known effect")
     violations.unless(
         bool(REQUEST_ID.fullmatch(request.request_id)),
         "request_id",
@@ -118,7 +117,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
         description=description,
         type=kind or ToolType.CUSTOM,
         parameters=derived.parameters,
-        effect=_EFFECTS.get(request.effect, Effect.UNDECLARED),
+        effect=EFFECTS.from_proto.get(request.effect, Effect.UNDECLARED),
         parallel=request.enable_parallel_execution,
         return_char_limit=limit or FUNCTION_RETURN_CHAR_LIMIT,
         tags=tuple(sorted(set(tags))),

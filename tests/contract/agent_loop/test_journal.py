@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.messages import ToolReturn
 from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
@@ -31,6 +31,8 @@ from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from strata.shared.usage import Usage

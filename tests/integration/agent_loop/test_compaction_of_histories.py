@@ -16,13 +16,7 @@ from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.plan import plan
 from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-    Window,
-)
+from strata.agent_loop.domain.messages import Message, SummaryPart, ToolReturn, Window
 from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.domain import ToolCall
@@ -31,6 +25,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -29,15 +29,7 @@ from strata.agent_loop.domain.journal import (
     rules_from_json,
     snapshot_from_json,
 )
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    NestedCall,
-    Provenance,
-    SummaryPart,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.messages import Message, NestedCall, SummaryPart, ToolReturn
 from strata.agent_loop.domain.runs import RunFailure, RunOutcome, StopReason
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
@@ -57,6 +49,8 @@ from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
 from strata.shared.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from strata.shared.usage import Usage

@@ -5,20 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    ToolReturn,
-    ToolStatus,
-)
-from strata.agent_loop.domain.taint import (
-    UNTRUSTED,
-    TaintSource,
-    sources_of,
-    taint_of,
-    taint_of_messages,
-)
+from strata.agent_loop.domain.messages import Message, ToolReturn
+from strata.agent_loop.domain.taint import TaintSource, sources_of, taint_of_messages
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import UNTRUSTED, Provenance, taint_of
 
 LABELS = st.sampled_from(list(Provenance))
 RETURNS = st.builds(

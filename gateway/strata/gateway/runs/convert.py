@@ -29,14 +29,20 @@ from strata.gateway.runs.domain import (
 from strata.gateway.runs.memory_agents import MemoryMark
 from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
+from strata.shared.convert.enums import EnumTable
+from strata.shared.convert.messages import PROVENANCES, labels_from_proto
 from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
 from strata.shared.ids import check_id, default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.provenance import Provenance
 from strata.shared.response_formats import response_format_violations
 from strata.shared.usage import Usage
 
 MAX_MESSAGES = 64
+_KINDS = EnumTable(pb.RunKind, RunKind)
+_STATES = EnumTable(pb.RunState, RunState)
+_STOP_REASONS = EnumTable(run_event_pb2.StopReason, StopReason)
 MAX_CHARACTERS = 200_000
 MAX_STEPS = 200
 
@@ -53,17 +59,10 @@ _ROLES = frozenset(
     }
 )
 UNTRUSTED = frozenset({message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP})
-_ON_BUSY = {
-    pb.ON_BUSY_UNSPECIFIED: OnBusy.ENQUEUE,
-    pb.ON_BUSY_ENQUEUE: OnBusy.ENQUEUE,
-    pb.ON_BUSY_REJECT: OnBusy.REJECT,
-    pb.ON_BUSY_INTERRUPT: OnBusy.INTERRUPT,
-}
-_ON_APPROVAL = {
-    pb.ON_APPROVAL_UNSPECIFIED: OnApproval.REJECT,
-    pb.ON_APPROVAL_REJECT: OnApproval.REJECT,
-    pb.ON_APPROVAL_DENY: OnApproval.DENY,
-}
+_ON_BUSY = EnumTable(pb.OnBusy, OnBusy, default=OnBusy.ENQUEUE)
+ON_APPROVAL = EnumTable(
+    pb.OnApproval, [OnApproval.REJECT, OnApproval.DENY], default=OnApproval.REJECT
+)
 
 
 def new_run(
@@ -183,8 +182,8 @@ def _new_run(
         payload_hash=hashlib.sha256(payload + _start_mark(run_at)).digest(),
         max_steps=request.max_steps,
         request_id=request.request_id or None,
-        on_busy=_ON_BUSY[request.on_busy],
-        on_approval=_ON_APPROVAL[request.on_approval],
+        on_busy=_ON_BUSY.from_proto[request.on_busy],
+        on_approval=ON_APPROVAL.from_proto[request.on_approval],
         parent_run_id=chain[0].run_id if chain else "",
         run_at=run_at,
     )
@@ -196,9 +195,9 @@ def _new_run_violations(
     yield from run_violations(request)
     yield from _message_violations(request.messages)
     yield from response_format_violations(request)
-    if request.on_busy not in _ON_BUSY:
+    if request.on_busy not in _ON_BUSY.from_proto:
         yield FieldViolation("on_busy", "is not a known policy")
-    if request.on_approval not in _ON_APPROVAL:
+    if request.on_approval not in ON_APPROVAL.from_proto:
         yield FieldViolation("on_approval", "is not a known policy")
     if isinstance(request, pb.StartRunRequest) and request.HasField("start_time"):
         yield from _start_violations(request)
@@ -310,15 +309,12 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
             refuse([FieldViolation("agent_id", "must be empty beside group_id")])
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
-    try:
-        states = frozenset(
-            RunState(pb.RunState.Name(state).removeprefix("RUN_STATE_")) for state in request.states
-        )
-    except ValueError:
+    if any(state not in _STATES.from_proto for state in request.states):
         raise InvalidArgumentError(
             "states contains an unknown state.",
             violations=[FieldViolation("states", "is not a known state")],
-        ) from None
+        )
+    states = frozenset(_STATES.from_proto[state] for state in request.states)
     return RunFilter(request.agent_id or request.group_id, request.conversation_id, states)
 
 
@@ -343,15 +339,15 @@ def run_to_pb(run: Run) -> pb.Run:
         agent_id="" if of_group else run.agent_id,
         conversation_id="" if of_group else run.conversation_id,
         group_id=run.agent_id if of_group else "",
-        kind=pb.RunKind.Value(f"RUN_KIND_{run.kind}"),
-        state=pb.RunState.Value(f"RUN_STATE_{run.state}"),
-        stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{run.stop_reason}"),
+        kind=_KINDS.to_proto[run.kind],
+        state=_STATES.to_proto[run.state],
+        stop_reason=_STOP_REASONS.to_proto[run.stop_reason],
         usage=usage_to_proto(run.usage),
         step_count=run.step_count,
         attempt=run.attempt,
         last_sequence=run.last_sequence,
         request_id=run.request_id,
-        taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in run.taint],
+        taint=_labels_of(run.taint),
         parent_run_id=run.parent_run_id,
     )
     if run.failure is not None:
@@ -404,9 +400,11 @@ def failure_of(error: StrataError, *, retryable: bool) -> RunFailure:
 
 def taint_of(labels: Iterable[message_pb2.Provenance.ValueType]) -> tuple[str, ...]:
     """Returns the names of labels, without labels unknown to this release."""
-    known = message_pb2.Provenance.values()
-    names = (message_pb2.Provenance.Name(label) for label in labels if label in known)
-    return tuple(name.removeprefix("PROVENANCE_") for name in names)
+    return tuple(label.name for label in labels_from_proto(labels))
+
+
+def _labels_of(taint: Iterable[str]) -> list[message_pb2.Provenance.ValueType]:
+    return [PROVENANCES.to_proto[Provenance[name]] for name in taint]
 
 
 def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure | None]:
@@ -418,11 +416,7 @@ def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure
     if finished.HasField("error"):
         error = finished.error
         failure = RunFailure(error.reason, error.message, error.retryable)
-    try:
-        name = run_event_pb2.StopReason.Name(finished.stop_reason)
-        stop_reason = StopReason(name.removeprefix("STOP_REASON_"))
-    except ValueError:
-        stop_reason = StopReason.UNSPECIFIED
+    stop_reason = _STOP_REASONS.from_proto.get(finished.stop_reason, StopReason.UNSPECIFIED)
     if stop_reason is StopReason.UNSPECIFIED:
         return StopReason.ERROR, failure or RunFailure(
             Reason.INTERNAL.value, "The run ended without a reason.", retryable=True
@@ -439,10 +433,10 @@ def build_run_finished(
 ) -> run_event_pb2.RunFinished:
     """Returns the last event of a run that the gateway itself ends."""
     event = run_event_pb2.RunFinished(
-        stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{stop_reason}"),
+        stop_reason=_STOP_REASONS.to_proto[stop_reason],
         usage=usage_to_proto(usage),
         step_count=step_count,
-        taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in taint],
+        taint=_labels_of(taint),
     )
     if failure is not None:
         event.error.CopyFrom(failure_to_pb(failure))

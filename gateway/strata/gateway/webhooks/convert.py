@@ -7,8 +7,11 @@ import hashlib
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.gateway.runs.convert import refuse, request_id_violations
 from strata.gateway.webhooks.domain import EVENTS, Delivery, DeliveryState, Webhook, key_of
+from strata.shared.convert.enums import EnumTable
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
+
+_STATES = EnumTable(pb.DeliveryState, DeliveryState)
 
 
 def check_webhook(request: pb.CreateWebhookRequest) -> None:
@@ -52,14 +55,12 @@ def state_of(request: pb.ListWebhookDeliveriesRequest) -> DeliveryState | None:
     """
     if request.state == pb.DELIVERY_STATE_UNSPECIFIED:
         return None
-    try:
-        name = pb.DeliveryState.Name(request.state)
-    except ValueError:
+    if request.state not in _STATES.from_proto:
         raise InvalidArgumentError(
             "state is not a known state.",
             violations=[FieldViolation("state", "is not a known state")],
-        ) from None
-    return DeliveryState(name.removeprefix("DELIVERY_STATE_"))
+        )
+    return _STATES.from_proto[request.state]
 
 
 def webhook_to_pb(webhook: Webhook) -> pb.Webhook:
@@ -83,7 +84,7 @@ def delivery_to_pb(delivery: Delivery) -> pb.WebhookDelivery:
         webhook_id=delivery.webhook_id,
         run_id=delivery.run_id,
         event=delivery.event,
-        state=pb.DeliveryState.Value(f"DELIVERY_STATE_{delivery.state}"),
+        state=_STATES.to_proto[delivery.state],
         attempts=delivery.attempts,
         last_status=delivery.last_status,
         last_error=delivery.last_error,

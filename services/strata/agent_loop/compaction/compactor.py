@@ -16,14 +16,8 @@ from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import clip
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    SummaryPart,
-    Window,
-)
-from strata.agent_loop.domain.taint import Taint, taint_of_messages
+from strata.agent_loop.domain.messages import Message, SummaryPart, Window
+from strata.agent_loop.domain.taint import taint_of_messages
 from strata.agent_loop.loop.packaging import pack_summary
 from strata.agent_loop.loop.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.loop.requests import View
@@ -32,6 +26,8 @@ from strata.shared.clock import Clock
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance, Taint
 
 MIN_SUMMARISED_SPACE = 3_000
 """Bytes of space for messages below which the summary is an extract, without a model call. In so

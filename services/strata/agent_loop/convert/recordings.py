@@ -12,17 +12,10 @@ from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.agent_loop.convert.agents import agent_from_proto, agent_to_proto
-from strata.agent_loop.convert.messages import (
-    labels_from_proto,
-    labels_to_proto,
-    message_to_proto,
-    messages_from_proto,
-)
+from strata.agent_loop.convert.messages import message_to_proto, messages_from_proto
 from strata.agent_loop.convert.runs import STOP_REASONS, digest_to_proto
-from strata.agent_loop.domain.messages import Provenance
 from strata.agent_loop.domain.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS
-from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.domain import ModelSettings, ToolSchema
 from strata.agent_loop.models.errors import ModelErrorKind
@@ -43,13 +36,14 @@ from strata.agent_loop.replay.recording import (
 from strata.api.agent_loop.v1 import recording_pb2 as pb
 from strata.api.common.v1 import run_event_pb2
 from strata.shared.convert.memory_edits import edits_from_proto, edits_to_proto
+from strata.shared.convert.messages import labels_from_proto, labels_to_proto
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import InvalidArgumentError, StrataError
 from strata.shared.ids import check_id
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
+from strata.shared.provenance import Provenance, taint_of
 from strata.shared.tool_catalogue import ToolEffect
 
-_STOP_REASONS_BACK = {value: reason for reason, value in STOP_REASONS.items()}
 _MAX_STEPS = 10_000
 
 
@@ -138,10 +132,10 @@ def end_from_proto(wire: run_event_pb2.RunFinished) -> RecordedEnd:
     Raises:
         ValueError: The stop reason is unknown.
     """
-    if wire.stop_reason not in _STOP_REASONS_BACK:
+    if wire.stop_reason not in STOP_REASONS.from_proto:
         raise ValueError("the run has no end")
     return RecordedEnd(
-        _STOP_REASONS_BACK[wire.stop_reason],
+        STOP_REASONS.from_proto[wire.stop_reason],
         wire.step_count,
         usage_from_proto(wire.usage),
         wire.error.reason,
@@ -186,7 +180,7 @@ def _to_proto(recording: Recording) -> pb.RunRecording:
         ),
         steps=[_step_to_proto(step, texts) for step in recording.steps],
         finished=run_event_pb2.RunFinished(
-            stop_reason=STOP_REASONS[end.stop_reason],
+            stop_reason=STOP_REASONS.to_proto[end.stop_reason],
             step_count=end.step_count,
             usage=usage_to_proto(end.usage),
         ),

@@ -10,8 +10,6 @@ from strata.agent_loop.convert.group_tools import group_tool_from_proto
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
     approval_response_from_proto,
-    labels_from_proto,
-    labels_to_proto,
     message_to_proto,
     part_from_proto,
     tool_return_to_proto,
@@ -36,7 +34,7 @@ from strata.agent_loop.domain.events import (
     TranscriptRead,
     WindowCompacted,
 )
-from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
+from strata.agent_loop.domain.messages import MessageInput, without_bytes
 from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import (
     DEFAULT_MAX_STEPS,
@@ -46,17 +44,20 @@ from strata.agent_loop.domain.runs import (
     StopReason,
     TranscriptRange,
 )
-from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
+from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.memory_edits import edits_to_proto
+from strata.shared.convert.messages import labels_from_proto, labels_to_proto
 from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.json_text import encodable_text
 from strata.shared.message_inputs import content_violations
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import taint_of
 from strata.shared.response_formats import response_format_violations
 
 _INPUT_ROLES = {
@@ -65,7 +66,7 @@ _INPUT_ROLES = {
     message_pb2.ROLE_SYSTEM: MessageRole.SYSTEM,
     message_pb2.ROLE_ASSISTANT: MessageRole.ASSISTANT,
 }
-STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+STOP_REASONS = EnumTable(pb.StopReason, StopReason)
 """The protos of stop reasons."""
 
 
@@ -292,7 +293,7 @@ def _finished(result: ToolResult) -> pb.ToolFinished:
 
 def _outcome(outcome: RunOutcome) -> pb.RunFinished:
     wire = pb.RunFinished(
-        stop_reason=STOP_REASONS[outcome.stop_reason],
+        stop_reason=STOP_REASONS.to_proto[outcome.stop_reason],
         usage=usage_to_proto(outcome.usage),
         step_count=outcome.step_count,
         taint=labels_to_proto(outcome.taint),

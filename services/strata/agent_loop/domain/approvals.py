@@ -20,9 +20,9 @@ from strata.agent_loop.models.domain import ToolCall
 
 if TYPE_CHECKING:
     # These modules import `messages`, which imports this one.
-    from strata.agent_loop.domain.messages import Provenance
     from strata.agent_loop.domain.taint import TaintSource
     from strata.agent_loop.domain.tools import ToolSet
+    from strata.shared.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from strata.agent_loop.domain.approvals import ApprovalRequest
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.request_digest import RequestDigest
 from strata.agent_loop.domain.runs import RunOutcome
-from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolResult
 from strata.shared.errors import Reason
+from strata.shared.provenance import Taint
 from strata.shared.usage import Usage
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.messages import NestedCall, ToolReturn
 from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
 from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
@@ -27,6 +27,8 @@ from strata.agent_loop.models.domain import (
     ToolCall,
 )
 from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.usage import Usage
 

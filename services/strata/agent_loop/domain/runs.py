@@ -10,8 +10,8 @@ from strata.agent_loop.domain.approvals import ApprovalResponse
 from strata.agent_loop.domain.groups import GroupTool
 from strata.agent_loop.domain.messages import MessageInput
 from strata.agent_loop.domain.response_formats import ResponseFormat
-from strata.agent_loop.domain.taint import Taint
 from strata.shared.errors import Reason
+from strata.shared.provenance import Taint
 from strata.shared.usage import Usage
 
 DEFAULT_MAX_STEPS = 50

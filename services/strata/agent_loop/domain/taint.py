@@ -9,21 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
-
-UNTRUSTED = (Provenance.WEB, Provenance.MCP)
-"""Untrusted labels, in the order in which they are listed.
-
-TOOL is trusted: returns of a project's own program are as trusted as the program, and a rule for
-all tool returns would always ask for approval. The executor labels tools with untrusted returns
-as WEB or MCP.
-"""
+from strata.agent_loop.domain.messages import Message
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance, Taint, taint_of
 
 MAX_SOURCES = 20
-
-Taint: TypeAlias = tuple[Provenance, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +34,6 @@ class TaintSource:
     tool_name: str = ""
     tool_call_id: str = ""
     block_label: str = ""
-
-
-def taint_of(*labels: Iterable[Provenance]) -> Taint:
-    """Returns the untrusted ones among labels, each once, in a fixed order."""
-    distinct = {label for some in labels for label in some}
-    return tuple(label for label in UNTRUSTED if label in distinct)
 
 
 def taint_of_messages(messages: Iterable[Message]) -> Taint:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from strata.agent_loop.domain.groups import GroupMember
-from strata.agent_loop.domain.messages import Provenance, ToolReturn
+from strata.agent_loop.domain.messages import ToolReturn
 from strata.agent_loop.models.domain import ToolCall, ToolSchema
 from strata.shared.memory_edits import MemoryEdit, revisions_after
+from strata.shared.provenance import Provenance
 from strata.shared.server_tools import server_of
 from strata.shared.tool_catalogue import CODE_TOOLS, FILE_TOOLS, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT

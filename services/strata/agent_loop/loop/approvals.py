@@ -22,7 +22,7 @@ from strata.agent_loop.domain.approvals import (
     bindings_of,
 )
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord
-from strata.agent_loop.domain.messages import Message, Provenance, ToolStatus
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tools import ToolResult, ToolSet
 from strata.agent_loop.loop.nested_calls import joined, recorded
@@ -47,6 +47,8 @@ from strata.agent_loop.models.domain import (
     ToolCall,
 )
 from strata.shared.ids import new_id
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_returns import clip
 from strata.shared.usage import Usage
 

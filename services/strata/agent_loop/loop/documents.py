@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.messages import MessageInput, MessageRole, Provenance
+from strata.agent_loop.domain.messages import MessageInput
 from strata.agent_loop.domain.runs import DocumentLines, DocumentRange
 from strata.agent_loop.loop.transcripts import reading_mark, without_reminders
 from strata.agent_loop.models.domain import TextPart
+from strata.shared.messages import MessageRole
 from strata.shared.one_line import one_line
+from strata.shared.provenance import Provenance
 
 DOCUMENT_REMINDER = """<system-reminder>
 You are a document ingestion agent that works in the background. Nobody reads what you write here. \

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from strata.agent_loop.domain.messages import Message, MessagePart, Provenance
+from strata.agent_loop.domain.messages import Message, MessagePart
 from strata.agent_loop.loop.ports import ImageFetcher, Recall
 from strata.agent_loop.loop.requests import image_note
 from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.models.domain import ImagePart, ModelRequest, PromptPart, ShownImage
 from strata.shared.errors import NotFoundError, StrataError
 from strata.shared.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
+from strata.shared.provenance import Provenance
 
 GONE = "it is no longer stored"
 TOO_LARGE_TOGETHER = f"the images of one request may have {MAX_IMAGES_BYTES:,} bytes in all"

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strata.agent_loop.domain.journal import NestedRecord, idempotency_key
-from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolStatus
-from strata.agent_loop.domain.taint import Taint, taint_of
+from strata.agent_loop.domain.messages import NestedCall
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CodeAnswer,
@@ -35,6 +34,8 @@ from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
 from strata.shared.errors import StrataError, passes
 from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance, Taint, taint_of
 from strata.shared.tool_catalogue import ToolEffect
 
 if TYPE_CHECKING:

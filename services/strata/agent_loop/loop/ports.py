@@ -17,7 +17,6 @@ from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecor
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
-from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
 from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.models.domain import ChatModel, ModelSettings
@@ -25,6 +24,7 @@ from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.clock import Clock
 from strata.shared.fair_slots import slots_of_short_work
+from strata.shared.provenance import Taint
 from strata.shared.tool_catalogue import ToolEffect
 
 DEFAULT_APPROVAL_S = 24 * 3600

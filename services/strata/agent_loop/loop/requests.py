@@ -13,12 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
 from strata.agent_loop.domain.agents import Agent, MessagePackaging
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-)
+from strata.agent_loop.domain.messages import Message, SummaryPart, ToolReturn
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.added_arguments import ArgumentsStream, CallForm
 from strata.agent_loop.loop.exchanges import WindowUnit, leaving, units_of
@@ -49,6 +44,7 @@ from strata.agent_loop.models.image_tokens import shown
 from strata.agent_loop.models.proofs import is_thought
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES
+from strata.shared.messages import MessageRole
 from strata.shared.one_line import one_line
 
 MIN_PIECE_BYTES = 160

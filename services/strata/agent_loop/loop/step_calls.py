@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.events import ToolFinished, ToolStarted
 from strata.agent_loop.domain.journal import JournalKey, StepRecord, idempotency_key
-from strata.agent_loop.domain.messages import ToolStatus
-from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import (
     CallingGroup,
     CallStarted,
@@ -48,6 +46,8 @@ from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.clock import Clock
 from strata.shared.errors import StrataError, passes
 from strata.shared.logs import get_logger
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import taint_of
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 
 _log = get_logger(__name__)

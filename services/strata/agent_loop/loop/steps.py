@@ -22,9 +22,9 @@ from strata.agent_loop.domain.events import (
     ToolFinished,
 )
 from strata.agent_loop.domain.journal import StepRecord, key_of
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.runs import RunRequest, StopReason
-from strata.agent_loop.domain.taint import Taint, labels_of, sources_of, taint_of
+from strata.agent_loop.domain.taint import labels_of, sources_of
 from strata.agent_loop.domain.tools import CallingGroup, PromptSnapshot, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
@@ -73,6 +73,8 @@ from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.images import MAX_IMAGES_BYTES
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance, Taint, taint_of
 from strata.shared.usage import Usage
 
 _CLEANUP_SECONDS = 10.0

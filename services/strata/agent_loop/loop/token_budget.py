@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata.agent_loop.domain.messages import Message, MessageRole
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.domain import ModelSettings
@@ -19,6 +19,7 @@ from strata.agent_loop.models.tokens import (
     sample_ratio,
     tools_bytes,
 )
+from strata.shared.messages import MessageRole
 from strata.shared.usage import Usage
 
 MESSAGES_SHARE = 0.1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.events import TranscriptRead
-from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole
+from strata.agent_loop.domain.messages import Message, MessageInput
 from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.taint import taint_of_messages
 from strata.agent_loop.domain.tools import ToolSet
@@ -20,6 +20,7 @@ from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, TextPart
 from strata.agent_loop.models.text_bytes import text_bytes
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.shared.messages import MessageRole
 
 READ_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL)
 """Roles of the messages that a memory agent reads."""

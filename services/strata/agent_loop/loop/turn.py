@@ -21,7 +21,7 @@ from strata.agent_loop.domain.events import (
     TendedTurn,
 )
 from strata.agent_loop.domain.journal import key_of
-from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole, Provenance
+from strata.agent_loop.domain.messages import Message, MessageInput
 from strata.agent_loop.domain.runs import (
     DocumentRange,
     RunFailure,
@@ -30,7 +30,7 @@ from strata.agent_loop.domain.runs import (
     StopReason,
     TranscriptRange,
 )
-from strata.agent_loop.domain.taint import Taint, taint_of_messages
+from strata.agent_loop.domain.taint import taint_of_messages
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import continued_run, settled_steps
 from strata.agent_loop.loop.archival_counts import read_counts
@@ -63,6 +63,8 @@ from strata.shared.errors import InvalidArgumentError, NotFoundError, StrataErro
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance, Taint
 from strata.shared.tool_catalogue import FILE_TOOLS, MEMORIES_STORED, STORE_MEMORIES
 from strata.shared.usage import Usage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
+from strata.agent_loop.domain.messages import Message, SummaryPart, Window
 from strata.agent_loop.loop.ports import CommittedStep, MemorySection
 from strata.agent_loop.models.domain import TextPart
 from strata.agent_loop.prompts.system_message import (
@@ -19,6 +19,7 @@ from strata.agent_loop.prompts.system_message import (
 )
 from strata.shared.clock import Clock
 from strata.shared.errors import DataLossError
+from strata.shared.messages import MessageRole
 
 
 class WorkingWindow:

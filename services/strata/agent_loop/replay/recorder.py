@@ -14,14 +14,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from strata.agent_loop.domain.agents import Agent, ModelConfig, merge_tools
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    SummaryPart,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.messages import Message, SummaryPart, ToolReturn
 from strata.agent_loop.domain.request_digest import RequestDigest, digest_of_text
 from strata.agent_loop.domain.response_formats import (
     TEXT_FORMAT,
@@ -29,7 +22,6 @@ from strata.agent_loop.domain.response_formats import (
     ResponseFormatType,
 )
 from strata.agent_loop.domain.runs import StopReason, TranscriptRange
-from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings
@@ -49,6 +41,8 @@ from strata.agent_loop.replay.recording import (
 from strata.agent_loop.replay.replay import replay, with_requests
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance, taint_of
 from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
 from strata.shared.usage import Usage
 

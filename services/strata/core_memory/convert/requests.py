@@ -10,12 +10,10 @@ from typing import TypeAlias
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.core_memory.checks import Checks
 from strata.core_memory.convert.edits import to_edit
-from strata.core_memory.convert.labels import to_taint
 from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
     LABEL_RULE,
@@ -51,8 +49,11 @@ from strata.core_memory.domain.compilation import (
 from strata.core_memory.domain.ports import RequestKey
 from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
 from strata.core_memory.domain.rendering import Form
-from strata.core_memory.domain.tool_rules import ToolRule, ToolRuleType
+from strata.core_memory.domain.tool_rules import ToolRule
 from strata.shared.context import require_caller
+from strata.shared.convert.enums import EnumTable
+from strata.shared.convert.messages import taint_from_proto
+from strata.shared.convert.tools import RULE_TYPES
 
 MAX_REQUEST_ID_CHARS = 200
 MAX_DESCRIPTION_CHARS = 5_000
@@ -74,14 +75,7 @@ Mutation: TypeAlias = (
     | pb.RevertBlockRequest
 )
 
-EDITOR_KINDS = {
-    pb.EDITOR_KIND_USER: EditorKind.USER,
-    pb.EDITOR_KIND_AGENT: EditorKind.AGENT,
-    pb.EDITOR_KIND_SLEEPTIME_AGENT: EditorKind.SLEEPTIME_AGENT,
-}
-_RULE_TYPES = {
-    tool_pb2.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}"): kind for kind in ToolRuleType
-}
+EDITOR_KINDS = EnumTable(pb.EditorKind, EditorKind, unspecified=EditorKind.UNKNOWN)
 
 
 def to_request(method: str, message: Mutation) -> RequestKey:
@@ -196,7 +190,7 @@ def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     if message.block_id and not required:
         checks.fail("block_id", "cannot be set with a patch, which names its blocks by label")
     _check_revisions(checks, message)
-    if message.origin.kind not in (pb.EDITOR_KIND_UNSPECIFIED, *EDITOR_KINDS):
+    if message.origin.kind not in EDITOR_KINDS.from_proto:
         checks.fail("origin.kind", "must be one of the known kinds")
     for name in ("agent_id", "run_id", "step_id", "tool_call_id", "tool_name", "model"):
         checks.text(getattr(message.origin, name), f"origin.{name}", most=MAX_NAME_CHARS)
@@ -238,7 +232,7 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
         checks.fail("tool_rules", f"must not be more than {MAX_TOOL_RULES}")
     rules: list[ToolRule] = []
     for index, rule in enumerate(message.tool_rules[:MAX_TOOL_RULES]):
-        kind = _RULE_TYPES.get(rule.type)
+        kind = RULE_TYPES.from_proto.get(rule.type)
         if kind is None:
             checks.fail(f"tool_rules[{index}].type", "must be one of the known types")
         else:
@@ -410,7 +404,7 @@ def _editor(message: pb.EditBlockRequest) -> Actor:
             tool_name=origin.tool_name,
             model=origin.model,
             reason=origin.reason,
-            kind=EDITOR_KINDS.get(origin.kind, EditorKind.UNKNOWN),
-            taint=to_taint(origin.taint),
+            kind=EDITOR_KINDS.from_proto.get(origin.kind, EditorKind.UNKNOWN),
+            taint=taint_from_proto(origin.taint),
         ),
     )

@@ -9,11 +9,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.core_memory.convert.labels import taint_to_proto
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.commands import Change, Edited, Released, Updated
 from strata.core_memory.domain.compilation import Compiled
 from strata.core_memory.domain.prompt_limits import PromptLimit
+from strata.shared.convert.messages import labels_to_proto
 
 
 def block_to_proto(block: Block) -> pb.Block:
@@ -31,7 +31,7 @@ def block_to_proto(block: Block) -> pb.Block:
         create_time=stamp(block.create_time),
         update_time=stamp(block.update_time),
         delete_time=None if block.delete_time is None else stamp(block.delete_time),
-        taint=taint_to_proto(block.taint),
+        taint=labels_to_proto(block.taint),
     )
 
 
@@ -70,7 +70,7 @@ def compiled_to_proto(compiled: Compiled) -> context_pb.CompileResponse:
         block_revisions={block.label: block.revision for block in compiled.blocks},
         has_folders=compiled.has_folders,
         tainted_blocks=[
-            context_pb.TaintedBlock(label=block.label, taint=taint_to_proto(block.taint))
+            context_pb.TaintedBlock(label=block.label, taint=labels_to_proto(block.taint))
             for block in compiled.blocks
             if block.taint and compiled.shown
         ],

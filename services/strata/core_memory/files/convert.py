@@ -20,6 +20,7 @@ from strata.core_memory.files.domain.files import (
     OpenFile,
 )
 from strata.core_memory.files.uploads import UploadHeader
+from strata.shared.convert.enums import EnumTable
 from strata.shared.names import name_problems
 
 MAX_REQUEST_ID_CHARS = 200
@@ -27,7 +28,7 @@ MAX_DESCRIPTION_CHARS = 5_000
 MAX_MEDIA_TYPE_CHARS = 200
 MAX_OPEN_COUNT = 100
 
-_STATES = {state: pb.FileState.Value(f"FILE_STATE_{state.name}") for state in FileState}
+_STATES = EnumTable(pb.FileState, FileState)
 
 
 def to_request(method: str, request_id: str, message: Message, *more: str) -> RequestKey:
@@ -132,7 +133,7 @@ def file_to_proto(file: File) -> pb.File:
         size_bytes=file.size_bytes,
         content_hash=file.content_hash,
         line_count=file.line_count,
-        state=_STATES[file.state],
+        state=_STATES.to_proto[file.state],
         error=file.error,
         index_progress=file.index_progress,
         create_time=_stamp(file.create_time),

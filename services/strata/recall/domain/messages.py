@@ -24,24 +24,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Self
 
+from strata.shared.messages import MessageRole
 from strata.shared.usage import Usage
 
 Part = Mapping[str, Any]
 Cursor = tuple[str | int | datetime, ...]
-
-
-class Role(StrEnum):
-    """The role of a message's sender."""
-
-    SYSTEM = "system"
-    USER = "user"
-    ASSISTANT = "assistant"
-    TOOL = "tool"
-    APPROVAL = "approval"
-    SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +61,7 @@ class Message:
     """
 
     id: str
-    role: Role
+    role: MessageRole
     parts: tuple[Part, ...]
     create_time: datetime
     conversation_id: str = ""
@@ -211,7 +200,7 @@ class MessageFilter:
 
     conversation_id: str = ""
     agent_id: str = ""
-    roles: tuple[Role, ...] = ()
+    roles: tuple[MessageRole, ...] = ()
     run_id: str = ""
     newest_first: bool = False
     from_id: str = ""

@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy import Row, text
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search_text import is_indexed, searchable_text, split_text
 from strata.shared.db import text_with_columns
+from strata.shared.messages import MessageRole
 from strata.shared.usage import Usage
 
 COLUMNS = (
@@ -103,7 +104,7 @@ def to_message(row: Row[Any]) -> Message:
         agent_id=row.agent_id,
         sequence=row.sequence,
         id=row.id,
-        role=Role(row.role),
+        role=MessageRole(row.role),
         parts=tuple(_json(row.parts)),
         name=row.name,
         run_id=row.run_id,

@@ -13,10 +13,10 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.clock import Clock
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto, taint_of_messages
 from strata.shared.images import image_text
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
-from strata.tool_execution.labels import labels_to_domain, labels_to_proto, taint_of_messages
 
 Arguments = dict[str, Any]
 
@@ -111,7 +111,7 @@ class ArchivalTools:
         near = (
             label for near_duplicate in stored.near_duplicates for label in near_duplicate.taint
         )
-        return Output(_near(stored), archival_changed=True, taint=labels_to_domain(near))
+        return Output(_near(stored), archival_changed=True, taint=taint_from_proto(near))
 
     async def _search(self, arguments: Arguments, caller: Caller) -> Output:
         timezone = zone(caller.timezone)
@@ -185,7 +185,7 @@ def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
 
 def taint_of_passages(hits: Iterable[passage_pb.PassageHit]) -> tuple[str, ...]:
     """Returns the taint labels under which passages were written."""
-    return labels_to_domain(label for hit in hits for label in hit.passage.origin.taint)
+    return taint_from_proto(label for hit in hits for label in hit.passage.origin.taint)
 
 
 def _untrusted(taint: Sequence[str]) -> dict[str, Any]:

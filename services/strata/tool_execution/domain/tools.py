@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from strata.shared.images import ImageHeader
 from strata.shared.memory_edits import MemoryEdit, revisions_after
+from strata.shared.messages import ToolStatus
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.domain.sandbox import RunStatus
@@ -273,18 +274,6 @@ class Output:
     images: tuple[Image, ...] = ()
 
 
-class ReturnStatus(StrEnum):
-    """How a call ended, by the name that the model sees.
-
-    FAILED guarantees that the call had no effect except those that its text names. UNKNOWN means
-    that the call was sent or started, and that it is unknown whether it had its effect.
-    """
-
-    OK = "OK"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-
-
 class ToolError(Exception):
     """A tool failed; the message is written for the model.
 
@@ -308,7 +297,7 @@ class ToolError(Exception):
         super().__init__(message)
         self.value: Any = message if value is None else value
         self.memory_edits = tuple(memory_edits)
-        self.status = ReturnStatus.UNKNOWN if unknown else ReturnStatus.FAILED
+        self.status = ToolStatus.UNKNOWN if unknown else ToolStatus.FAILED
         self.end = end
 
 
@@ -326,7 +315,7 @@ class CallOutcome:
     """
 
     call: Call
-    status: ReturnStatus
+    status: ToolStatus
     content: str
     duration: float
     truncated: bool = False
@@ -335,4 +324,4 @@ class CallOutcome:
     @property
     def ok(self) -> bool:
         """Whether the tool succeeded."""
-        return self.status is ReturnStatus.OK
+        return self.status is ToolStatus.OK

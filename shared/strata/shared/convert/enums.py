@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -39,8 +39,9 @@ class EnumTable(Generic[Member, Number]):
 
     Args:
         wire: The proto enum.
-        plain: The plain enum.
-        unspecified: The member for the proto value 0; None if there is none.
+        members: The plain enum, or those of its members that have a proto value.
+        unspecified: The member that corresponds to the proto value 0; None if there is none.
+        default: The member that the proto value 0 of a request stands for; it has its own value.
         renamed: Names without prefix of proto values that are named differently than their member.
 
     Attributes:
@@ -54,18 +55,21 @@ class EnumTable(Generic[Member, Number]):
     def __init__(
         self,
         wire: _EnumTypeWrapper[Number],
-        plain: type[Member],
+        members: Iterable[Member],
         *,
         unspecified: Member | None = None,
+        default: Member | None = None,
         renamed: Mapping[Member, str] = MappingProxyType({}),
     ) -> None:
         numbers = numbers_by_name(wire.DESCRIPTOR)
         self.to_proto: dict[Member, Number] = {}
-        for member in plain:
+        for member in members:
             name = _ZERO if member is unspecified else renamed.get(member, member.name)
             if name not in numbers:
-                raise ValueError(f"{plain.__name__}.{member.name} has no value in the proto enum")
-            self.to_proto[member] = cast(Number, numbers[name])
+                raise ValueError(f"{member!r} has no value in the proto enum")
+            self.to_proto[member] = cast("Number", numbers[name])
         self.from_proto: dict[Number, Member] = {
             number: member for member, number in self.to_proto.items()
         }
+        if default is not None:
+            self.from_proto[cast("Number", 0)] = default

@@ -17,13 +17,7 @@ from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
 from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
 from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.messages import Message, SummaryPart, ToolReturn
 from strata.agent_loop.loop.packaging import package
 from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.models.domain import (
@@ -39,6 +33,7 @@ from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, SUMMARY_PROMPT
 from strata.shared.agent_types import AgentType
+from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.usage import Usage
 from unit.loop_time import put_forward
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from strata.agent_loop.domain.messages import NestedCall, ToolReturn, ToolStatus
+from strata.agent_loop.domain.messages import NestedCall, ToolReturn
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import (
     CallFinished,
@@ -22,6 +22,7 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.agent_loop.loop.packaging import package
 from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
+from strata.shared.messages import ToolStatus
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 from unit.agent_loop.loop.ruled import rule
 from unit.agent_loop.loop.world import LoopWorld, Tools, reply

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
 from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message, MessageRole
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.loop.added_arguments import (
     ArgumentsStream,
@@ -31,6 +31,7 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.proofs import is_thought
 from strata.agent_loop.models.proofs import thought as thought_part
+from strata.shared.messages import MessageRole
 from strata.shared.usage import Usage
 
 BOTH = frozenset({"thinking", "request_heartbeat"})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from strata.agent_loop.domain.events import TranscriptRead
-from strata.agent_loop.domain.messages import Message, MessageInput, Provenance
+from strata.agent_loop.domain.messages import Message, MessageInput
 from strata.agent_loop.domain.runs import DocumentLines, DocumentRange
 from strata.agent_loop.loop.documents import DOCUMENT_REMINDER, GONE, document_input
 from strata.agent_loop.loop.transcripts import read_of
 from strata.agent_loop.models.domain import TextPart
+from strata.shared.provenance import Provenance
 
 READ = DocumentRange("agent-1", "file-1", after_line=9, until_line=19)
 

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from image_samples import encoded, padded, png
 from strata.agent_loop.clients import ImageCache
 from strata.agent_loop.domain.events import StepRestarted, ToolFinished
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageInput,
-    MessagePart,
-    MessageRole,
-    Provenance,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.messages import Message, MessageInput, MessagePart, ToolReturn
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.loop.images import GONE, identified
 from strata.agent_loop.loop.packaging import limit_images
@@ -29,6 +21,8 @@ from strata.agent_loop.models.domain import ImageDetail, ImagePart, ModelRequest
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.shared.errors import InvalidArgumentError, StrataError, UnavailableError
 from strata.shared.images import MAX_IMAGE_BYTES, image_id
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from strata.agent_loop.domain.message_buffer import BufferLengths
-from strata.agent_loop.domain.messages import Message, MessageRole
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.loop.message_buffer import buffer_of, first_sequence
+from strata.shared.messages import MessageRole
 
 ROLES = {
     "s": MessageRole.SYSTEM,

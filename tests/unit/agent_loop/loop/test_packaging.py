@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.agents import MessagePackaging
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    SummaryPart,
-    ToolStatus,
-)
+from strata.agent_loop.domain.messages import Message, SummaryPart
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.packaging import (
     pack_alert,
@@ -29,6 +23,8 @@ from strata.agent_loop.loop.packaging import (
 )
 from strata.agent_loop.loop.requests import MIN_PIECE_BYTES, Offer, View, build_request
 from strata.agent_loop.models.domain import ImagePart, TextPart, ToolCall
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 
 NOW = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
 ZONE = "America/Los_Angeles"

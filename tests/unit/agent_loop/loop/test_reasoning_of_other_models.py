@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.messages import Message, MessageRole
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
+from strata.shared.messages import MessageRole
 
 SIGNED = ReasoningPart("Let me see.", signature="signed")
 CALL = ToolCall("call-1", "search", "{}")

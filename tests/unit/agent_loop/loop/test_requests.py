@@ -11,14 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histories import assert_answered, histories
-from strata.agent_loop.domain.messages import (
-    Message,
-    MessageRole,
-    OpaquePart,
-    SummaryPart,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.messages import Message, OpaquePart, SummaryPart, ToolReturn
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.packaging import (
     MAX_STEP_RETURN_BYTES,
@@ -49,6 +42,7 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.tokens import messages_bytes
 from strata.shared.clock import ManualClock
+from strata.shared.messages import MessageRole, ToolStatus
 
 NOW = ManualClock().now()
 NO_TOOLS = ToolSet(())

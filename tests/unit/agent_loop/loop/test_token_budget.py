@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
+from strata.agent_loop.domain.messages import Message, SummaryPart
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.domain import ModelSettings, TextPart
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.shared.messages import MessageRole
 from strata.shared.usage import Usage
 
 SETTINGS = ModelSettings("test/model", "openai", "model", context_window=8_000)

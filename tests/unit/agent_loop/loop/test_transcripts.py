@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strata.agent_loop.domain.events import TranscriptRead
-from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole
+from strata.agent_loop.domain.messages import Message, MessageInput
 from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.loop.transcripts import (
     REMINDER,
@@ -15,6 +15,7 @@ from strata.agent_loop.loop.transcripts import (
     read_transcript,
 )
 from strata.agent_loop.models.domain import TextPart, ToolCall
+from strata.shared.messages import MessageRole
 
 READ = TranscriptRange("agent-1", "conversation-1", -1, 9)
 

@@ -20,7 +20,6 @@ from strata.agent_loop.domain.events import (
     ToolFinished,
 )
 from strata.agent_loop.domain.journal import JournalKey, StepRecord, key_of
-from strata.agent_loop.domain.messages import MessageRole, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.control import CallerLostError, TurnControl
@@ -38,6 +37,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.messages import Message, MessageRole
+from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.loop.voice_transcripts import (
     REMINDER,
@@ -14,6 +14,7 @@ from strata.agent_loop.loop.voice_transcripts import (
     voice_transcript_input,
 )
 from strata.agent_loop.models.domain import TextPart
+from strata.shared.messages import MessageRole
 
 READ = TranscriptRange("agent-1", "conversation-1", 4, 9)
 

@@ -17,10 +17,7 @@ from strata.agent_loop.domain.messages import (
     Message,
     MessageInput,
     MessagePart,
-    MessageRole,
-    Provenance,
     ToolReturn,
-    ToolStatus,
     Window,
     without_bytes,
 )
@@ -71,6 +68,8 @@ from strata.shared.clock import ManualClock
 from strata.shared.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import FILE_TOOLS, ToolEffect
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Fate, Journal, stale
