@@ -8,14 +8,7 @@ from dataclasses import replace
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.gateway.runs.domain import (
-    Dispatch,
-    Principal,
-    RunEnding,
-    RunFailure,
-    RunKind,
-    StopReason,
-)
+from strata.gateway.runs.domain import Dispatch, Principal, RunEnding, RunFailure, RunKind
 from strata.gateway.runs.memory_agents import (
     DOCUMENT_KEY,
     MAX_RANGE,
@@ -29,6 +22,7 @@ from strata.gateway.runs.memory_store import note_turn
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
 from strata.shared.ids import default_conversation_id
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 AGENT, MEMORY_AGENT = "agent-1", "agent-memory"

@@ -22,7 +22,6 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunFilter,
     RunKind,
-    StopReason,
     StoredEvent,
 )
 from strata.gateway.runs.quotas import MAX_RUNS_OF_GROUP_RUN
@@ -36,6 +35,7 @@ from strata.shared.errors import (
     ResourceExhaustedError,
 )
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 PROJECT = "project-1"

@@ -29,13 +29,13 @@ from strata.gateway.runs.domain import (
     OnBusy,
     RunEnding,
     RunFilter,
-    StopReason,
 )
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 CONVERSATIONS = ("conversation-1", "conversation-2")

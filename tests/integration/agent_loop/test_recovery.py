@@ -18,7 +18,7 @@ from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallCl
 from strata.agent_loop.convert.runs import run_from_proto
 from strata.agent_loop.domain.events import RunEvent, RunFinished, StepStarted
 from strata.agent_loop.domain.journal import key_of
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.ports import Ports
@@ -45,6 +45,7 @@ from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
 from strata.shared.service import GrpcService, Service
 from strata.shared.settings import ServiceSettings
+from strata.shared.stop_reasons import StopReason
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -30,7 +30,7 @@ from strata.agent_loop.domain.journal import (
     snapshot_from_json,
 )
 from strata.agent_loop.domain.messages import Message, NestedCall, SummaryPart, ToolReturn
-from strata.agent_loop.domain.runs import RunFailure, RunOutcome, StopReason
+from strata.agent_loop.domain.runs import RunFailure, RunOutcome
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
 from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
@@ -51,6 +51,7 @@ from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from strata.shared.usage import Usage

@@ -16,11 +16,12 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.api.common.v1.usage_pb2 import Usage as WireUsage
 from strata.gateway.runs.convert_explanation import explanation_to_pb, step_to_pb
-from strata.gateway.runs.domain import Run, RunKind, StopReason
+from strata.gateway.runs.domain import Run, RunKind
 from strata.gateway.runs.explanation import Explanation
 from strata.gateway.runs.model_calls import MAX_CALLS, ModelCalls
 from strata.gateway.runs.prices import ModelPrice
 from strata.gateway.runs.states import RunState
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 ACCEPTED = datetime(2026, 1, 1, tzinfo=UTC)

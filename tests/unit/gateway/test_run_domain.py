@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.gateway.runs import convert
-from strata.gateway.runs.domain import RunEnding, StopReason, trigger_of
+from strata.gateway.runs.domain import RunEnding, trigger_of
 from strata.gateway.runs.states import (
     ACTIVE_STATES,
     FINAL_STATES,
@@ -21,6 +21,7 @@ from strata.gateway.runs.states import (
     sources,
 )
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 triggers = st.lists(st.sampled_from(Trigger), max_size=30)
@@ -62,7 +63,7 @@ def test_a_request_to_stop_is_never_forgotten() -> None:
 def test_the_stop_reason_decides_the_last_state(reason: StopReason) -> None:
     good = {"END_TURN", "MAX_STEPS", "TOOL_RULE", "REQUIRES_APPROVAL"}
     state = RunEnding(reason, None, Usage(), 0).state
-    if reason.value in good:
+    if reason.name in good:
         assert state is RunState.COMPLETED
     elif reason is StopReason.CANCELLED:
         assert state is RunState.CANCELLED
@@ -74,8 +75,8 @@ def test_the_stop_reason_decides_the_last_state(reason: StopReason) -> None:
 def test_the_names_are_those_of_the_contract() -> None:
     states = {f"RUN_STATE_{state}" for state in RunState}
     assert states == set(run_service_pb2.RunState.keys()) - {"RUN_STATE_UNSPECIFIED"}
-    reasons = {f"STOP_REASON_{reason}" for reason in StopReason}
-    assert reasons == set(run_event_pb2.StopReason.keys())
+    reasons = {f"STOP_REASON_{reason.name}" for reason in StopReason}
+    assert reasons == set(run_event_pb2.StopReason.keys()) - {"STOP_REASON_UNSPECIFIED"}
 
 
 @pytest.mark.parametrize("number", [0, 99])

@@ -55,6 +55,7 @@ from strata.recall import convert_search as recall
 from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.errors import StrataError
 from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 from strata.tool_execution import convert_registry
@@ -263,7 +264,7 @@ TEXTS = (
         for kind in ToolRuleType
         if (sentence := rule_sentence(kind, "X", ("A", "B"), 3)) is not None
     ),
-    *(reason.value for reason in runs.StopReason),
+    *(reason.value for reason in StopReason),
 )
 
 LIMITS: dict[str, object] = {

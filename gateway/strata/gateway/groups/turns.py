@@ -37,15 +37,7 @@ from strata.gateway.runs.convert import (
     principal_of,
     stop_of,
 )
-from strata.gateway.runs.domain import (
-    Accepted,
-    NewRun,
-    Run,
-    RunFailure,
-    RunKind,
-    RunStore,
-    StopReason,
-)
+from strata.gateway.runs.domain import Accepted, NewRun, Run, RunFailure, RunKind, RunStore
 from strata.gateway.runs.run_follower import RunFollower
 from strata.shared.context import require_caller
 from strata.shared.convert.usage import usage_from_proto
@@ -59,6 +51,7 @@ from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.logs import get_logger
 from strata.shared.replies import words_of
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import HAND_OVER
 from strata.shared.usage import Usage
 

@@ -23,7 +23,6 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunFilter,
     RunKind,
-    StopReason,
     is_group,
 )
 from strata.gateway.runs.memory_agents import MemoryMark
@@ -31,18 +30,19 @@ from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
 from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.messages import PROVENANCES, labels_from_proto
+from strata.shared.convert.runs import STOP_REASONS
 from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
 from strata.shared.ids import check_id, default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.provenance import Provenance
 from strata.shared.response_formats import response_format_violations
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 MAX_MESSAGES = 64
 _KINDS = EnumTable(pb.RunKind, RunKind)
 _STATES = EnumTable(pb.RunState, RunState)
-_STOP_REASONS = EnumTable(run_event_pb2.StopReason, StopReason)
 MAX_CHARACTERS = 200_000
 MAX_STEPS = 200
 
@@ -341,7 +341,6 @@ def run_to_pb(run: Run) -> pb.Run:
         group_id=run.agent_id if of_group else "",
         kind=_KINDS.to_proto[run.kind],
         state=_STATES.to_proto[run.state],
-        stop_reason=_STOP_REASONS.to_proto[run.stop_reason],
         usage=usage_to_proto(run.usage),
         step_count=run.step_count,
         attempt=run.attempt,
@@ -350,6 +349,8 @@ def run_to_pb(run: Run) -> pb.Run:
         taint=_labels_of(run.taint),
         parent_run_id=run.parent_run_id,
     )
+    if run.stop_reason is not None:
+        out.stop_reason = STOP_REASONS.to_proto[run.stop_reason]
     if run.failure is not None:
         out.error.CopyFrom(failure_to_pb(run.failure))
     out.create_time.FromDatetime(run.create_time)
@@ -416,8 +417,8 @@ def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure
     if finished.HasField("error"):
         error = finished.error
         failure = RunFailure(error.reason, error.message, error.retryable)
-    stop_reason = _STOP_REASONS.from_proto.get(finished.stop_reason, StopReason.UNSPECIFIED)
-    if stop_reason is StopReason.UNSPECIFIED:
+    stop_reason = STOP_REASONS.from_proto.get(finished.stop_reason)
+    if stop_reason is None:
         return StopReason.ERROR, failure or RunFailure(
             Reason.INTERNAL.value, "The run ended without a reason.", retryable=True
         )
@@ -433,7 +434,7 @@ def build_run_finished(
 ) -> run_event_pb2.RunFinished:
     """Returns the last event of a run that the gateway itself ends."""
     event = run_event_pb2.RunFinished(
-        stop_reason=_STOP_REASONS.to_proto[stop_reason],
+        stop_reason=STOP_REASONS.to_proto[stop_reason],
         usage=usage_to_proto(usage),
         step_count=step_count,
         taint=_labels_of(taint),

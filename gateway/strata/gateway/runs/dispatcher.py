@@ -22,7 +22,6 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunKind,
     RunStore,
-    StopReason,
     takes_slot,
 )
 from strata.gateway.runs.live_run import LiveRun, RunHub
@@ -42,6 +41,7 @@ from strata.shared.errors import (
     passes,
 )
 from strata.shared.logs import get_logger
+from strata.shared.stop_reasons import StopReason
 from strata.shared.telemetry import new_trace_id
 
 ResultT = TypeVar("ResultT")

@@ -20,6 +20,7 @@ from strata.gateway.runs.delayed_run_store import DelayedRunStore
 from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
 from strata.gateway.runs.states import RunState, Trigger, after
 from strata.shared.errors import NotFoundError, Reason
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 
@@ -56,24 +57,8 @@ class OnBusy(StrEnum):
     INTERRUPT = "INTERRUPT"
 
 
-class StopReason(StrEnum):
-    """Why a run ended; equals ``strata.api.common.v1.StopReason`` without its prefix."""
-
-    UNSPECIFIED = "UNSPECIFIED"
-    END_TURN = "END_TURN"
-    ERROR = "ERROR"
-    LLM_API_ERROR = "LLM_API_ERROR"
-    INVALID_LLM_RESPONSE = "INVALID_LLM_RESPONSE"
-    INVALID_TOOL_CALL = "INVALID_TOOL_CALL"
-    MAX_STEPS = "MAX_STEPS"
-    MAX_TOKENS_EXCEEDED = "MAX_TOKENS_EXCEEDED"
-    NO_TOOL_CALL = "NO_TOOL_CALL"
-    TOOL_RULE = "TOOL_RULE"
-    CANCELLED = "CANCELLED"
-    REQUIRES_APPROVAL = "REQUIRES_APPROVAL"
-    NO_PROGRESS = "NO_PROGRESS"
-    CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
-
+NO_STOP_REASON = "UNSPECIFIED"
+"""What is stored, and what webhooks send, in place of a stop reason while a run has none."""
 
 _SUCCESSFUL_STOP_REASONS = frozenset(
     {
@@ -164,6 +149,7 @@ class Run:
     """A stored run.
 
     Attributes:
+        stop_reason: Why it ended; None while it has not.
         taint: Labels of untrusted content in its context when it ended, "WEB" and "MCP".
         parent_run_id: See `NewRun`.
         run_at: Earliest start; equals `create_time` for an immediate start.
@@ -176,7 +162,7 @@ class Run:
     conversation_id: str
     kind: RunKind
     state: RunState
-    stop_reason: StopReason
+    stop_reason: StopReason | None
     failure: RunFailure | None
     usage: Usage
     step_count: int

@@ -28,7 +28,6 @@ from strata.gateway.runs.domain import (
     RunEnding,
     RunKind,
     RunStore,
-    StopReason,
     StoredEvent,
 )
 from strata.gateway.runs.memory_agents import MessageBuffer, TendedTurn, TranscriptRead
@@ -39,6 +38,7 @@ from strata.shared.clock import Clock
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.logs import get_logger
 from strata.shared.settings import MIB
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 RunEvent = run_event_pb2.RunEvent

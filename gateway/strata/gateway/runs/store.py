@@ -24,6 +24,7 @@ from strata.gateway.runs.approvals import (
 from strata.gateway.runs.chain_store import PostgresChains, run_not_found
 from strata.gateway.runs.delayed_store import PostgresDelayedRuns
 from strata.gateway.runs.domain import (
+    NO_STOP_REASON,
     Accepted,
     Dispatch,
     EventPage,
@@ -39,7 +40,6 @@ from strata.gateway.runs.domain import (
     RunFilter,
     RunKind,
     RunMark,
-    StopReason,
     StoredEvent,
     UsageSum,
 )
@@ -54,6 +54,7 @@ from strata.shared.errors import (
     Reason,
     UnavailableError,
 )
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import COUNTS, Usage
 
 _ACCEPT_ATTEMPTS = 10
@@ -290,7 +291,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns, PostgresDelayedRuns):
             **_fence(fence),
             **_batch(events),
             "state": ending.state.value,
-            "stop_reason": ending.stop_reason.value,
+            "stop_reason": ending.stop_reason.name,
             "error_reason": failure.reason if failure else None,
             "error_message": failure.message if failure else None,
             "error_retryable": failure.retryable if failure else None,
@@ -528,7 +529,7 @@ def _run(row: Mapping[Any, Any]) -> Run:
         conversation_id=row["conversation_id"],
         kind=RunKind(row["kind"]),
         state=RunState(row["state"]),
-        stop_reason=StopReason(row["stop_reason"]),
+        stop_reason=_stop_reason(row["stop_reason"]),
         failure=failure,
         usage=_usage(row),
         step_count=row["step_count"],
@@ -561,6 +562,10 @@ def _approval(row: Mapping[Any, Any]) -> Approval:
 
 def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
     return UsageSum(int(row["run_count"]), int(row["step_count"]), _usage(row))
+
+
+def _stop_reason(name: str) -> StopReason | None:
+    return None if name == NO_STOP_REASON else StopReason[name]
 
 
 def _usage(row: Mapping[Any, Any]) -> Usage:

@@ -26,7 +26,6 @@ from strata.gateway.runs.domain import (
     RunFilter,
     RunKind,
     RunStore,
-    StopReason,
     is_group,
 )
 from strata.gateway.runs.explanation import Explanation
@@ -41,6 +40,7 @@ from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.ids import check_id, default_conversation_id
 from strata.shared.logs import get_logger
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 RUN_ID_HEADER = "x-run-id"

@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.agent_loop.convert.agents import agent_from_proto, agent_to_proto
 from strata.agent_loop.convert.messages import message_to_proto, messages_from_proto
-from strata.agent_loop.convert.runs import STOP_REASONS, digest_to_proto
+from strata.agent_loop.convert.runs import digest_to_proto
 from strata.agent_loop.domain.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS
 from strata.agent_loop.domain.tools import Tool, ToolSet
@@ -37,6 +37,7 @@ from strata.api.agent_loop.v1 import recording_pb2 as pb
 from strata.api.common.v1 import run_event_pb2
 from strata.shared.convert.memory_edits import edits_from_proto, edits_to_proto
 from strata.shared.convert.messages import labels_from_proto, labels_to_proto
+from strata.shared.convert.runs import STOP_REASONS
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import InvalidArgumentError, StrataError
 from strata.shared.ids import check_id

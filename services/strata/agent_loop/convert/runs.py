@@ -41,16 +41,15 @@ from strata.agent_loop.domain.runs import (
     DocumentRange,
     RunOutcome,
     RunRequest,
-    StopReason,
     TranscriptRange,
 )
 from strata.agent_loop.domain.tools import ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
-from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.memory_edits import edits_to_proto
 from strata.shared.convert.messages import labels_from_proto, labels_to_proto
+from strata.shared.convert.runs import STOP_REASONS
 from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
@@ -66,8 +65,6 @@ _INPUT_ROLES = {
     message_pb2.ROLE_SYSTEM: MessageRole.SYSTEM,
     message_pb2.ROLE_ASSISTANT: MessageRole.ASSISTANT,
 }
-STOP_REASONS = EnumTable(pb.StopReason, StopReason)
-"""The protos of stop reasons."""
 
 
 def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from strata.agent_loop.domain.runs import RunFailure, StopReason
+from strata.agent_loop.domain.runs import RunFailure
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.shared.errors import (
     AbortedError,
@@ -17,6 +17,7 @@ from strata.shared.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from strata.shared.stop_reasons import StopReason
 
 _API = StopReason.LLM_API_ERROR
 _REASONS: dict[ModelErrorKind, tuple[StopReason, Reason]] = {

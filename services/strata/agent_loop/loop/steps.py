@@ -23,7 +23,7 @@ from strata.agent_loop.domain.events import (
 )
 from strata.agent_loop.domain.journal import StepRecord, key_of
 from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.taint import labels_of, sources_of
 from strata.agent_loop.domain.tools import CallingGroup, PromptSnapshot, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
@@ -75,6 +75,7 @@ from strata.shared.images import MAX_IMAGES_BYTES
 from strata.shared.logs import get_logger
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance, Taint, taint_of
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 _CLEANUP_SECONDS = 10.0

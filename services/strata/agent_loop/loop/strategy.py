@@ -13,7 +13,6 @@ from typing import Protocol
 from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.added_arguments import (
     ArgumentsStream,
@@ -29,6 +28,7 @@ from strata.agent_loop.rules.refusals import CONSTRAINT
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import SEND_MESSAGE
 
 REQUIRED_V3 = "ToolRuleViolated: You must call {} at least once to exit the loop."

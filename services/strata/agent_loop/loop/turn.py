@@ -27,7 +27,6 @@ from strata.agent_loop.domain.runs import (
     RunFailure,
     RunOutcome,
     RunRequest,
-    StopReason,
     TranscriptRange,
 )
 from strata.agent_loop.domain.taint import taint_of_messages
@@ -65,6 +64,7 @@ from strata.shared.json_schemas import UnusableSchemaError
 from strata.shared.logs import get_logger
 from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance, Taint
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS, MEMORIES_STORED, STORE_MEMORIES
 from strata.shared.usage import Usage
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import StepRecord
 from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import rules_in_force
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.calls import fitted, refusal, runnable
@@ -50,6 +49,7 @@ from strata.agent_loop.rules.repetition import (
 from strata.agent_loop.rules.solver import Allowance, ToolRulesSolver
 from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import CODE_TOOLS
 from strata.shared.tool_rules import rule_element
 

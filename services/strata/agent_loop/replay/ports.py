@@ -15,12 +15,7 @@ from strata.agent_loop.domain.events import RunEvent, RunFinished
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, SummaryPart, ToolReturn, Window
-from strata.agent_loop.domain.runs import (
-    DocumentLines,
-    DocumentRange,
-    StopReason,
-    TranscriptRange,
-)
+from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -66,6 +61,7 @@ from strata.agent_loop.replay.recording import (
 from strata.agent_loop.replay.script import EndOfRecordingError, Script
 from strata.shared.errors import NotFoundError, Reason
 from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.usage import Usage
 

@@ -21,7 +21,7 @@ from strata.agent_loop.domain.response_formats import (
     ResponseFormat,
     ResponseFormatType,
 )
-from strata.agent_loop.domain.runs import StopReason, TranscriptRange
+from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings
@@ -43,6 +43,7 @@ from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance, taint_of
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
 from strata.shared.usage import Usage
 

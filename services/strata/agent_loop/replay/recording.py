@@ -15,13 +15,13 @@ from strata.agent_loop.domain.request_digest import (
     message_json,
     options_json,
 )
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.domain import ModelRequest, ModelSettings
 from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.provenance import Taint
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 FORMAT = "strata-run-recording"

@@ -16,7 +16,6 @@ from strata.agent_loop.domain.events import (
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import Message, SummaryPart, Window
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.loop.ports import BoundModel, WindowSwap
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.token_budget import TokenBudget
@@ -25,6 +24,7 @@ from strata.agent_loop.models.domain import ModelReply
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.shared.errors import AbortedError, Reason, UnavailableError
 from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply

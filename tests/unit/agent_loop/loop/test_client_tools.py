@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.approvals import Decision
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import coded, coding_world, errors

@@ -13,7 +13,7 @@ from image_samples import encoded, padded, png
 from strata.agent_loop.clients import ImageCache
 from strata.agent_loop.domain.events import StepRestarted, ToolFinished
 from strata.agent_loop.domain.messages import Message, MessageInput, MessagePart, ToolReturn
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.loop.images import GONE, identified
 from strata.agent_loop.loop.packaging import limit_images
 from strata.agent_loop.loop.requests import BLIND_MODEL
@@ -23,6 +23,7 @@ from strata.shared.errors import InvalidArgumentError, StrataError, UnavailableE
 from strata.shared.images import MAX_IMAGE_BYTES, image_id
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 

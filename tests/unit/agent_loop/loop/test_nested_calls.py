@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.control import TurnControl
@@ -23,6 +22,7 @@ from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.errors import InvalidArgumentError, UnavailableError
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, errors, nested
 from unit.agent_loop.loop.journals import Died

@@ -11,7 +11,7 @@ import pytest
 
 from strata.agent_loop.domain.events import StepRestarted, TextPiece, ToolCallPiece
 from strata.agent_loop.domain.response_formats import ResponseFormat, ResponseFormatType
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.replies_in_json import checked
@@ -29,6 +29,7 @@ from strata.agent_loop.models.domain import (
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import Reason
 from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.journals import Died

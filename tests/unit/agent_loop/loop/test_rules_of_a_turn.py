@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.exchanges import UnitKind, leaving, units_of
@@ -16,6 +15,7 @@ from strata.agent_loop.models.domain import FinishReason, ToolCall, ToolChoice
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.ruled import (
     AUTO,

@@ -9,12 +9,12 @@ import pytest
 from strata.agent_loop.domain.approvals import Decision
 from strata.agent_loop.domain.events import StepStarted
 from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolSet
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes
 from unit.agent_loop.loop.journals import Died

@@ -20,7 +20,7 @@ from strata.agent_loop.domain.events import (
     ToolFinished,
 )
 from strata.agent_loop.domain.journal import JournalKey, StepRecord, key_of
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.control import CallerLostError, TurnControl
 from strata.agent_loop.loop.packaging import CANCELLED
@@ -38,6 +38,7 @@ from strata.shared.errors import (
     UnavailableError,
 )
 from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import (

@@ -17,7 +17,7 @@ from strata.agent_loop.domain.groups import GroupMember, GroupTool
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import MessageInput
 from strata.agent_loop.domain.response_formats import ResponseFormat
-from strata.agent_loop.domain.runs import StopReason, TranscriptRange
+from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json
 from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.loop.control import TurnControl
@@ -37,6 +37,7 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import HAND_OVER, ToolEffect
 from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated
