@@ -17,6 +17,11 @@ _LABELS = PROVENANCES.from_proto
 _NUMBERS = {label.value: number for label, number in PROVENANCES.to_proto.items()}
 
 
+def role_name(role: common.Role.ValueType) -> str:
+    """Returns the name of a role, such as ``user``; ``system`` if this release does not know it."""
+    return ROLES.from_proto.get(role, MessageRole.SYSTEM).value
+
+
 def labels_from_proto(values: Iterable[common.Provenance.ValueType]) -> tuple[Provenance, ...]:
     """Returns labels; those unknown to this release are left out."""
     return tuple([_LABELS[value] for value in values if value in _LABELS])
