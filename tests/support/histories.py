@@ -9,9 +9,14 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import Message, OpaquePart, SummaryPart, ToolReturn
-from strata.agent_loop.loop.packaging import package
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.context.packaging import package
+from strata.agent_loop.domain.conversation.messages import (
+    Message,
+    OpaquePart,
+    SummaryPart,
+    ToolReturn,
+)
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     ChatRole,
     ReasoningPart,

@@ -14,6 +14,7 @@ from sqlalchemy import text as sql
 
 from strata.recall.domain.messages import Compaction, Cursor, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
+from strata.recall.domain.summary_expansion import SummaryExpansion, expand
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import (
     PostgresForkStore,
@@ -22,7 +23,6 @@ from strata.recall.store import (
     PostgresSearchStore,
     PostgresWindowStore,
 )
-from strata.recall.summary_expansion import SummaryExpansion, expand
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

@@ -13,10 +13,10 @@ from sqlalchemy import text as sql
 from contract.recall.test_forks import Talk
 from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
-from strata.recall import convert
+from strata.recall import convert_messages as convert
 from strata.recall.domain.messages import Message, MessageFilter, Step
+from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.retention_worker import RetentionWorker
 from strata.recall.store import (
     PostgresImageStore,
     PostgresOldMessages,

@@ -17,14 +17,14 @@ from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import Mode
 from strata.recall.domain.search_text import searchable_text
-from strata.recall.search import MessageSearch
+from strata.recall.message_search import MessageSearch
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.embedding import Embedder
 from strata.shared.messages import MessageRole
-from strata.shared.reranking import Outcome
-from strata.shared.reranking.cross_encoder import CrossEncoder
-from strata.shared.reranking.result_order import RERANKS, Reranking
+from strata.shared.search.embedding import Embedder
+from strata.shared.search.reranking import Outcome
+from strata.shared.search.reranking.cross_encoder import CrossEncoder
+from strata.shared.search.reranking.result_order import RERANKS, Reranking
 from strata.shared.telemetry import Telemetry
 
 QUESTION = "What is the name of the boat?"

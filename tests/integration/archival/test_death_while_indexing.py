@@ -22,8 +22,8 @@ from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
-from strata.shared.vectors import Where
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 
 CHUNKS = 400
 

@@ -22,7 +22,7 @@ from strata.embedded.vectors import EmbeddedVectors, filter_rewriter, wire
 from strata.embedded.vectors.convert_filters import filter_of
 from strata.embedded.vectors.filter_rewriter import FilterRewriter
 from strata.embedded.vectors.store import CollectionStore
-from strata.shared.vectors.qdrant import connect
+from strata.shared.search.vectors.qdrant import connect
 
 DIM = 384
 COUNT = 3_000

@@ -31,8 +31,8 @@ from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
-from strata.shared.vectors import Where
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 
 PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import Message, ToolReturn
-from strata.agent_loop.domain.taint import TaintSource, sources_of, taint_of_messages
+from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
+from strata.agent_loop.domain.conversation.taint import TaintSource, sources_of, taint_of_messages
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import UNTRUSTED, Provenance, taint_of
 

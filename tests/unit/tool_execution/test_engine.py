@@ -14,9 +14,9 @@ from strata.shared.errors import FailedPreconditionError, Reason, UnavailableErr
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import ToolStatus
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.tools import Call, Caller, CallOutcome, Output, Tool, ToolError
-from strata.tool_execution.engine import Engine, Started
-from strata.tool_execution.peers import LostAnswerError
+from strata.tool_execution.execution.engine import Engine, Started
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
 READ = BUILTIN_TOOLS["conversation_search"]

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from strata.agent_loop.domain.messages import Message, SummaryPart, ToolReturn
-from strata.agent_loop.models.domain import ImagePart, TextPart, ToolCall
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn
+from strata.agent_loop.domain.model.chat import ImagePart, TextPart, ToolCall
 from strata.agent_loop.prompts.system_message import format_time
 from strata.shared.images import image_text
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json

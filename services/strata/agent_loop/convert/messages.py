@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from strata.agent_loop.domain.approvals import (
+from strata.agent_loop.domain.conversation.approvals import (
     ApprovalBinding,
     ApprovalRequest,
     ApprovalResponse,
     Decision,
 )
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessagePart,
     NestedCall,
@@ -20,8 +20,8 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     Window,
 )
-from strata.agent_loop.domain.taint import TaintSource
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.model.chat import (
     ImageDetail,
     ImagePart,
     ReasoningPart,

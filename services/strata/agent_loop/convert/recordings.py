@@ -14,11 +14,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.agent_loop.convert.agents import agent_from_proto, agent_to_proto
 from strata.agent_loop.convert.messages import message_to_proto, messages_from_proto
 from strata.agent_loop.convert.runs import digest_to_proto
-from strata.agent_loop.domain.request_digest import RequestDigest, SystemChange
-from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS
+from strata.agent_loop.domain.model.chat import ModelSettings, ToolSchema
+from strata.agent_loop.domain.model.errors import ModelErrorKind
+from strata.agent_loop.domain.run.request_digest import RequestDigest, SystemChange
+from strata.agent_loop.domain.run.runs import DEFAULT_MAX_STEPS
 from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.models.domain import ModelSettings, ToolSchema
-from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.recording import (
     FORMAT,

@@ -15,7 +15,8 @@ from strata.agent_loop.convert.messages import (
     tool_return_to_proto,
 )
 from strata.agent_loop.convert.response_formats import response_format_from_proto
-from strata.agent_loop.domain.events import (
+from strata.agent_loop.domain.conversation.messages import MessageInput, without_bytes
+from strata.agent_loop.domain.run.events import (
     ApprovalRequested,
     MessageStored,
     ModelRequestSent,
@@ -34,9 +35,8 @@ from strata.agent_loop.domain.events import (
     TranscriptRead,
     WindowCompacted,
 )
-from strata.agent_loop.domain.messages import MessageInput, without_bytes
-from strata.agent_loop.domain.request_digest import RequestDigest
-from strata.agent_loop.domain.runs import (
+from strata.agent_loop.domain.run.request_digest import RequestDigest
+from strata.agent_loop.domain.run.runs import (
     DEFAULT_MAX_STEPS,
     DocumentRange,
     RunOutcome,

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 from strata.agent_loop.convert.messages import tool_return_from_proto
+from strata.agent_loop.domain.model.chat import ToolSchema
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -18,7 +19,6 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.models.domain import ToolSchema
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2

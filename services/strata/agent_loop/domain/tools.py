@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from strata.agent_loop.domain.groups import GroupMember
-from strata.agent_loop.domain.messages import ToolReturn
-from strata.agent_loop.models.domain import ToolCall, ToolSchema
+from strata.agent_loop.domain.agent.groups import GroupMember
+from strata.agent_loop.domain.conversation.messages import ToolReturn
+from strata.agent_loop.domain.model.chat import ToolCall, ToolSchema
 from strata.shared.memory_edits import MemoryEdit, revisions_after
 from strata.shared.provenance import Provenance
 from strata.shared.server_tools import server_of

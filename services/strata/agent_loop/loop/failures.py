@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from strata.agent_loop.domain.runs import RunFailure
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.run.runs import RunFailure
 from strata.shared.errors import (
     AbortedError,
     CancelledError,

@@ -10,31 +10,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from strata.agent_loop.domain.agents import Agent, ModelConfig
-from strata.agent_loop.domain.events import RunEvent, RunFinished
-from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.messages import Message, SummaryPart, ToolReturn, Window
-from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
-from strata.agent_loop.domain.tools import (
-    CallFinished,
-    CallStarted,
-    ToolBatch,
-    ToolEvent,
-    ToolResult,
-    ToolSet,
-)
-from strata.agent_loop.loop.ports import (
-    BegunTurn,
-    BoundModel,
-    CommittedStep,
-    MemorySection,
-    MemoryView,
-    Ports,
-    StepCommit,
-    WindowSwap,
-)
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn, Window
+from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImagePart,
     ModelEvent,
@@ -46,7 +24,29 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.keys import SealedKey
+from strata.agent_loop.domain.ports import (
+    BegunTurn,
+    BoundModel,
+    CommittedStep,
+    MemorySection,
+    MemoryView,
+    Ports,
+    StepCommit,
+    WindowSwap,
+)
+from strata.agent_loop.domain.run.events import RunEvent, RunFinished
+from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
+from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange, TranscriptRange
+from strata.agent_loop.domain.tools import (
+    CallFinished,
+    CallStarted,
+    ToolBatch,
+    ToolEvent,
+    ToolResult,
+    ToolSet,
+)
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.differences import (

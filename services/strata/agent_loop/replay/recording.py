@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.request_digest import (
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.model.chat import ModelRequest, ModelSettings
+from strata.agent_loop.domain.model.errors import ModelErrorKind
+from strata.agent_loop.domain.run.request_digest import (
     RequestDigest,
     digest_of_messages,
     digest_of_text,
@@ -16,8 +18,6 @@ from strata.agent_loop.domain.request_digest import (
     options_json,
 )
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.models.domain import ModelRequest, ModelSettings
-from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.provenance import Taint

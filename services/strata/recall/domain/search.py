@@ -11,9 +11,9 @@ from typing import Protocol
 
 from strata.recall.domain.messages import Message
 from strata.shared.messages import MessageRole
-from strata.shared.reranking import Report
-from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import BELOW_FLOOR, DatabaseSnapshot, ResultRank
+from strata.shared.search.reranking import Report
+from strata.shared.search.result_merge import BELOW_FLOOR, DatabaseSnapshot, ResultRank
+from strata.shared.search.time_expressions import TimeRange
 
 DEFAULT_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SUMMARY)
 

@@ -11,8 +11,8 @@ from strata.shared.convert.messages import labels_to_proto
 from strata.shared.errors import AbortedError, Reason, StrataError
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.tool_catalogue import FINISH_RETHINKING_MEMORY, RETHINK_USER_MEMORY
+from strata.tool_execution.clients.editors import editor_kind
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
-from strata.tool_execution.editors import editor_kind
 
 Arguments = dict[str, Any]
 

@@ -15,9 +15,9 @@ from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.errors import AlreadyExistsError, Reason, StrataError
 from strata.shared.memory_edits import MemoryEdit
+from strata.tool_execution.clients.editors import editor_kind
+from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.tools import Call, Caller, ToolError
-from strata.tool_execution.editors import editor_kind
-from strata.tool_execution.peers import LostAnswerError
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000

@@ -15,9 +15,9 @@ from uuid import UUID, uuid5
 from strata.shared.images import ImageHeader
 from strata.shared.memory_edits import MemoryEdit, revisions_after
 from strata.shared.messages import ToolStatus
+from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
-from strata.tool_execution.domain.sandbox import RunStatus
 
 _ID_NAMESPACE = UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
 

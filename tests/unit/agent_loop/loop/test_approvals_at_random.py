@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.approvals import ApprovalRequest, Decision
-from strata.agent_loop.domain.runs import RunRequest
+from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, Decision
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.loop.approvals import open_requests
 from strata.shared.messages import ToolStatus
 from strata.shared.stop_reasons import StopReason

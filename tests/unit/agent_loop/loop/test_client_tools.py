@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.approvals import Decision
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.approvals import Decision
+from strata.agent_loop.domain.model.chat import ModelReply, ToolCall, ToolSchema
 from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.models.domain import FinishReason
+from strata.agent_loop.domain.model.chat import FinishReason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS
 from unit.agent_loop.loop.journals import Died

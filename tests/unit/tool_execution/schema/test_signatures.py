@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from strata.tool_execution.custom import argument_conversion
 from strata.tool_execution.schema import derive_tool
+from strata.tool_runner.sandbox import argument_conversion
 
 PREAMBLE = """
 import enum
