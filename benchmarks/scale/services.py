@@ -21,9 +21,9 @@ from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.index import MESSAGES
 from strata.recall.main import build as build_recall
 from strata.recall.migrations import MIGRATIONS as RECALL
+from strata.recall.search.index import MESSAGES
 from strata.recall.settings import RecallSettings
 from strata.recall.store import PendingMessages
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair

@@ -335,6 +335,7 @@ async def lag_of_indexes(choice: Choice, settings: CliSettings) -> Findings:
 async def local_model_choice() -> Findings:
     """Reports which chat model the next start would choose."""
     from strata.agent_loop.settings import AgentLoopSettings  # noqa: PLC0415
+    from strata.cli.compose.model import USUAL_ADDRESSES  # noqa: PLC0415
     from strata.embedded.chat_model.choice import Source, choose  # noqa: PLC0415
     from strata.embedded.chat_model.discovery import discover  # noqa: PLC0415
     from strata.embedded.chat_model.settings import LocalDemoSettings  # noqa: PLC0415
@@ -348,7 +349,7 @@ async def local_model_choice() -> Findings:
         names = ", ".join(endpoint.name for endpoint in registry.endpoints)
         default = registry.default_handle or "its first model"
         return [Finding("chat model", CheckVerdict.OK, f"{default}, of the configured {names}")]
-    choice = choose([], await discover(), demo)
+    choice = choose([], await discover(USUAL_ADDRESSES), demo)
     sentence, _, ways_out = choice.sentence.partition(" Configure a provider")
     if choice.source is Source.LOCAL_SERVER:
         return [Finding("chat model", CheckVerdict.OK, choice.sentence)]

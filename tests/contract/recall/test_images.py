@@ -13,7 +13,7 @@ from sqlalchemy import text as sql
 from contract.recall.test_forks import Talk
 from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
-from strata.recall import convert_messages as convert
+from strata.recall.convert import messages as convert
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.migrations import MIGRATIONS

@@ -24,8 +24,8 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.index import MESSAGES
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.index import MESSAGES
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use

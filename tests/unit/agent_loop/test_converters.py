@@ -22,7 +22,7 @@ from strata.agent_loop.domain.conversation.messages import (
     SummaryPart,
     ToolReturn,
 )
-from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
-from strata.agent_loop.domain.conversation.taint import TaintSource, sources_of, taint_of_messages
+from strata.agent_loop.domain.conversation.taint import sources_of, taint_of_messages
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import UNTRUSTED, Provenance, taint_of
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from certificates import self_signed
 from strata.cli.commands.up import _ready
 from strata.cli.compose.local import SETTINGS_OF_SERVICES, Local, _internal_address
-from strata.cli.compose.services import SERVICES
+from strata.cli.compose.services import ALL_SERVICES
 from strata.embedded.data_folder import DataFolder
 from strata.gateway.settings import GatewaySettings
 from strata.shared.errors import WrongSettingError
@@ -125,4 +125,4 @@ def test_brackets_in_the_path_of_a_data_folder_are_shown(folder_in_brackets: Dat
 
 
 def test_settings_of_all_services_are_checked_before_anything_starts() -> None:
-    assert {service.settings for service in SERVICES} == set(SETTINGS_OF_SERVICES)
+    assert {service.settings for service in ALL_SERVICES} == set(SETTINGS_OF_SERVICES)

@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import tool_pb2
-from strata.recall.parts import part_from_json, parts_to_json
+from strata.recall.convert.parts import part_from_json, parts_to_json
 
 CALL = {"tool_call_id": "call-1", "name": "look", "arguments": '{"a": 1}'}
 WIRE_CALL = common.ToolCallPart(tool_call_id="call-1", name="look", arguments='{"a": 1}')

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import strata
 from strata.cli.compose.local import HOST, Local
-from strata.cli.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
+from strata.cli.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 from strata.cli.settings import environment_of_service
 from strata.embedded.ports import ReservedPort
 from strata.embedded.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
@@ -128,7 +128,7 @@ async def start_services(
             },
             folder,
         )
-        for spec in SERVICES
+        for spec in ALL_SERVICES
     }
     async with asyncio.TaskGroup() as group:
         for spec in INNER_SERVICES:

@@ -20,7 +20,7 @@ from strata.agent_loop.domain.conversation.messages import (
     ToolReturn,
     Window,
 )
-from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.model.chat import (
     ImageDetail,
     ImagePart,

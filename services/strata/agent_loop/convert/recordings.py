@@ -16,10 +16,10 @@ from strata.agent_loop.convert.messages import message_to_proto, messages_from_p
 from strata.agent_loop.convert.runs import digest_to_proto
 from strata.agent_loop.domain.model.chat import ModelSettings, ToolSchema
 from strata.agent_loop.domain.model.errors import ModelErrorKind
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.run.runs import DEFAULT_MAX_STEPS
 from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.recording import (
     FORMAT,
     MAX_RECORDING_BYTES,

@@ -151,7 +151,7 @@ class PromptSnapshot:
     Attributes:
         block_revisions: Revisions of the memory blocks that the model saw, by label.
         max_files_open: Files that may be open at once; 0 leaves it to core memory.
-        taint: Untrusted labels of the context; see `domain.taint`.
+        taint: Untrusted labels of the context; see `domain.conversation.taint`.
         file_view_chars: Characters of one file that are shown; 0 leaves it to core memory.
         max_memory_bytes: UTF-8 bytes that blocks and open files may take together in the prompt
             when files are opened; 0 likewise.

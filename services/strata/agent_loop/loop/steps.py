@@ -29,11 +29,11 @@ from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.conversation.taint import labels_of, sources_of
 from strata.agent_loop.domain.model.chat import FinishReason, TextPart, ToolCall
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     BegunTurn,
     BoundModel,
     EventSink,
     MemorySection,
-    Ports,
     StepCommit,
 )
 from strata.agent_loop.domain.retries import until_available
@@ -62,12 +62,13 @@ from strata.agent_loop.loop.images import load_images
 from strata.agent_loop.loop.model_requests import ModelRequester, StepName
 from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.shield import shielded
-from strata.agent_loop.loop.step_calls import StepCalls, ToolContext, effects
+from strata.agent_loop.loop.step_calls import StepCalls, effects
+from strata.agent_loop.loop.tool_context import ToolContext
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id

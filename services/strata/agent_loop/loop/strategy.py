@@ -29,7 +29,7 @@ from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
-from strata.shared.tool_catalogue import SEND_MESSAGE
+from strata.shared.tool_catalogue import TEXT_TOOLS
 
 REQUIRED_V3 = "ToolRuleViolated: You must call {} at least once to exit the loop."
 REQUIRED_V2 = "Continuing, user expects these tools: [{}] to be called still."
@@ -224,7 +224,7 @@ def heartbeats_of(messages: Sequence[Message]) -> frozenset[str]:
 
 def _terminal(name: str, solver: ToolRulesSolver) -> bool:
     """Says whether a call of a tool ends a turn of the V2 loop."""
-    return solver.ends(name) or (name == SEND_MESSAGE and not solver.continues(name))
+    return solver.ends(name) or (name in TEXT_TOOLS and not solver.continues(name))
 
 
 def _exits(end: StepEnd) -> bool:

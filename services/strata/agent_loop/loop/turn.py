@@ -19,7 +19,13 @@ from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.conversation.taint import taint_of_messages
 from strata.agent_loop.domain.model.chat import ImagePart, JsonReply
 from strata.agent_loop.domain.model.errors import ModelError
-from strata.agent_loop.domain.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
+from strata.agent_loop.domain.ports import (
+    ArchivalStats,
+    BegunTurn,
+    BoundModel,
+    EventSink,
+    MemorySection,
+)
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.events import (
     ApprovalRequested,
@@ -51,12 +57,12 @@ from strata.agent_loop.loop.failures import (
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.steps import Steps
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.memory_inputs.documents import document_input
 from strata.agent_loop.memory_inputs.message_buffer import buffer_of, first_sequence
 from strata.agent_loop.memory_inputs.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.memory_inputs.voice_transcripts import voice_transcript_input
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.ids import new_id

@@ -24,21 +24,10 @@ from strata.agent_loop.domain.run.journal import StepRecord
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.calls import fitted, refusal, runnable
 from strata.agent_loop.loop.replies_in_json import with_json_replies
-from strata.agent_loop.loop.strategy import (
-    V3,
-    LoopStrategy,
-    StepEnd,
-    heartbeats_of,
-    strategy_of,
-)
+from strata.agent_loop.loop.strategy import V3, LoopStrategy, StepEnd, heartbeats_of, strategy_of
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged
-from strata.agent_loop.rules.refusals import (
-    BY_CLIENT,
-    CONSTRAINT,
-    INVALID_PREFILLED,
-    NOT_APPROVED,
-)
+from strata.agent_loop.rules.refusals import BY_CLIENT, CONSTRAINT, INVALID_PREFILLED, NOT_APPROVED
 from strata.agent_loop.rules.repetition import (
     REPETITIONS_ENDED,
     REPETITIONS_NOTED,

@@ -27,12 +27,12 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     BegunTurn,
     BoundModel,
     CommittedStep,
     MemorySection,
     MemoryView,
-    Ports,
     StepCommit,
     WindowSwap,
 )
@@ -47,8 +47,8 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.differences import (
     compare_messages,
     compare_requests,
@@ -69,7 +69,7 @@ _PLACEHOLDER = b"\0"
 
 
 class RecordedAgents:
-    """Implements `loop.ports.Agents`."""
+    """Implements `domain.ports.Agents`."""
 
     def __init__(self, script: Script) -> None:
         self._agent = script.recording.agent
@@ -80,7 +80,7 @@ class RecordedAgents:
 
 
 class RecordedMemory:
-    """Implements `loop.ports.Memory`."""
+    """Implements `domain.ports.Memory`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -99,7 +99,7 @@ class RecordedMemory:
 
 
 class RecordedArchival:
-    """Implements `loop.ports.Archival`."""
+    """Implements `domain.ports.Archival`."""
 
     def __init__(self, script: Script) -> None:
         self._stats = script.recording.archival
@@ -110,7 +110,7 @@ class RecordedArchival:
 
 
 class RecordedRecall:
-    """Implements `loop.ports.Recall`: compares new messages, and continues with recorded ones."""
+    """Implements `domain.ports.Recall`: compares new messages, and continues with recorded ones."""
 
     def __init__(self, script: Script) -> None:
         recording = script.recording
@@ -194,7 +194,7 @@ class RecordedRecall:
 
 
 class RecordedTools:
-    """Implements `loop.ports.Tools`: no tool is run."""
+    """Implements `domain.ports.Tools`: no tool is run."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -252,7 +252,7 @@ class RecordedTools:
 
 
 class RecordedJournal:
-    """Implements `loop.ports.Journal`: a replay is a single dispatch and needs no journal."""
+    """Implements `domain.ports.Journal`: a replay is a single dispatch and needs no journal."""
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
         """Returns nothing."""
@@ -362,7 +362,7 @@ class RecordedModel:
 
 
 class RecordedModels:
-    """Implements `loop.ports.Models`."""
+    """Implements `domain.ports.Models`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -418,7 +418,7 @@ class RecordedClock:
 
 
 class OutcomeSink:
-    """Implements `loop.ports.EventSink`: keeps how the run ended."""
+    """Implements `domain.ports.EventSink`: keeps how the run ended."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

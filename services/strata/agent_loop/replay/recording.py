@@ -10,6 +10,7 @@ from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import ModelRequest, ModelSettings
 from strata.agent_loop.domain.model.errors import ModelErrorKind
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import (
     RequestDigest,
     digest_of_messages,
@@ -18,7 +19,6 @@ from strata.agent_loop.domain.run.request_digest import (
     options_json,
 )
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.provenance import Taint
 from strata.shared.stop_reasons import StopReason
@@ -101,7 +101,7 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShownMemory:
-    """Core memory as a request showed it; see `loop.ports.MemorySection`."""
+    """Core memory as a request showed it; see `domain.ports.MemorySection`."""
 
     section: str = ""
     last_modified: datetime | None = None

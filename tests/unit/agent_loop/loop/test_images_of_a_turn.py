@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_samples import encoded, padded, png
-from strata.agent_loop.clients import ImageCache
+from strata.agent_loop.clients.recall import ImageCache
 from strata.agent_loop.context.packaging import limit_images
 from strata.agent_loop.context.requests import BLIND_MODEL
 from strata.agent_loop.domain.conversation.messages import (

@@ -34,11 +34,7 @@ from unit.agent_loop.loop.ruled import (
     until_done,
     world_with,
 )
-from unit.agent_loop.loop.world import (
-    LoopWorld,
-    assert_pairs_are_whole,
-    reply,
-)
+from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
 async def test_without_rules_requests_and_journal_are_unchanged() -> None:

@@ -9,7 +9,7 @@ import pytest
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision
 from strata.agent_loop.domain.conversation.messages import Message
-from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.run.events import StepStarted
 from strata.agent_loop.domain.tools import ToolSet
 from strata.shared.messages import MessageRole, ToolStatus

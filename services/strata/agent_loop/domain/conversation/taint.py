@@ -8,32 +8,13 @@ taint get its labels too, so that repeating untrusted content does not make it t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance, Taint, taint_of
 
 MAX_SOURCES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class TaintSource:
-    """A place in the context that holds untrusted content.
-
-    Attributes:
-        label: The untrusted label.
-        message_id: The message that holds it; empty for a block or a call that has not run.
-        tool_name: The tool that returned it.
-        tool_call_id: The call that returned it, or will return it.
-        block_label: The memory block that was written under taint.
-    """
-
-    label: Provenance
-    message_id: str = ""
-    tool_name: str = ""
-    tool_call_id: str = ""
-    block_label: str = ""
 
 
 def taint_of_messages(messages: Iterable[Message]) -> Taint:
