@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from strata.agent_loop.context.packaging import package
 from strata.agent_loop.domain.conversation.messages import (
     Message,
-    MessageRole,
     OpaquePart,
     SummaryPart,
     ToolReturn,
-    ToolStatus,
 )
 from strata.agent_loop.domain.model.chat import (
     ChatMessage,
@@ -26,6 +24,7 @@ from strata.agent_loop.domain.model.chat import (
     ToolCall,
 )
 from strata.api.common.v1 import message_pb2 as pb
+from strata.shared.messages import MessageRole, ToolStatus
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 _TEXTS = st.sampled_from(["a", "word ", "日本", "é", '"\\\n', "x1"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.store import PostgresWindowStore
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -25,7 +26,7 @@ class Writer:
     async def open(self) -> None:
         system = Message(
             id=new_id("message"),
-            role=Role.SYSTEM,
+            role=MessageRole.SYSTEM,
             parts=({"type": "text", "text": "memory about dogs"},),
             create_time=START,
         )
@@ -34,7 +35,7 @@ class Writer:
     async def say(
         self,
         text: str,
-        role: Role = Role.USER,
+        role: MessageRole = MessageRole.USER,
         run: str = "",
         *parts: Any,
         at: datetime | None = None,

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import ChatMessage, TextPart, ToolSchema
 from strata.agent_loop.domain.ports import ArchivalStats, MemorySection
 from strata.agent_loop.models.structured_tools import prompt as structured_prompt
@@ -36,6 +36,7 @@ from strata.core_memory.files.domain.directories import FolderView, render_direc
 from strata.core_memory.files.domain.file_windows import Window as FileWindow
 from strata.shared import tag_escapes
 from strata.shared.clock import ManualClock
+from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 LABELS = ("human", "persona", "notes")

@@ -21,7 +21,7 @@ def message_row(message: message_pb2.Message) -> tuple[str, str, str, str]:
 
 def speaker_of(message: message_pb2.Message) -> str:
     """Returns the name of the speaker, or the role."""
-    return message.name or enum_name(message_pb2.Role, message.role, "ROLE_")
+    return message.name or enum_name(message_pb2.Role, message.role)
 
 
 def text_of(message: message_pb2.Message) -> str:

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC
+from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -19,6 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.api.common.v1 import message_pb2
+from strata.shared.convert.enums import Number, numbers_by_name
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
 
 # C0 and C1 control characters but tab and newline, and the overrides of text direction.
 _CONTROLS = dict.fromkeys(
@@ -140,17 +145,15 @@ def clipped(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def labels_line(labels: Iterable[int]) -> str:
+def labels_line(labels: Iterable[message_pb2.Provenance.ValueType]) -> str:
     """Returns provenance labels as text: ``web, mcp``."""
-    names = (enum_name(message_pb2.Provenance, label, "PROVENANCE_") for label in labels)
+    names = (enum_name(message_pb2.Provenance, label) for label in labels)
     return ", ".join(names)
 
 
-def enum_name(wrapper: object, value: int, prefix: str) -> str:
-    """Returns the name of an enum value in plain words: ``end turn``."""
-    descriptor = wrapper.DESCRIPTOR  # type: ignore[attr-defined]
-    enum_value = descriptor.values_by_number.get(value)
-    if enum_value is None:
-        return str(value)
-    name: str = enum_value.name.removeprefix(prefix).lower().replace("_", " ")
-    return "" if name == "unspecified" else name
+def enum_name(wire: _EnumTypeWrapper[Number], value: Number) -> str:
+    """Returns the name of an enum value in plain words: ``end turn``; empty if it is not set."""
+    for name, number in numbers_by_name(wire.DESCRIPTOR).items():
+        if number == value:
+            return name.lower().replace("_", " ") if number else ""
+    return str(value)

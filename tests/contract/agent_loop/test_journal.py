@@ -10,8 +10,7 @@ from sqlalchemy import text
 
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import ToolReturn, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import ToolReturn
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,
@@ -20,10 +19,9 @@ from strata.agent_loop.domain.model.chat import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
+from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.shared import context
 from strata.shared.agent_types import AgentType
@@ -32,8 +30,12 @@ from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
+from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
+from strata.shared.usage import Usage
 
 
 @pytest.fixture

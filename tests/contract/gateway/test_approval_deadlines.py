@@ -14,17 +14,11 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.gateway.runs.dispatch.default_answers import DefaultAnswers
 from strata.gateway.runs.domain.approvals import ApprovalFilter, OnApproval
-from strata.gateway.runs.domain.runs import (
-    Accepted,
-    Dispatch,
-    NewRun,
-    RunEnding,
-    RunFailure,
-    StopReason,
-)
+from strata.gateway.runs.domain.runs import Accepted, Dispatch, NewRun, RunEnding, RunFailure
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.stop_reasons import StopReason
 
 REQUEST = message_pb2.ApprovalRequestPart(
     tool_calls=[

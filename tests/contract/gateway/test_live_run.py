@@ -115,8 +115,12 @@ def delta(text: str, message_id: str = "message-1") -> RunEvent:
     return RunEvent(text_delta=TextDelta(message_id=message_id, text=text))
 
 
+def completion(tokens: int) -> Usage:
+    return Usage(completion_tokens=tokens, total_tokens=tokens)
+
+
 def stored_message(message_id: str, tokens: int = 0) -> RunEvent:
-    usage = Usage(total_tokens=tokens)
+    usage = completion(tokens)
     message = Message(id=message_id, role=ROLE_ASSISTANT, usage=usage)
     return RunEvent(message_stored=MessageStored(message=message))
 
@@ -216,21 +220,21 @@ async def test_text_of_a_step_that_is_continued_with_its_reply_is_not_withdrawn(
 async def test_reply_that_was_lost_after_it_arrived_is_counted(gateways: Gateways) -> None:
     run = await live_run(FailingStore(gateways))
     await run.append(step_event(1, "message-1"))
-    run.note_reply(ReplyReceived(message_id="message-1", usage=Usage(total_tokens=7)))
+    run.note_reply(ReplyReceived(message_id="message-1", usage=completion(7)))
     await run.append(stored_message("message-1", 7))
     await run.append(step_event(2, "message-2"))
     # Its tokens are known: nothing is estimated.
     run.note_request(ModelRequestSent(message_id="message-2", prompt_tokens=90, bytes_per_token=4))
-    run.note_reply(ReplyReceived(message_id="message-2", usage=Usage(total_tokens=5)))
+    run.note_reply(ReplyReceived(message_id="message-2", usage=completion(5)))
     await run.redispatch()
     await run.append(step_event(2, "message-3"))
-    run.note_reply(ReplyReceived(message_id="message-3", usage=Usage(total_tokens=6)))
+    run.note_reply(ReplyReceived(message_id="message-3", usage=completion(6)))
     await run.append(stored_message("message-3", 6))
-    end = RunFinished(stop_reason=STOP_REASON_END_TURN, usage=Usage(total_tokens=13))
+    end = RunFinished(stop_reason=STOP_REASON_END_TURN, usage=completion(13))
     await run.finish(end, take_next=False)
     page = await run._store.events(run.project_id, run.fence.run_id, 0)
     finished = RunEvent.FromString(page.events[-1].payload).run_finished
-    assert finished.usage == Usage(total_tokens=18)
+    assert finished.usage == completion(18)
     assert (await run._store.get(run.project_id, run.fence.run_id)).usage.total_tokens == 18
 
 
@@ -261,11 +265,13 @@ async def test_tokens_of_a_reply_cut_off_by_a_crash_are_estimated(
     await run.append(step_event(1, "message-2"))
     run.note_request(ModelRequestSent(message_id="message-2", prompt_tokens=90, bytes_per_token=4))
     await run.append(delta("text", "message-2"))
-    run.note_reply(ReplyReceived(message_id="message-2", usage=Usage(total_tokens=6)))
+    run.note_reply(ReplyReceived(message_id="message-2", usage=completion(6)))
     await run.append(stored_message("message-2", 6))
     # 13 bytes of text, name and arguments make 4 tokens.
-    expected = Usage(prompt_tokens=100, completion_tokens=4, total_tokens=104 + 6, estimated=True)
-    assert await finished_usage(run, Usage(total_tokens=6)) == expected
+    expected = Usage(
+        prompt_tokens=100, completion_tokens=4 + 6, total_tokens=104 + 6, estimated=True
+    )
+    assert await finished_usage(run, completion(6)) == expected
 
 
 async def test_reply_that_an_attempt_without_a_caller_stores_is_not_counted_twice(
@@ -278,7 +284,7 @@ async def test_reply_that_an_attempt_without_a_caller_stores_is_not_counted_twic
     # The stream to agent_loop breaks; agent_loop continues the step.
     await run.redispatch()
     await run.append(stored_message("message-1", 120))
-    assert await finished_usage(run, Usage(total_tokens=120)) == Usage(total_tokens=120)
+    assert await finished_usage(run, completion(120)) == completion(120)
 
 
 async def test_calls_before_the_stored_reply_of_a_lost_attempt_are_counted(
@@ -287,12 +293,12 @@ async def test_calls_before_the_stored_reply_of_a_lost_attempt_are_counted(
     run = await live_run(FailingStore(gateways))
     await run.append(step_event(1, "message-1"))
     # An empty reply, and the one that is stored.
-    run.note_reply(ReplyReceived(message_id="message-1", usage=Usage(total_tokens=5)))
-    run.note_reply(ReplyReceived(message_id="message-1", usage=Usage(total_tokens=7)))
+    run.note_reply(ReplyReceived(message_id="message-1", usage=completion(5)))
+    run.note_reply(ReplyReceived(message_id="message-1", usage=completion(7)))
     await run.append(stored_message("message-1", 7))
     assert run.usage.total_tokens == 12
     await run.redispatch()
-    assert await finished_usage(run, Usage(total_tokens=7)) == Usage(total_tokens=12)
+    assert await finished_usage(run, completion(7)) == completion(12)
 
 
 CANCELLED = RunFinished(stop_reason=STOP_REASON_CANCELLED)
@@ -438,8 +444,8 @@ async def test_stored_events_say_when_they_happened_and_which_model_calls_ended(
     await run.append(delta("half", "message-1"))
     clock.advance(0.25)
     await run.append(delta("whole", "message-1"))
-    run.note_reply(ReplyReceived(message_id="message-1", usage=Usage(total_tokens=7)))
-    summary = ReplyReceived(message_id="summary", usage=Usage(total_tokens=3), model="test/two")
+    run.note_reply(ReplyReceived(message_id="message-1", usage=completion(7)))
+    summary = ReplyReceived(message_id="summary", usage=completion(3), model="test/two")
     run.note_reply(summary)
     clock.advance(0.25)
     await run.append(stored_message("message-1"))
@@ -455,10 +461,10 @@ async def test_stored_events_say_when_they_happened_and_which_model_calls_ended(
             start_ms=2000,
             first_token_ms=500,
             duration_ms=750,
-            usage=Usage(total_tokens=7),
+            usage=completion(7),
             model="test/one",
         ),
-        ModelCall(message_id="summary", usage=Usage(total_tokens=3), model="test/two"),
+        ModelCall(message_id="summary", usage=completion(3), model="test/two"),
     ]
     assert [(call.message_id, call.lost) for call in stored[2].model_calls] == [("message-2", True)]
 

@@ -18,22 +18,17 @@ from strata.gateway.runs.domain.memory_agents import (
     TranscriptRead,
 )
 from strata.gateway.runs.domain.principals import Principal
-from strata.gateway.runs.domain.runs import (
-    Dispatch,
-    RunEnding,
-    RunFailure,
-    RunKind,
-    StopReason,
-    Usage,
-)
+from strata.gateway.runs.domain.runs import Dispatch, RunEnding, RunFailure, RunKind
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.memory_agents import note_turn
 from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.shared.ids import default_conversation_id
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 AGENT, MEMORY_AGENT = "agent-1", "agent-memory"
 TALK = default_conversation_id(AGENT)
-READ = RunEnding(StopReason.TOOL_RULE, None, Usage(total_tokens=100), 1, reads_transcript=True)
+READ = RunEnding(StopReason.TOOL_RULE, None, Usage(completion_tokens=100), 1, reads_transcript=True)
 BROKEN = replace(
     READ, stop_reason=StopReason.ERROR, failure=RunFailure("INTERNAL", "broken", retryable=True)
 )

@@ -23,9 +23,7 @@ from strata.gateway.runs.domain.runs import (
     RunFailure,
     RunFilter,
     RunKind,
-    StopReason,
     StoredEvent,
-    Usage,
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
@@ -37,9 +35,11 @@ from strata.shared.errors import (
     ResourceExhaustedError,
 )
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 PROJECT = "project-1"
-WELL = RunEnding(StopReason.END_TURN, None, Usage(10, 5, 15, 4, 3, 2), 2)
+WELL = RunEnding(StopReason.END_TURN, None, Usage(10, 5, 4, 3, 2), 2)
 
 
 def new_run(
@@ -219,7 +219,7 @@ async def test_events_are_read_in_order_from_any_gateway(gateways: Gateways) -> 
 async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     failure = RunFailure("MODEL_UNAVAILABLE", "The provider is down.", True)
-    used = Usage(1, 2, 3, 4, 5, 6, True)
+    used = Usage(1, 2, 4, 5, 6, True)
     ending = RunEnding(StopReason.LLM_API_ERROR, failure, used, 3, taint=("WEB", "MCP"))
     statistics = gateways.database.statistics
     before = (statistics.statements, statistics.commits)

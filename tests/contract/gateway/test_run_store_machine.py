@@ -29,14 +29,14 @@ from strata.gateway.runs.domain.runs import (
     OnBusy,
     RunEnding,
     RunFilter,
-    StopReason,
-    Usage,
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 CONVERSATIONS = ("conversation-1", "conversation-2")
 ENDS = st.sampled_from(

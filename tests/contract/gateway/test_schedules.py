@@ -15,7 +15,7 @@ from contract.gateway.stores import Gateways
 from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain.approvals import OnApproval
-from strata.gateway.runs.domain.runs import RunEnding, RunFailure, RunFilter, StopReason, Usage
+from strata.gateway.runs.domain.runs import RunEnding, RunFailure, RunFilter
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.schedules.domain import (
@@ -38,6 +38,8 @@ from strata.shared.errors import (
     ResourceExhaustedError,
 )
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 EVERY_FIVE_MINUTES = Timing("*/5 * * * *")
 TERMS = ScheduleTerms(per_project=3)

@@ -13,14 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
-from strata.recall.domain.messages import (
-    Compaction,
-    Message,
-    MessageFilter,
-    Role,
-    Step,
-    Window,
-)
+from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import (
@@ -34,6 +27,7 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 AGENT = new_id("agent")
@@ -54,7 +48,7 @@ async def database(databases: Any) -> AsyncIterator[Database]:
     await database.close()
 
 
-def text(role: Role, words: str, **fields: Any) -> Message:
+def text(role: MessageRole, words: str, **fields: Any) -> Message:
     part = {"type": "text", "text": words}
     return Message(id=new_id("message"), role=role, parts=(part,), create_time=NOW, **fields)
 
@@ -71,8 +65,8 @@ def called(run: str) -> tuple[Message, Message]:
         "stderr": [],
         "provenance": "TOOL",
     }
-    asked = replace(text(Role.ASSISTANT, ""), parts=(call,), run_id=run, step=1)
-    return asked, replace(text(Role.TOOL, ""), parts=(tool_return,), run_id=run, step=1)
+    asked = replace(text(MessageRole.ASSISTANT, ""), parts=(call,), run_id=run, step=1)
+    return asked, replace(text(MessageRole.TOOL, ""), parts=(tool_return,), run_id=run, step=1)
 
 
 class Talk:
@@ -87,14 +81,18 @@ class Talk:
         self.run = ""
 
     async def open(self) -> None:
-        await self.windows.open(self.id, AGENT, [text(Role.SYSTEM, "You remember.")], "english")
+        await self.windows.open(
+            self.id, AGENT, [text(MessageRole.SYSTEM, "You remember.")], "english"
+        )
 
     async def turn(self, words: str, *, calls: bool = False) -> list[Message]:
         """A turn; returns what it stored."""
         self.run = new_id("run")
-        asked = text(Role.USER, words, run_id=self.run)
+        asked = text(MessageRole.USER, words, run_id=self.run)
         start = await self.windows.begin_turn(self.id, AGENT, self.run, 1, [asked])
-        messages = called(self.run) if calls else [text(Role.ASSISTANT, "ok", run_id=self.run)]
+        messages = (
+            called(self.run) if calls else [text(MessageRole.ASSISTANT, "ok", run_id=self.run)]
+        )
         replies = tuple(replace(message, step=1) for message in messages)
         done = await self.windows.commit_step(Step(self.id, AGENT, self.run, 1, 1, replies))
         return [*start.inputs, *done.messages]
@@ -114,7 +112,7 @@ class Talk:
             "first_message_id": window.messages[1].id,
             "last_message_id": window.messages[2].id,
         }
-        summary = replace(text(Role.SUMMARY, ""), parts=(part,))
+        summary = replace(text(MessageRole.SUMMARY, ""), parts=(part,))
         ids = tuple(message.id for message in kept)
         return Compaction(self.id, "", 0, window.revision, summary, ids)
 
@@ -139,10 +137,10 @@ async def test_summary_and_window_are_one_statement(talk: Talk, database: Databa
     statements = database.statistics.statements - before[0]
 
     assert [m.role for m in window.messages] == [
-        Role.SYSTEM,
-        Role.SUMMARY,
-        Role.USER,
-        Role.ASSISTANT,
+        MessageRole.SYSTEM,
+        MessageRole.SUMMARY,
+        MessageRole.USER,
+        MessageRole.ASSISTANT,
     ]
     # One that writes; the other two read the window that it answers with.
     assert statements == 3
@@ -166,7 +164,7 @@ async def test_a_summary_that_cannot_be_stored_leaves_the_window(talk: Talk) -> 
 async def test_resumed_run_gets_its_inputs_without_its_summary(talk: Talk) -> None:
     await talk.turn("old")
     run = new_id("run")
-    asked = text(Role.USER, "new", run_id=run)
+    asked = text(MessageRole.USER, "new", run_id=run)
     start = await talk.windows.begin_turn(talk.id, AGENT, run, 1, [asked])
     planned = await talk.plan(*start.inputs)
     made = replace(planned, run_id=run, attempt=1, summary=replace(planned.summary, run_id=run))
@@ -237,7 +235,14 @@ async def test_a_pinned_message_comes_back_with_its_step_and_stands_after_the_su
 
     await talk.pins.set(reply.id, pinned=True)
     window = await talk.window()
-    roles = [Role.SYSTEM, Role.SUMMARY, Role.ASSISTANT, Role.TOOL, Role.USER, Role.ASSISTANT]
+    roles = [
+        MessageRole.SYSTEM,
+        MessageRole.SUMMARY,
+        MessageRole.ASSISTANT,
+        MessageRole.TOOL,
+        MessageRole.USER,
+        MessageRole.ASSISTANT,
+    ]
     assert [m.role for m in window.messages] == roles
     assert ids(window.messages)[2:4] == [call.id, reply.id]
     assert (window.revision, window.metadata_stale) == (before.revision + 1, True)
@@ -309,7 +314,7 @@ async def test_many_at_once_leave_a_whole_window(talk: Talk) -> None:
     assert all(isinstance(outcome, Window | Message | AbortedError) for outcome in done), done
     window = await talk.window()
     assert set(ids(stored[:2])) <= set(ids(window.messages)), "both pins are in view"
-    body = [m for m in window.messages if m.role not in {Role.SYSTEM, Role.SUMMARY}]
+    body = [m for m in window.messages if m.role not in {MessageRole.SYSTEM, MessageRole.SUMMARY}]
     assert ids(body) == ids(sorted(body, key=lambda m: m.sequence))
 
 
@@ -339,12 +344,14 @@ async def test_whatever_is_done_no_window_names_a_missing_message(
             (pinned.add if move == "pin" else pinned.discard)(chosen.id)
         else:
             window = await talk.window()
-            body = [m for m in window.messages[1:] if m.role is not Role.SUMMARY]
+            body = [m for m in window.messages[1:] if m.role is not MessageRole.SUMMARY]
             if len(window.messages) > 2:
                 kept = [m for m in body if _stays(m, body, pinned, number)]
                 await talk.windows.compact(await talk.plan(*kept))
         window = await talk.window()
-        body = [m for m in window.messages if m.role not in {Role.SYSTEM, Role.SUMMARY}]
+        body = [
+            m for m in window.messages if m.role not in {MessageRole.SYSTEM, MessageRole.SUMMARY}
+        ]
         assert pinned <= set(ids(body))
         assert ids(body) == ids(sorted(body, key=lambda m: m.sequence))
         calls = [i for m in body for i in m.tool_call_ids()]

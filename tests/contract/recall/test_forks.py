@@ -12,15 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text as sql
 
-from strata.recall.domain.messages import (
-    Compaction,
-    Cursor,
-    Message,
-    MessageFilter,
-    Role,
-    Step,
-    Window,
-)
+from strata.recall.domain.messages import Compaction, Cursor, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
 from strata.recall.domain.summary_expansion import SummaryExpansion, expand
 from strata.recall.migrations import MIGRATIONS
@@ -36,6 +28,7 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -55,7 +48,7 @@ async def database(databases: Any) -> AsyncIterator[Database]:
     await database.close()
 
 
-def text(role: Role, words: str, **fields: Any) -> Message:
+def text(role: MessageRole, words: str, **fields: Any) -> Message:
     part = {"type": "text", "text": words}
     return Message(id=new_id("message"), role=role, parts=(part,), create_time=NOW, **fields)
 
@@ -64,7 +57,7 @@ def call_of(run: str, *ids: str) -> Message:
     calls = tuple(
         {"type": "tool_call", "tool_call_id": id_, "name": "f", "arguments": "{}"} for id_ in ids
     )
-    return replace(text(Role.ASSISTANT, ""), parts=calls, run_id=run, step=1)
+    return replace(text(MessageRole.ASSISTANT, ""), parts=calls, run_id=run, step=1)
 
 
 def return_of(run: str, call_id: str) -> Message:
@@ -78,7 +71,7 @@ def return_of(run: str, call_id: str) -> Message:
         "stderr": [],
         "provenance": "TOOL",
     }
-    return replace(text(Role.TOOL, ""), parts=(part,), run_id=run, step=1)
+    return replace(text(MessageRole.TOOL, ""), parts=(part,), run_id=run, step=1)
 
 
 class Talk:
@@ -96,7 +89,9 @@ class Talk:
         self.minutes = 0
 
     async def open(self) -> Talk:
-        await self.windows.open(self.id, self.agent, [text(Role.SYSTEM, "Remember.")], "english")
+        await self.windows.open(
+            self.id, self.agent, [text(MessageRole.SYSTEM, "Remember.")], "english"
+        )
         return self
 
     async def turn(self, words: str, *, calls: int = 0) -> list[Message]:
@@ -104,9 +99,9 @@ class Talk:
         run = new_id("run")
         self.minutes += 1
         at = NOW + timedelta(minutes=self.minutes)
-        asked = replace(text(Role.USER, words, run_id=run), create_time=at)
+        asked = replace(text(MessageRole.USER, words, run_id=run), create_time=at)
         start = await self.windows.begin_turn(self.id, self.agent, run, 1, [asked])
-        replies = [text(Role.ASSISTANT, f"on {words}", run_id=run, step=1)]
+        replies = [text(MessageRole.ASSISTANT, f"on {words}", run_id=run, step=1)]
         if calls:
             names = [new_id("call") for _ in range(calls)]
             replies = [call_of(run, *names), *(return_of(run, name) for name in names)]
@@ -118,10 +113,10 @@ class Talk:
         """Takes all but these out of the window."""
         window = await self.windows.get(self.id)
         gone = [m for m in window.messages[1:] if m.id not in {k.id for k in kept}]
-        earlier = [m.parts[0] for m in gone if m.role is Role.SUMMARY]
-        firsts = [(m.sequence, m.id) for m in gone if m.role is not Role.SUMMARY]
+        earlier = [m.parts[0] for m in gone if m.role is MessageRole.SUMMARY]
+        firsts = [(m.sequence, m.id) for m in gone if m.role is not MessageRole.SUMMARY]
         firsts += [(p["first_sequence"], p["first_message_id"]) for p in earlier]
-        lasts = [(m.sequence, m.id) for m in gone if m.role is not Role.SUMMARY]
+        lasts = [(m.sequence, m.id) for m in gone if m.role is not MessageRole.SUMMARY]
         lasts += [(p["last_sequence"], p["last_message_id"]) for p in earlier]
         part = {
             "type": "summary",
@@ -134,7 +129,7 @@ class Talk:
         }
         self.minutes += 1
         at = NOW + timedelta(minutes=self.minutes)
-        summary = replace(text(Role.SUMMARY, ""), parts=(part,), create_time=at)
+        summary = replace(text(MessageRole.SUMMARY, ""), parts=(part,), create_time=at)
         ids = tuple(message.id for message in kept)
         return await self.windows.compact(Compaction(self.id, "", 0, window.revision, summary, ids))
 
@@ -267,7 +262,13 @@ async def test_pins_and_summary_carry_over_and_are_the_forks_own(talk: Talk) -> 
     fork = await talk.fork()
     window = await fork.window()
     assert [m.role for m in window] == [
-        *(Role.SYSTEM, Role.SUMMARY, Role.USER, Role.USER, Role.ASSISTANT)
+        *(
+            MessageRole.SYSTEM,
+            MessageRole.SUMMARY,
+            MessageRole.USER,
+            MessageRole.USER,
+            MessageRole.ASSISTANT,
+        )
     ]
     assert [m.pinned for m in window] == [False, False, True, False, False]
     await fork.pins.set(window[2].id, pinned=False)
@@ -362,7 +363,7 @@ async def test_a_fork_of_a_fork_goes_back_to_the_first(talk: Talk) -> None:
 
 async def test_a_run_that_is_resumed_gets_nothing_of_a_fork(talk: Talk) -> None:
     run = new_id("run")
-    asked = text(Role.USER, "one", run_id=run)
+    asked = text(MessageRole.USER, "one", run_id=run)
     await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [asked])
     step = Step(talk.id, talk.agent, run, 1, 1, (call_of(run, "c"), return_of(run, "c")))
     done = await talk.windows.commit_step(step)
@@ -425,7 +426,7 @@ async def test_a_fork_is_the_window_that_was_there(
     for move, number in moves:
         talk = talks[number % len(talks)]
         window = await talk.window()
-        body = [m for m in window if m.role not in {Role.SYSTEM, Role.SUMMARY}]
+        body = [m for m in window if m.role not in {MessageRole.SYSTEM, MessageRole.SUMMARY}]
         match move:
             case "turn" | "calls":
                 await talk.turn(f"words {number}", calls=number % 3 if move == "calls" else 0)
@@ -441,10 +442,10 @@ async def test_a_fork_is_the_window_that_was_there(
                 until = listed[number % len(listed)]
                 fork = await talk.fork(until.id)
                 made = await fork.window()
-                assert made[0].role is Role.SYSTEM
+                assert made[0].role is MessageRole.SYSTEM
                 calls = [c for m in made for c in m.tool_call_ids()]
                 assert sorted(calls) == sorted(c for m in made for c in m.tool_return_ids())
-                tail = [m for m in made if m.role is not Role.SUMMARY]
+                tail = [m for m in made if m.role is not MessageRole.SUMMARY]
                 assert [m.sequence for m in tail] == sorted(m.sequence for m in tail)
                 assert max(m.sequence for m in made) >= until.sequence
                 assert same(await fork.listed(), (await talk.listed())[: len(await fork.listed())])

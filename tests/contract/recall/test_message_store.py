@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from recall_support import Writer
-from strata.recall.domain.messages import Message, MessageFilter, Role
+from strata.recall.domain.messages import Message, MessageFilter
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresMessageStore, messages, rows
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 AGENT = new_id("agent")
 
@@ -54,7 +55,7 @@ async def test_pages_give_every_message_once(
     wanted = MessageFilter(
         agent_id=AGENT if by_agent else "",
         conversation_id="" if by_agent else writer.conversation,
-        roles=(Role.USER,),
+        roles=(MessageRole.USER,),
         newest_first=newest_first,
     )
     seen: list[str] = []
@@ -82,7 +83,7 @@ async def test_no_more_is_read_from_the_database_than_fills_a_page(
     wanted = MessageFilter(
         agent_id=AGENT if by_agent else "",
         conversation_id="" if by_agent else writer.conversation,
-        roles=(Role.USER,),
+        roles=(MessageRole.USER,),
         newest_first=newest_first,
     )
     read: list[Any] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from recall_support import START
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PendingMessages, PostgresSearchStore, PostgresWindowStore
@@ -13,6 +13,7 @@ from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 
 async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_words(
@@ -25,7 +26,7 @@ async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_
     project, agent = new_id("project"), new_id("agent")
     message = Message(
         id=new_id("message"),
-        role=Role.USER,
+        role=MessageRole.USER,
         parts=({"type": "text", "text": "The boat is blue."},),
         create_time=START,
     )

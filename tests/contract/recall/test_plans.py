@@ -9,7 +9,7 @@ import pytest
 
 from plans import plan_of
 from recall_support import START
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresSearchStore, PostgresWindowStore
@@ -17,6 +17,7 @@ from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ async def database(databases: Any) -> AsyncIterator[Database]:
 def message_on_day(number: int) -> Message:
     return Message(
         id=new_id("message"),
-        role=Role.USER,
+        role=MessageRole.USER,
         parts=({"type": "text", "text": f"Message number {number}."},),
         create_time=START,
     )

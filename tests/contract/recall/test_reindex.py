@@ -15,7 +15,6 @@ from other_models import WORDS, endpoints, serve
 from recall_support import Writer
 from strata.api.common.v1 import search_pb2 as pb
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES
@@ -29,6 +28,7 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 from strata.shared.search.engines import open_models
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
@@ -91,7 +91,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
             await writer.open()
             for number, animal in enumerate(("otter", "heron", "badger", "lynx", "vole")):
                 await writer.say(f"The {animal} was seen at pond {number} today.")
-        await stays.say("Tools answer in the form of machines.", Role.TOOL)
+        await stays.say("Tools answer in the form of machines.", MessageRole.TOOL)
         await work(indexer)
         begun = await indexes.admin.start("messages", WORDS, "")
         assert begun.total == 10

@@ -14,12 +14,13 @@ from contract.recall import test_search_by_meaning as by_meaning
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
 from message_finder import Finder, finder_on
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search import Mode
 from strata.recall.domain.search_text import searchable_text
 from strata.recall.search.message_search import MessageSearch
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
+from strata.shared.messages import MessageRole
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.reranking import Outcome
 from strata.shared.search.reranking.cross_encoder import CrossEncoder
@@ -135,16 +136,16 @@ async def test_what_the_limit_would_cut_is_among_the_candidates(
 async def test_conditions_phrases_and_neighbours_are_as_without(
     finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
-    reply = await finder.writer.say("The name of the boat is Nora.", Role.ASSISTANT)
+    reply = await finder.writer.say("The name of the boat is Nora.", MessageRole.ASSISTANT)
     await finder.index_all()
     async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
-        only: dict[str, Any] = {"roles": (Role.ASSISTANT,), "explain": True}
+        only: dict[str, Any] = {"roles": (MessageRole.ASSISTANT,), "explain": True}
         answer = await world.ask(QUESTION, **only)
         assert [hit.item.id for hit in answer.hits] == [reply.id]
         assert answer.exclusions == (await finder.ask(QUESTION, **only)).exclusions != ()
         assert await world.ids('the "called nora"') == [stored_messages[0].id]
         later = await world.ids(
-            QUESTION, start_time=stored_messages[3].create_time, roles=(Role.USER,)
+            QUESTION, start_time=stored_messages[3].create_time, roles=(MessageRole.USER,)
         )
         assert set(later) == {stored_messages[3].id, stored_messages[4].id}
         around = {
@@ -157,7 +158,7 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
 async def test_role_preference_counts_with_reranking(finder: Finder, tmp_path: Path) -> None:
     mine = await finder.writer.say("The best pizza is at Da Remo.")
     # A little more of the question, so that the reranker alone would put it first.
-    yours = await finder.writer.say("The best pizza is at the Da Remo.", Role.ASSISTANT)
+    yours = await finder.writer.say("The best pizza is at the Da Remo.", MessageRole.ASSISTANT)
     await finder.index_all()
     async with reranked(finder, export(tmp_path, "the best pizza is")) as world:
         assert await world.ids("Where did I say the best pizza is?") == [mine.id, yours.id]

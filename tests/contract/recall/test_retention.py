@@ -14,7 +14,7 @@ from sqlalchemy import text as sql
 
 from contract.recall.test_forks import Talk, ids
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.domain.messages import Message, MessageFilter, Role, Step
+from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
@@ -32,6 +32,7 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 from strata.shared.search.embedding.minilm import MiniLmEmbedder
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.indexing.indexer import Indexer
@@ -83,7 +84,7 @@ async def house(databases: Any) -> AsyncIterator[House]:
 
 async def log(talk: Talk) -> list[Message]:
     page = await talk.log.page(MessageFilter(agent_id=talk.agent), 500, None)
-    return [m for m in page.messages if m.role is not Role.SYSTEM]
+    return [m for m in page.messages if m.role is not MessageRole.SYSTEM]
 
 
 def flat(*turns: Sequence[Message]) -> list[str]:

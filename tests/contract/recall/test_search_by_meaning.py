@@ -19,7 +19,6 @@ from contract.search.vectors.test_tenancy import ADMINISTRATION, RecordingClient
 from message_finder import Finder, as_caller, finder_on, until
 from recall_support import START, Writer
 from strata.embedded.vectors import EmbeddedVectors
-from strata.recall.domain.messages import Role
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES, MessageIndex
@@ -29,6 +28,7 @@ from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 from strata.shared.search.embedding import CachingEmbedder, Embedder
 from strata.shared.search.embedding.minilm import MiniLmEmbedder
 from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
@@ -134,8 +134,8 @@ async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) ->
 
 async def test_only_what_is_said_is_indexed(finder: Finder) -> None:
     await finder.writer.say("I moved to Porto.")
-    await finder.writer.say("Noted: Porto.", Role.ASSISTANT)
-    await finder.writer.say("The user moved to Porto.", Role.SUMMARY)
+    await finder.writer.say("Noted: Porto.", MessageRole.ASSISTANT)
+    await finder.writer.say("The user moved to Porto.", MessageRole.SUMMARY)
     call = {
         "type": "tool_call",
         "tool_call_id": "c1",
@@ -152,23 +152,25 @@ async def test_only_what_is_said_is_indexed(finder: Finder) -> None:
         "stderr": [],
         "provenance": "TOOL",
     }
-    await finder.writer.say("Let me look for Porto", Role.ASSISTANT, "", call)
-    tool = await finder.writer.say("", Role.TOOL, "", tool_return)
+    await finder.writer.say("Let me look for Porto", MessageRole.ASSISTANT, "", call)
+    tool = await finder.writer.say("", MessageRole.TOOL, "", tool_return)
     await finder.index_all()
     assert await finder.indexed() == 3
     # What a tool returned is found by its words, by whoever asks for tools.
     assert tool.id not in await finder.ids("Porto")
-    assert await finder.ids("Porto", roles=(Role.TOOL,), mode=Mode.FULL_TEXT) == [tool.id]
+    assert await finder.ids("Porto", roles=(MessageRole.TOOL,), mode=Mode.FULL_TEXT) == [tool.id]
 
 
 async def test_conditions_hold_inside_the_engine_before_the_limit(finder: Finder) -> None:
     wanted = await finder.writer.say("I am allergic to peanuts.")
     run = new_id("run")
     for _ in range(12):
-        await finder.writer.say("You are allergic to peanuts, remember.", Role.ASSISTANT)
+        await finder.writer.say("You are allergic to peanuts, remember.", MessageRole.ASSISTANT)
     await finder.writer.say("Which peanuts am I allergic to?", run=run)
     await finder.index_all()
-    query = SearchQuery(finder.agent, "peanut allergy", 1, roles=(Role.USER,), exclude_run_id=run)
+    query = SearchQuery(
+        finder.agent, "peanut allergy", 1, roles=(MessageRole.USER,), exclude_run_id=run
+    )
     assert [hit.item.id for hit in (await finder.search.search(query)).hits] == [wanted.id]
     hits = await finder.index.search(context.current_project(), query, (), 1)
     assert [hit.document_id for hit in hits] == [wanted.id]
@@ -218,7 +220,7 @@ async def test_the_day_is_that_of_the_timezone(finder: Finder) -> None:
 
 async def test_wording_of_the_question_decides_the_preferred_role(finder: Finder) -> None:
     mine = await finder.writer.say("The best pizza is at Da Remo.")
-    yours = await finder.writer.say("The best pizza is at Da Remo.", Role.ASSISTANT)
+    yours = await finder.writer.say("The best pizza is at Da Remo.", MessageRole.ASSISTANT)
     await finder.index_all()
     asked = await finder.ask("Where did I say the best pizza is?", explain=True)
     assert [hit.item.id for hit in asked.hits] == [mine.id, yours.id]
@@ -288,15 +290,15 @@ async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
 async def test_exclusions_count_what_conditions_leave_out(finder: Finder) -> None:
     kept = await finder.writer.say("I keep bees on the roof.")
     early = await finder.writer.say("My bees sleep in winter.", at=START - timedelta(days=9))
-    reply = await finder.writer.say("Bees need little in winter.", Role.ASSISTANT)
+    reply = await finder.writer.say("Bees need little in winter.", MessageRole.ASSISTANT)
     await finder.index_all()
-    answer = await finder.ask("bees", roles=(Role.USER,), start_time=START, explain=True)
+    answer = await finder.ask("bees", roles=(MessageRole.USER,), start_time=START, explain=True)
     assert [hit.item.id for hit in answer.hits] == [kept.id]
     exclusions = {
         exclusion.condition: (exclusion.count, exclusion.best_id) for exclusion in answer.exclusions
     }
     assert exclusions == {"roles": (1, reply.id), "start_time": (1, early.id)}
-    assert (await finder.ask("bees", roles=(Role.USER,))).exclusions == ()
+    assert (await finder.ask("bees", roles=(MessageRole.USER,))).exclusions == ()
 
 
 async def test_neighbours_come_with_every_hit(finder: Finder) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from recall_support import Writer
-from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.message_search import MessageSearch
@@ -19,6 +18,7 @@ from strata.shared.clock import SystemClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 AGENT = new_id("agent")
 
@@ -74,10 +74,10 @@ async def test_filters_apply_before_the_limit(search: MessageSearch, writer: Wri
     wanted = await writer.say("peanut allergy")
     run = new_id("run")
     for _ in range(12):
-        await writer.say("peanut butter again", Role.ASSISTANT)
+        await writer.say("peanut butter again", MessageRole.ASSISTANT)
     await writer.say("peanut question", run=run)
     assert await search_texts(
-        search, "peanut", roles=(Role.USER,), exclude_run_id=run, limit=1
+        search, "peanut", roles=(MessageRole.USER,), exclude_run_id=run, limit=1
     ) == [wanted.id]
 
 
@@ -112,12 +112,12 @@ async def test_searches_are_not_found_by_searches(search: MessageSearch, writer:
         "name": "conversation_search",
         "arguments": '{"query": "violin"}',
     }
-    await writer.say("Let me look for violin", Role.ASSISTANT, "", call)
+    await writer.say("Let me look for violin", MessageRole.ASSISTANT, "", call)
     assert await search_texts(search, "violin") == []
 
 
 async def test_the_system_message_is_not_found(search: MessageSearch, writer: Writer) -> None:
-    assert await search_texts(search, "dogs", roles=tuple(Role)) == []
+    assert await search_texts(search, "dogs", roles=tuple(MessageRole)) == []
 
 
 async def test_stop_words_and_odd_queries_find_nothing_and_do_not_fail(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strata.recall.domain.messages import Compaction, Message, Role, Step
+from strata.recall.domain.messages import Compaction, Message, Step
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore
 from strata.shared import context
@@ -20,6 +20,7 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -58,7 +59,7 @@ def log(database: Database) -> PostgresMessageStore:
     return PostgresMessageStore(database)
 
 
-def message(role: Role, text: str, **fields: Any) -> Message:
+def message(role: MessageRole, text: str, **fields: Any) -> Message:
     return Message(
         id=new_id("message"),
         role=role,
@@ -75,17 +76,17 @@ class Conversation:
         self.store = store
         self.id = new_id("conversation")
         self.agent = new_id("agent")
-        self.system = message(Role.SYSTEM, "You remember.")
+        self.system = message(MessageRole.SYSTEM, "You remember.")
 
     async def open(self) -> None:
         await self.store.open(self.id, self.agent, [self.system], "english")
 
     async def begin(self, run: str, *texts: str, attempt: int = 1, clear: bool = False) -> Any:
-        inputs = [message(Role.USER, text, run_id=run) for text in texts]
+        inputs = [message(MessageRole.USER, text, run_id=run) for text in texts]
         return await self.store.begin_turn(self.id, self.agent, run, attempt, inputs, clear=clear)
 
     def step(self, run: str, number: int, text: str, attempt: int = 1, **fields: Any) -> Step:
-        reply = message(Role.ASSISTANT, text, run_id=run, step=number)
+        reply = message(MessageRole.ASSISTANT, text, run_id=run, step=number)
         return Step(self.id, self.agent, run, attempt, number, (reply,), **fields)
 
 
@@ -105,7 +106,7 @@ async def test_a_run_that_clears_the_window_keeps_the_system_message_and_pinned_
 ) -> None:
     await conversation.begin("run-1", "first")
     step = conversation.step("run-1", 1, "called")
-    answer = message(Role.TOOL, "returned", run_id="run-1", step=1)
+    answer = message(MessageRole.TOOL, "returned", run_id="run-1", step=1)
     await conversation.store.commit_step(replace(step, messages=(*step.messages, answer)))
     await conversation.store.commit_step(conversation.step("run-1", 2, "said"))
     await pins.set(step.messages[0].id, pinned=True)
@@ -131,9 +132,9 @@ async def test_the_first_run_of_a_window_that_is_cleared_is_shown_its_opening(
     call = {"type": "tool_call", "tool_call_id": "1", "name": "t", "arguments": "{}"}
     returned = {"type": "tool_return", "tool_call_id": "1", "name": "t", "content": "x"}
     boot = [
-        replace(message(Role.ASSISTANT, ""), parts=(call,)),
-        replace(message(Role.TOOL, ""), parts=(returned,)),
-        message(Role.USER, "You have logged in."),
+        replace(message(MessageRole.ASSISTANT, ""), parts=(call,)),
+        replace(message(MessageRole.TOOL, ""), parts=(returned,)),
+        message(MessageRole.USER, "You have logged in."),
     ]
     await store.open(opened.id, opened.agent, [opened.system, *boot], "english")
     start = await opened.begin(new_id("run"), "first", clear=True)
@@ -152,7 +153,7 @@ async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it
     first, second = new_id("run"), new_id("run")
     await conversation.begin(first, "ask")
     asking = conversation.step(first, 1, "may I")
-    requested = replace(asking.messages[0], role=Role.APPROVAL)
+    requested = replace(asking.messages[0], role=MessageRole.APPROVAL)
     await store.commit_step(replace(asking, messages=(requested,)))
     # Neither a run that failed nor another one takes it out of view.
     await conversation.begin(new_id("run"), "failed", clear=True)
@@ -160,7 +161,7 @@ async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it
     expected = ["You remember.", "ask", "may I", "failed", "go on"]
     assert texts(start.window.messages) == expected
     settled = conversation.step(second, 1, "called")
-    returned = message(Role.TOOL, "returned", run_id=second, step=1)
+    returned = message(MessageRole.TOOL, "returned", run_id=second, step=1)
     await store.commit_step(replace(settled, messages=(*settled.messages, returned)))
     await pins.set(requested.id, pinned=True)
     start = await conversation.begin(new_id("run"), "next", clear=True)
@@ -177,7 +178,7 @@ async def test_a_first_run_that_clears_the_window_does_not_make_counts_old(
 
 async def test_open_twice_keeps_the_first_window(conversation: Conversation) -> None:
     again = await conversation.store.open(
-        conversation.id, conversation.agent, [message(Role.SYSTEM, "Other")], "english"
+        conversation.id, conversation.agent, [message(MessageRole.SYSTEM, "Other")], "english"
     )
     assert texts(again.messages) == ["You remember."]
     assert again.revision == 1
@@ -325,14 +326,18 @@ async def test_compaction_swaps_the_window_and_keeps_the_log(
         "last_sequence": 1,
         "message_count": 1,
     }
-    summary = replace(message(Role.SUMMARY, ""), parts=(parts,))
+    summary = replace(message(MessageRole.SUMMARY, ""), parts=(parts,))
     plan = Compaction(conversation.id, run, 1, done.revision, summary, (done.messages[0].id,))
     window = await conversation.store.compact(plan)
-    assert [item.role for item in window.messages] == [Role.SYSTEM, Role.SUMMARY, Role.ASSISTANT]
+    assert [item.role for item in window.messages] == [
+        MessageRole.SYSTEM,
+        MessageRole.SUMMARY,
+        MessageRole.ASSISTANT,
+    ]
     assert await conversation.store.compact(plan) == window
     assert (await log.get(start.inputs[0].id)).sequence == 1
     with pytest.raises(AbortedError) as caught:
-        await conversation.store.compact(replace(plan, summary=message(Role.SUMMARY, "x")))
+        await conversation.store.compact(replace(plan, summary=message(MessageRole.SUMMARY, "x")))
     assert caught.value.reason is Reason.REVISION_MISMATCH
 
 

@@ -19,7 +19,6 @@ from strata.agent_loop.domain.model.chat import (
     ModelSettings,
     TextDelta,
     TextPart,
-    Usage,
 )
 from strata.agent_loop.models.dialects.base import Dialect
 from strata.agent_loop.models.dialects.table import DIALECTS
@@ -34,6 +33,7 @@ from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.tokens import estimate_usage
 from strata.agent_loop.settings import EndpointSettings
 from strata.cli.settings import environment_of_service
+from strata.shared.usage import Usage
 
 
 class EchoModel:

@@ -11,11 +11,12 @@ from integration.agent_loop.test_recovery import Died, Mortal, human, mortal, re
 from integration.agent_loop.world import World, roles
 from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
 from strata.agent_loop.domain.run.events import ApprovalRequested
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import CallFinished, ToolEvent
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import tool_pb2
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
 
 __all__ = ["mortal"]
 

@@ -17,13 +17,7 @@ from strata.agent_loop.compaction.plan import plan
 from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.domain.agent.agents import Agent, CompactionSettings, ModelConfig
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-    Window,
-)
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn, Window
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.ports import BoundModel
 from strata.agent_loop.models.tokens import TokenEstimator
@@ -31,6 +25,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

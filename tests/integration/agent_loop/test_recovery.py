@@ -21,7 +21,7 @@ from strata.agent_loop.clients.tool_execution import ToolClient
 from strata.agent_loop.convert.runs import run_from_proto
 from strata.agent_loop.domain.run.events import RunEvent, RunFinished, StepStarted
 from strata.agent_loop.domain.run.journal import key_of
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn
@@ -48,6 +48,7 @@ from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
 from strata.shared.service import GrpcService, Service
 from strata.shared.settings import ServiceSettings
+from strata.shared.stop_reasons import StopReason
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

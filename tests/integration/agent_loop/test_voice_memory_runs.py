@@ -12,13 +12,14 @@ import pytest
 from doubles.script import Call, ModelCall, Reply, Step
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
 from integration.agent_loop.world import World
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason, TranscriptRange
+from strata.agent_loop.domain.run.runs import RunRequest, TranscriptRange
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent
 from strata.agent_loop.loop.turn import Turn
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.ids import default_conversation_id, new_id
+from strata.shared.stop_reasons import StopReason
 
 __all__ = ["mortal"]
 pytestmark = [

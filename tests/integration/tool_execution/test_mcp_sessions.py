@@ -20,6 +20,7 @@ import pytest_asyncio
 from mcp_support import alive, open_folder, program_command, serving_http, tool, until
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.messages import ToolStatus
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
@@ -34,7 +35,6 @@ from strata.tool_execution.domain.tools import (
     Effect,
     McpOrigin,
     OwnDefinition,
-    ReturnStatus,
     Tool,
     ToolError,
     ToolType,
@@ -386,7 +386,7 @@ async def test_the_end_of_a_program_is_seen_while_its_child_holds_its_pipes(
     _, child = json.loads(await sessions.run(server, "child"))
     with pytest.raises(ToolError, match="the program ended with exit code 3") as caught:
         await sessions.run(server, "die")
-    assert caught.value.status is ReturnStatus.UNKNOWN
+    assert caught.value.status is ToolStatus.UNKNOWN
     await until(lambda: not alive(child))
     assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
 

@@ -18,13 +18,11 @@ from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json, 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
 from strata.agent_loop.domain.conversation.messages import (
     Message,
-    MessageRole,
     NestedCall,
     SummaryPart,
     ToolReturn,
-    ToolStatus,
 )
-from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,
@@ -33,7 +31,6 @@ from strata.agent_loop.domain.model.chat import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.domain.run.events import (
     ModelRequestSent,
@@ -49,15 +46,20 @@ from strata.agent_loop.domain.run.journal import (
     rules_from_json,
     snapshot_from_json,
 )
-from strata.agent_loop.domain.run.runs import RunFailure, RunOutcome, StopReason
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
+from strata.agent_loop.domain.run.runs import RunFailure, RunOutcome
+from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
 from strata.shared.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
+from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
+from strata.shared.usage import Usage
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 numbers = st.integers(0, 2**31 - 1)

@@ -5,19 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    ToolReturn,
-    ToolStatus,
-)
-from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
-from strata.agent_loop.domain.conversation.taint import (
-    UNTRUSTED,
-    sources_of,
-    taint_of,
-    taint_of_messages,
-)
+from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
+from strata.agent_loop.domain.conversation.taint import sources_of, taint_of_messages
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import UNTRUSTED, Provenance, taint_of
 
 LABELS = st.sampled_from(list(Provenance))
 RETURNS = st.builds(

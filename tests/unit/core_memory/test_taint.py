@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.core_memory.convert.context import compiled_to_proto
-from strata.core_memory.convert.labels import taint_to_proto, to_taint
 from strata.core_memory.domain.blocks import Authorship, Block, Origin, Version
 from strata.core_memory.domain.prompt.compilation import Compiled
 from strata.core_memory.domain.prompt.memory_section import Form, render_memory
-from strata.core_memory.domain.taint import LABELS, joined, marked
+from strata.core_memory.domain.taint import marked
 from strata.core_memory.domain.versions.reverts import UndoConflict, undo
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto
+from strata.shared.provenance import UNTRUSTED, taint_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 EMPTY = Block("block-1", "human", "", "About.", 20_000, False, 1, NOW, NOW)
-MARKS = st.lists(st.sampled_from(LABELS), max_size=2).map(tuple)
+MARKS = st.lists(st.sampled_from(UNTRUSTED), max_size=2).map(tuple)
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), MARKS),
@@ -104,9 +105,9 @@ def test_undoing_a_rewrite_restores_the_labels() -> None:
 
 @given(st.lists(MARKS))
 def test_labels_are_unique_and_ordered(marks: list[tuple[str, ...]]) -> None:
-    union = joined(*marks)
+    union = taint_of(*marks)
     assert set(union) == {label for mark in marks for label in mark}
-    assert to_taint(taint_to_proto(union)) == union
+    assert taint_from_proto(labels_to_proto(union)) == union
 
 
 def test_rendered_block_has_one_line_about_its_taint() -> None:
@@ -119,5 +120,5 @@ def test_rendered_block_has_one_line_about_its_taint() -> None:
 
     compiled = Compiled("1", "", [EMPTY, dirty])
     [shown] = compiled_to_proto(compiled).tainted_blocks
-    assert (shown.label, to_taint(shown.taint)) == ("human", ("web", "mcp"))
+    assert (shown.label, taint_from_proto(shown.taint)) == ("human", ("web", "mcp"))
     assert not compiled_to_proto(replace(compiled, shown=False)).tainted_blocks

@@ -15,12 +15,14 @@ from strata.api.agent_loop.v1.turn_service_pb2 import ModelRequestSent, ReplyRec
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.api.common.v1.usage_pb2 import Usage as WireUsage
-from strata.gateway.runs.domain.runs import Run, RunKind, StopReason, Usage
+from strata.gateway.runs.domain.runs import Run, RunKind
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.events.model_calls import MAX_CALLS, ModelCalls
 from strata.gateway.runs.explanation.convert import explanation_to_pb, step_to_pb
 from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.gateway.runs.explanation.spans import Explanation
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 ACCEPTED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -263,7 +265,8 @@ def test_event_without_a_time_of_the_run_counts_by_the_time_it_was_made() -> Non
 
 moments = st.integers(min_value=0, max_value=10_000)
 calls = st.lists(
-    st.builds(replied, moments, moments) | st.just(pb.ModelCall(usage=WireUsage(total_tokens=3))),
+    st.builds(replied, moments, moments)
+    | st.just(pb.ModelCall(usage=WireUsage(completion_tokens=3, total_tokens=3))),
     max_size=3,
 )
 happenings = st.sampled_from(
@@ -328,7 +331,7 @@ def test_cost_is_that_of_the_models_with_a_price() -> None:
 
 
 def test_cached_tokens_have_their_own_price() -> None:
-    usage = Usage(1000, 10, 1010, cached_input_tokens=600, cache_write_tokens=100)
+    usage = Usage(1000, 10, cached_input_tokens=600, cache_write_tokens=100)
     assert ModelPrice(input=2, output=8).micros(usage) == 2000 + 80
     price = ModelPrice(input=2, output=8, cached_input=0.5, cache_write=3)
     assert price.micros(usage) == 300 * 2 + 600 * 0.5 + 100 * 3 + 80
@@ -348,7 +351,7 @@ def test_model_calls_of_one_event_are_bounded_and_lose_no_tokens() -> None:
         name = f"message-{number}"
         sent = ModelRequestSent(message_id=name, model="test/one")
         ended.note_request(sent, number * 10)
-        reply = ReplyReceived(message_id=name, usage=WireUsage(total_tokens=1))
+        reply = ReplyReceived(message_id=name, usage=WireUsage(completion_tokens=1, total_tokens=1))
         ended.note_reply(reply, number * 10 + 7)
     taken = ended.take()
     assert len(taken) == MAX_CALLS

@@ -21,11 +21,13 @@ from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.managers import GroupManager, GroupTurn, TurnReply, manager_of
 from strata.gateway.groups.turns import GroupTurns
-from strata.gateway.runs.domain.runs import NewRun, Run, RunKind, StopReason, Usage
+from strata.gateway.runs.domain.runs import NewRun, Run, RunKind
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.webhooks.sender import payload
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 TOKEN = "DONE!"
 

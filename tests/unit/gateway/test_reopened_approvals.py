@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.gateway.runs.convert.approvals import reopened_if_no_call_ran
-from strata.gateway.runs.domain.runs import RunEnding, RunFailure, StopReason, Usage
+from strata.gateway.runs.domain.runs import RunEnding, RunFailure
 from strata.gateway.runs.events.progress import RunProgress
 from strata.shared.errors import Reason
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 FAILURE = RunFailure("LLM_NOT_CONFIGURED", "no model", retryable=False)
 YES: dict[str, Any] = {"approve": True}

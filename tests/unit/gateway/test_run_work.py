@@ -22,12 +22,11 @@ from strata.gateway.runs.domain.runs import (
     NewRun,
     Run,
     RunKind,
-    StopReason,
-    Usage,
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.events.live_run import RunHub
 from strata.shared.clock import SystemClock
+from strata.shared.usage import Usage
 
 _RUNS = 20
 
@@ -43,7 +42,7 @@ class Store:
             new.conversation_id,
             new.kind,
             RunState.RUNNING,
-            StopReason.UNSPECIFIED,
+            None,
             None,
             Usage(),
             0,

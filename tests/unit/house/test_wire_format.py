@@ -53,6 +53,8 @@ from strata.gateway.runs.convert import runs as run_requests
 from strata.recall.convert import search as recall
 from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.errors import StrataError
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 from strata.tool_execution.builtin import agents as agent_tools
@@ -135,20 +137,20 @@ def numbered_text() -> str:
 def transcript_text() -> str:
     user = messages.Message(
         id="message-1",
-        role=messages.MessageRole.USER,
+        role=MessageRole.USER,
         parts=(chat.TextPart("I moved to Riga."),),
         conversation_id="conversation-1",
         name="Sam",
     )
     call = chat.ToolCall("call-1", "memory_insert", "{}")
-    tool_return = messages.ToolReturn("call-1", "memory_insert", messages.ToolStatus.OK, "None")
+    tool_return = messages.ToolReturn("call-1", "memory_insert", ToolStatus.OK, "None")
     reply = replace(
         user,
-        role=messages.MessageRole.ASSISTANT,
+        role=MessageRole.ASSISTANT,
         name="",
         parts=(chat.TextPart("Since when?\nI shall note it."), call),
     )
-    returned = replace(reply, role=messages.MessageRole.TOOL, parts=(tool_return,))
+    returned = replace(reply, role=MessageRole.TOOL, parts=(tool_return,))
     read = runs.TranscriptRange("agent-1", "conversation-1", -1, 9)
     shown = transcripts.read_transcript([user, reply, returned], read, 10_000).message
     return "\n".join(part.text for part in shown.parts if isinstance(part, chat.TextPart))
@@ -179,7 +181,7 @@ EXAMPLES: dict[str, Callable[[], str]] = {
     "packed-user-messages": lambda: packaging.pack_user_message(
         "Hello", NOW, ZONE, location="Riga", name="Sam"
     ),
-    "tool-returns": lambda: packaging.package(messages.ToolStatus.OK, SENT_MESSAGE, NOW, ZONE),
+    "tool-returns": lambda: packaging.package(ToolStatus.OK, SENT_MESSAGE, NOW, ZONE),
     "heartbeats": lambda: packaging.pack_heartbeat(strategy.HEARTBEAT_REQUESTED, NOW, ZONE),
     "first-messages": lambda: packaging.pack_login(NOW, ZONE),
     "summaries": lambda: packaging.pack_summary("Sam moved to Riga.", NOW, ZONE),
@@ -263,7 +265,7 @@ TEXTS = (
         for kind in ToolRuleType
         if (sentence := rule_sentence(kind, "X", ("A", "B"), 3)) is not None
     ),
-    *(reason.value for reason in runs.StopReason),
+    *(reason.value for reason in StopReason),
 )
 
 LIMITS: dict[str, object] = {

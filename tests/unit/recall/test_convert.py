@@ -18,11 +18,13 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.recall.convert import messages as convert
 from strata.recall.convert import search as convert_search
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search import Mode
+from strata.shared.convert.messages import ROLES
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.images import image_id
+from strata.shared.messages import MessageRole
 from strata.shared.search.reranking import Outcome, Report
 from strata.shared.search.results import Exclusion, SearchHit, SearchResult
 from strata.shared.search.time_expressions import TimeRange
@@ -132,18 +134,20 @@ PARTS = st.one_of(
 )
 
 
-@given(parts=st.lists(PARTS, max_size=6), role=st.sampled_from(list(Role)), pinned=st.booleans())
+@given(
+    parts=st.lists(PARTS, max_size=6), role=st.sampled_from(list(MessageRole)), pinned=st.booleans()
+)
 def test_messages_come_back_as_they_went(
-    parts: list[common.Part], role: Role, pinned: bool
+    parts: list[common.Part], role: MessageRole, pinned: bool
 ) -> None:
     wire = common.Message(
         id=new_id("message"),
-        role=convert._ROLES_BACK[role],
+        role=ROLES.to_proto[role],
         parts=parts,
         name="Ada",
         run_id="run-1",
         pinned=pinned,
-        usage=usage_pb2.Usage(prompt_tokens=3, estimated=True),
+        usage=usage_pb2.Usage(prompt_tokens=3, total_tokens=3, estimated=True),
         provenance=[common.PROVENANCE_WEB, common.PROVENANCE_UNSPECIFIED],
         sequence=-1,
     )
@@ -265,7 +269,7 @@ def test_every_mode_is_taken(mode: message_pb.SearchMode.ValueType, meant: Mode)
 
 
 def test_an_answer_says_what_is_known_and_no_more() -> None:
-    message = Message(new_id("message"), Role.USER, (), NOW)
+    message = Message(new_id("message"), MessageRole.USER, (), NOW)
     spoken = TimeRange("since March", NOW, None)
     answer = SearchResult(
         (SearchHit(message, "vector", 0.5, 2, None),), (Exclusion("roles", 3, "m"),), (spoken,)
@@ -281,7 +285,7 @@ def test_an_answer_says_what_is_known_and_no_more() -> None:
 
 def test_an_answer_says_what_the_reranker_did() -> None:
     assert not convert_search.answer_to_proto(SearchResult(())).HasField("reranking")
-    message = Message(new_id("message"), Role.USER, (), NOW)
+    message = Message(new_id("message"), MessageRole.USER, (), NOW)
     hits = (
         SearchHit(message, "vector", 0.5, 2, None, rerank_score=-3.5, rerank_rank=1),
         SearchHit(message, "vector", 0.4, 3, None),
@@ -342,6 +346,6 @@ def test_image_of_an_earlier_release_is_read() -> None:
         {"type": "image", "media_type": "image/png", "url": "https://a.example/b.png"},
         {"type": "image", "media_type": "image/png", "data": "AAEC"},
     )
-    stored = convert.message_to_proto(Message("message-1", Role.USER, parts, NOW)).parts
+    stored = convert.message_to_proto(Message("message-1", MessageRole.USER, parts, NOW)).parts
     assert stored[0].image.url == "https://a.example/b.png"
     assert stored[1].image.data == b"\0\1\2"

@@ -6,26 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.pairs import pair_violations
+from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def asks(*ids: str) -> Message:
     parts = tuple({"type": "tool_call", "tool_call_id": i, "name": "t"} for i in ids)
-    return Message(id="m", role=Role.ASSISTANT, parts=parts, create_time=NOW)
+    return Message(id="m", role=MessageRole.ASSISTANT, parts=parts, create_time=NOW)
 
 
 def answers(*ids: str) -> Message:
     parts = tuple({"type": "tool_return", "tool_call_id": i, "name": "t"} for i in ids)
-    return Message(id="m", role=Role.TOOL, parts=parts, create_time=NOW)
+    return Message(id="m", role=MessageRole.TOOL, parts=parts, create_time=NOW)
 
 
 APPROVES = Message(
-    id="m", role=Role.APPROVAL, parts=({"type": "approval_request"},), create_time=NOW
+    id="m", role=MessageRole.APPROVAL, parts=({"type": "approval_request"},), create_time=NOW
 )
-SAYS = Message(id="m", role=Role.USER, parts=({"type": "text", "text": "x"},), create_time=NOW)
+SAYS = Message(
+    id="m", role=MessageRole.USER, parts=({"type": "text", "text": "x"},), create_time=NOW
+)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata.recall.domain.messages import Role
 from strata.recall.domain.query_roles import query_role
+from strata.shared.messages import MessageRole
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from strata.recall.domain.query_roles import query_role
     ],
 )
 def test_questions_about_the_user_prefer_user_messages(query: str) -> None:
-    assert query_role(query) is Role.USER
+    assert query_role(query) is MessageRole.USER
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_questions_about_the_user_prefer_user_messages(query: str) -> None:
     ],
 )
 def test_questions_about_given_advice_prefer_assistant_messages(query: str) -> None:
-    assert query_role(query) is Role.ASSISTANT
+    assert query_role(query) is MessageRole.ASSISTANT
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_json import HOSTILE_ARGUMENTS
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search_text import MAX_SEARCH_CHARS, searchable_text, split_text
+from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def message(role: Role, *parts: dict[str, Any]) -> Message:
+def message(role: MessageRole, *parts: dict[str, Any]) -> Message:
     return Message(id="message-1", role=role, parts=parts, create_time=NOW)
 
 
@@ -48,24 +49,28 @@ def test_only_the_limits_drop_words(value: str) -> None:
 @pytest.mark.parametrize(
     ("given_message", "expected"),
     [
-        (message(Role.USER, text("hello")), "hello"),
-        (message(Role.SYSTEM, text("prompt")), ""),
-        (message(Role.ASSISTANT, {"type": "reasoning", "text": "hm"}, text("yes")), "yes"),
-        (message(Role.ASSISTANT, text("ok"), call("memory_insert", '{"a": "b"}')), "ok"),
-        (message(Role.ASSISTANT, call("send_message", '{"message": "Hi there"}')), "Hi there"),
-        (message(Role.ASSISTANT, call("send_message", "not json")), ""),
-        (message(Role.ASSISTANT, call("send_message", '{"message": 3}')), ""),
-        (message(Role.ASSISTANT, text("look"), call("conversation_search", "{}")), ""),
-        (message(Role.ASSISTANT, text("look"), call("expand_summary", "{}")), ""),
-        (message(Role.ASSISTANT, text("look"), call("search_memory", "{}")), ""),
-        (message(Role.SUMMARY, {"type": "summary", "text": "They met."}), "They met."),
+        (message(MessageRole.USER, text("hello")), "hello"),
+        (message(MessageRole.SYSTEM, text("prompt")), ""),
+        (message(MessageRole.ASSISTANT, {"type": "reasoning", "text": "hm"}, text("yes")), "yes"),
+        (message(MessageRole.ASSISTANT, text("ok"), call("memory_insert", '{"a": "b"}')), "ok"),
         (
-            message(Role.TOOL, {"type": "tool_return", "name": "x", "content": "found"}),
+            message(MessageRole.ASSISTANT, call("send_message", '{"message": "Hi there"}')),
+            "Hi there",
+        ),
+        (message(MessageRole.ASSISTANT, call("send_message", "not json")), ""),
+        (message(MessageRole.ASSISTANT, call("send_message", '{"message": 3}')), ""),
+        (message(MessageRole.ASSISTANT, text("look"), call("conversation_search", "{}")), ""),
+        (message(MessageRole.ASSISTANT, text("look"), call("expand_summary", "{}")), ""),
+        (message(MessageRole.ASSISTANT, text("look"), call("search_memory", "{}")), ""),
+        (message(MessageRole.SUMMARY, {"type": "summary", "text": "They met."}), "They met."),
+        (
+            message(MessageRole.TOOL, {"type": "tool_return", "name": "x", "content": "found"}),
             "found",
         ),
         (
             message(
-                Role.TOOL, {"type": "tool_return", "name": "conversation_search", "content": "x"}
+                MessageRole.TOOL,
+                {"type": "tool_return", "name": "conversation_search", "content": "x"},
             ),
             "",
         ),
@@ -78,6 +83,6 @@ def test_what_can_be_searched(given_message: Message, expected: str) -> None:
 @pytest.mark.parametrize("arguments", HOSTILE_ARGUMENTS.values(), ids=HOSTILE_ARGUMENTS)
 def test_hostile_arguments_leave_a_text_that_can_be_stored(arguments: str) -> None:
     for written in (arguments, arguments.replace('"a"', '"message"')):
-        result = searchable_text(message(Role.ASSISTANT, call("send_message", written)))
+        result = searchable_text(message(MessageRole.ASSISTANT, call("send_message", written)))
         assert "\0" not in result
         result.encode()

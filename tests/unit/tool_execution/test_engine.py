@@ -11,18 +11,11 @@ import pytest
 from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import ToolStatus
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.clients.peers import LostAnswerError
-from strata.tool_execution.domain.tools import (
-    Call,
-    Caller,
-    CallOutcome,
-    MemoryEdit,
-    Output,
-    ReturnStatus,
-    Tool,
-    ToolError,
-)
+from strata.tool_execution.domain.tools import Call, Caller, CallOutcome, Output, Tool, ToolError
 from strata.tool_execution.execution.engine import Engine, Started
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
@@ -155,9 +148,9 @@ async def test_a_call_that_never_ends_is_ended() -> None:
     ended = {outcome.call.id: outcome for outcome in done}
     assert all("did not end within 0.05 seconds" in outcome.content for outcome in done)
     # What changes something may have done so; a search has nothing to find out about.
-    assert ended["call-1"].status is ReturnStatus.UNKNOWN
+    assert ended["call-1"].status is ToolStatus.UNKNOWN
     assert json.loads(ended["call-1"].content)["status"] == "Unknown"
-    assert ended["call-2"].status is ReturnStatus.FAILED
+    assert ended["call-2"].status is ToolStatus.FAILED
 
 
 async def test_a_lost_answer_is_unknown_and_a_defect_too() -> None:
@@ -167,7 +160,7 @@ async def test_a_lost_answer_is_unknown_and_a_defect_too() -> None:
         raise RuntimeError("secret detail")
 
     for done in await outcomes(engine(behave), *_two()):
-        assert done.status is ReturnStatus.UNKNOWN
+        assert done.status is ToolStatus.UNKNOWN
         assert "effect is unknown" in done.content
 
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import Failure, Isolation, Run, RunResult, RunStatus
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.network_policy import NetworkPolicy
-from strata.tool_execution.domain.tools import (
-    Effect,
-    OwnDefinition,
-    ReturnStatus,
-    Tool,
-    ToolError,
-    ToolType,
-)
+from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolError, ToolType
 
 STOPPED = {
     RunStatus.TIMEOUT,
@@ -55,7 +49,7 @@ async def test_a_stopped_tool_is_unknown_if_it_could_act(
     with pytest.raises(ToolError) as raised:
         await runner.run(tool, {}, {})
     acts = status in STOPPED and bool(hosts) and effect is not Effect.READ_ONLY
-    assert raised.value.status is (ReturnStatus.UNKNOWN if acts else ReturnStatus.FAILED)
+    assert raised.value.status is (ToolStatus.UNKNOWN if acts else ToolStatus.FAILED)
     assert raised.value.end is status
     if status in STOPPED:
         text = "is unknown" if acts else "changed nothing outside of its sandbox"

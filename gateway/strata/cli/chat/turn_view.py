@@ -367,7 +367,7 @@ def compact_arguments(arguments: str) -> str:
 def untrusted_sources_line(asked: message_pb2.ApprovalRequestPart) -> str:
     """Returns a line on the untrusted content in the agent's context at the request; or empty."""
     places = (
-        enum_name(message_pb2.Provenance, source.label, "PROVENANCE_")
+        enum_name(message_pb2.Provenance, source.label)
         + (f" by {source.tool_name}" if source.tool_name else "")
         + (f" in memory block {source.block_label}" if source.block_label else "")
         for source in asked.taint

@@ -68,12 +68,14 @@ from strata.cli.output import (
 )
 from strata.cli.response_formats import ResponseFormatOption, named_format, response_format
 from strata.shared.agent_types import TYPES_WITHOUT_BLOCKS, AgentType
+from strata.shared.convert.enums import EnumTable
 
 app = typer.Typer(
     help="Create, show, change and delete agents.", no_args_is_help=True, add_completion=False
 )
 
 _DESCRIPTION_CHARS = 60
+_TYPES = EnumTable(pb.AgentType, AgentType)
 
 
 class UserMessages(StrEnum):
@@ -242,7 +244,7 @@ def create_agent(
     request = pb.CreateAgentRequest(
         request_id=new_request_id(),
         name=name,
-        type=pb.AgentType.Value(f"AGENT_TYPE_{agent_type.name}"),
+        type=_TYPES.to_proto[agent_type],
         description=description or "",
         system=_system(system, system_file),
         system_prompt_key=prompt or "",
@@ -442,8 +444,8 @@ def _print_agent(agent: pb.Agent, status: Sequence[MemoryStatus] = (), *, as_jso
 
 
 def _type_name(value: pb.AgentType.ValueType) -> str:
-    name = pb.AgentType.Name(value).removeprefix("AGENT_TYPE_")
-    return AgentType[name].value if name in AgentType.__members__ else ""
+    agent_type = _TYPES.from_proto.get(value)
+    return "" if agent_type is None else agent_type.value
 
 
 def _compaction(settings: pb.CompactionSettings) -> str:

@@ -108,7 +108,7 @@ def run_memory_agent(
         for event in events
         for edit in event.tool_finished.memory_edits
     ]
-    state = enum_name(pb.RunState, run.state, "RUN_STATE_")
+    state = enum_name(pb.RunState, run.state)
     print_fields(
         [
             ("run", run.id),

@@ -59,7 +59,7 @@ def show_tools(connection: Connection, agent: AgentArgument, as_json: JsonOption
     rows = [
         (
             tool.name,
-            enum_name(tool_pb2.ToolType, tool.type, "TOOL_TYPE_"),
+            enum_name(tool_pb2.ToolType, tool.type),
             source,
             clipped(tool.description, _DESCRIPTION_CHARS),
         )

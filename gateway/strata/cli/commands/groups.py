@@ -309,7 +309,7 @@ def _type_of(kind: GroupKind) -> pb.ManagerType.ValueType:
 
 
 def _kind(group: pb.Group) -> str:
-    return enum_name(pb.ManagerType, group.manager.type, "MANAGER_TYPE_")
+    return enum_name(pb.ManagerType, group.manager.type)
 
 
 def _holder(group: pb.Group) -> str:

@@ -393,11 +393,11 @@ def _signed_in(server: pb.McpServer) -> str:
 
 
 def _transport(server: pb.McpServer) -> str:
-    return enum_name(pb.McpTransport, server.transport, "MCP_TRANSPORT_")
+    return enum_name(pb.McpTransport, server.transport)
 
 
 def _state(tool: pb.McpTool) -> str:
-    return enum_name(pb.McpToolState, tool.state, "MCP_TOOL_STATE_")
+    return enum_name(pb.McpToolState, tool.state)
 
 
 def _health(server: pb.McpServer) -> str:

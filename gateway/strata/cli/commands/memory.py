@@ -240,7 +240,7 @@ def lint_memory(
             [
                 (
                     f"{finding.label}:{finding.line}" if finding.line else finding.label,
-                    enum_name(pb.LintRule, finding.rule, "LINT_RULE_"),
+                    enum_name(pb.LintRule, finding.rule),
                     finding.message,
                     clipped(finding.text, _TEXT_CHARS),
                 )

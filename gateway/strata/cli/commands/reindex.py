@@ -95,7 +95,7 @@ async def _watch(index: WholeIndex | ArchiveIndex, job: pb.Reindex, *, quiet: bo
 
 
 def _draw(bar: Progress, task: TaskID, job: pb.Reindex) -> None:
-    phase = enum_name(pb.ReindexPhase, job.phase, "REINDEX_PHASE_")
+    phase = enum_name(pb.ReindexPhase, job.phase)
     bar.update(task, description=phase, completed=min(job.done, job.total or 1))
 
 
@@ -105,7 +105,7 @@ def _show(job: pb.Reindex, *, as_json: bool) -> None:
         return
     fields = [
         ("index", job.archive_id or job.collection),
-        ("phase", enum_name(pb.ReindexPhase, job.phase, "REINDEX_PHASE_")),
+        ("phase", enum_name(pb.ReindexPhase, job.phase)),
         ("model", _models(job)),
         ("copied", f"{job.done} of {job.total}"),
     ]

@@ -238,7 +238,7 @@ def _cost(priced: pb.RunSpan | pb.RunStep | pb.ExplainRunResponse) -> str:
 
 
 def _notes(span: pb.RunSpan) -> str:
-    notes = [enum_name(message_pb2.ToolStatus, span.status, "TOOL_STATUS_")]
+    notes = [enum_name(message_pb2.ToolStatus, span.status)]
     if span.HasField("first_token_ms"):
         notes.append(f"first token after {_seconds(span.first_token_ms)}")
     if span.attempt > 1:
@@ -275,9 +275,9 @@ def _print_run(run: pb.Run, *, as_json: bool) -> None:
 
 def _state(run: pb.Run) -> str:
 
-    return enum_name(pb.RunState, run.state, "RUN_STATE_")
+    return enum_name(pb.RunState, run.state)
 
 
 def _stop(run: pb.Run) -> str:
 
-    return enum_name(run_event_pb2.StopReason, run.stop_reason, "STOP_REASON_")
+    return enum_name(run_event_pb2.StopReason, run.stop_reason)

@@ -254,7 +254,7 @@ def list_ticks(
         [
             (
                 when(tick.tick_time),
-                enum_name(pb.TickOutcome, tick.outcome, "TICK_OUTCOME_"),
+                enum_name(pb.TickOutcome, tick.outcome),
                 tick.run_id,
                 tick.reason,
             )
@@ -294,8 +294,8 @@ def _print_schedule(schedule: pb.Schedule, *, as_json: bool) -> None:
             ("last run", schedule.last_run_id),
             ("agent", schedule.agent_id),
             ("conversation", schedule.conversation_id),
-            ("overlap", enum_name(pb.OnOverlap, schedule.on_overlap, "ON_OVERLAP_")),
-            ("approval", enum_name(run_pb.OnApproval, schedule.on_approval, "ON_APPROVAL_")),
+            ("overlap", enum_name(pb.OnOverlap, schedule.on_overlap)),
+            ("approval", enum_name(run_pb.OnApproval, schedule.on_approval)),
             ("acts as", schedule.principal),
             ("created", when(schedule.create_time)),
         ]
@@ -305,7 +305,7 @@ def _print_schedule(schedule: pb.Schedule, *, as_json: bool) -> None:
 
 
 def _state(schedule: pb.Schedule) -> str:
-    state = enum_name(pb.ScheduleState, schedule.state, "SCHEDULE_STATE_")
+    state = enum_name(pb.ScheduleState, schedule.state)
     return f"{state} ({schedule.state_reason})" if schedule.state_reason else state
 
 

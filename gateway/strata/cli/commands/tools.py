@@ -164,7 +164,7 @@ def show(connection: Connection, name: NameArgument, as_json: JsonOption = False
             ("type", _type(tool)),
             ("version", tool.version),
             ("tags", ", ".join(tool.tags)),
-            ("effect", enum_name(tool_pb2.ToolEffect, tool.effect, "TOOL_EFFECT_")),
+            ("effect", enum_name(tool_pb2.ToolEffect, tool.effect)),
             ("secrets", ", ".join(tool.secret_names)),
             ("packages", ", ".join(tool.pip_requirements)),
             ("hosts", ", ".join(tool.allowed_hosts)),
@@ -315,7 +315,7 @@ async def _tool(client: Client, name: str) -> pb.Tool:
 
 
 def _type(tool: pb.Tool) -> str:
-    return enum_name(tool_pb2.ToolType, tool.type, "TOOL_TYPE_")
+    return enum_name(tool_pb2.ToolType, tool.type)
 
 
 def _read(file: Path) -> str:

@@ -188,4 +188,4 @@ def _events(webhook: pb.Webhook) -> str:
 
 
 def _state(delivery: pb.WebhookDelivery) -> str:
-    return enum_name(pb.DeliveryState, delivery.state, "DELIVERY_STATE_")
+    return enum_name(pb.DeliveryState, delivery.state)

@@ -148,7 +148,7 @@ def stage_of(file: pb.File) -> str:
     """Returns the state of a file, in words."""
     if file.state == pb.FILE_STATE_PARSING:
         return "being read"
-    return enum_name(pb.FileState, file.state, "FILE_STATE_")
+    return enum_name(pb.FileState, file.state)
 
 
 def state_of(file: pb.File) -> str:

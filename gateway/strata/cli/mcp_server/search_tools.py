@@ -11,24 +11,17 @@ from zoneinfo import ZoneInfo
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
-from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.cli.client import Client
 from strata.cli.mcp_server.memory import AgentMemory
+from strata.shared.convert.messages import ROLES, role_name
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.images import image_text
+from strata.shared.messages import MessageRole
 
 Arguments = dict[str, Any]
 
 _DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_ROLES = {
-    "user": message_pb2.ROLE_USER,
-    "assistant": message_pb2.ROLE_ASSISTANT,
-    "tool": message_pb2.ROLE_TOOL,
-}
-_ROLE_NAMES = {value: name for name, value in _ROLES.items()} | {
-    message_pb2.ROLE_SUMMARY: "summary"
-}
 _TAG_MATCH_MODES = {
     "any": passage_pb.TAG_MATCH_MODE_ANY,
     "all": passage_pb.TAG_MATCH_MODE_ALL,
@@ -47,7 +40,7 @@ async def search_conversations(
     request = message_pb.SearchMessagesRequest(
         agent_id=memory.agent_id,
         query=arguments["query"],
-        roles=[_ROLES[role] for role in arguments.get("roles", [])],
+        roles=[ROLES.to_proto[MessageRole(role)] for role in arguments.get("roles", [])],
         limit=arguments.get("limit", 0),
         start_time=time_of(arguments, "start_date", memory.timezone),
         end_time=time_of(arguments, "end_date", memory.timezone, end=True),
@@ -161,7 +154,7 @@ def _message(hit: message_pb.MessageHit, timezone: ZoneInfo) -> dict[str, Any]:
     message = hit.message
     result: dict[str, Any] = {
         "timestamp": _local(message.create_time, timezone),
-        "role": _ROLE_NAMES.get(message.role, "system"),
+        "role": role_name(message.role),
         "relevance": {"search_mode": hit.relevance.search_mode, **_ranks(hit.relevance)},
     }
     thinking = "\n".join(part.reasoning.text for part in message.parts if part.reasoning.text)

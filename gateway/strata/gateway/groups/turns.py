@@ -36,20 +36,11 @@ from strata.gateway.runs.convert.runs import (
     failure_of,
     principal_of,
     stop_of,
-    usage_of,
 )
-from strata.gateway.runs.domain.runs import (
-    Accepted,
-    NewRun,
-    Run,
-    RunFailure,
-    RunKind,
-    RunStore,
-    StopReason,
-    Usage,
-)
+from strata.gateway.runs.domain.runs import Accepted, NewRun, Run, RunFailure, RunKind, RunStore
 from strata.gateway.runs.events.run_follower import RunFollower
 from strata.shared.context import require_caller
+from strata.shared.convert.usage import usage_from_proto
 from strata.shared.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -60,7 +51,9 @@ from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.logs import get_logger
 from strata.shared.replies import words_of
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import HAND_OVER
+from strata.shared.usage import Usage
 
 Response = turn_pb.ExecuteRunResponse
 RunEvent = run_event_pb2.RunEvent
@@ -105,7 +98,7 @@ class _TurnResult:
         elif event.HasField("run_finished"):
             end = event.run_finished
             self.stop_reason, self.failure = stop_of(end)
-            self.usage, self.step_count = usage_of(end.usage), end.step_count
+            self.usage, self.step_count = usage_from_proto(end.usage), end.step_count
 
     def _note_message(self, message: message_pb2.Message) -> None:
         self.texts += words_of(message)
@@ -163,7 +156,7 @@ class _GroupRun:
 
     def add(self, end: run_event_pb2.RunFinished) -> None:
         """Adds the usage of a member's run."""
-        self.usage += usage_of(end.usage)
+        self.usage += usage_from_proto(end.usage)
         self.step_count += end.step_count
         self.taint.update(end.taint)
 

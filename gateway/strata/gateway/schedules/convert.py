@@ -13,18 +13,25 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.gateway.runs.convert import runs
 from strata.gateway.runs.domain.runs import NewRun, RunKind
-from strata.gateway.schedules.domain import NewSchedule, OnOverlap, RunPlan, Schedule, Tick
+from strata.gateway.schedules.domain import (
+    NewSchedule,
+    OnOverlap,
+    RunPlan,
+    Schedule,
+    ScheduleState,
+    Tick,
+    TickOutcome,
+)
 from strata.gateway.schedules.timing import Timing, TimingError
 from strata.shared.context import Caller
+from strata.shared.convert.enums import EnumTable
 from strata.shared.errors import FieldViolation, InvalidArgumentError, invalid_field
 from strata.shared.ids import new_id
 
 _MAX_NAME = 128
-_ON_OVERLAP = {
-    pb.ON_OVERLAP_UNSPECIFIED: OnOverlap.SKIP,
-    pb.ON_OVERLAP_SKIP: OnOverlap.SKIP,
-    pb.ON_OVERLAP_ENQUEUE: OnOverlap.ENQUEUE,
-}
+_ON_OVERLAP = EnumTable(pb.OnOverlap, OnOverlap, default=OnOverlap.SKIP)
+_STATES = EnumTable(pb.ScheduleState, ScheduleState)
+_OUTCOMES = EnumTable(pb.TickOutcome, TickOutcome)
 
 
 def new_schedule(request: pb.CreateScheduleRequest, caller: Caller) -> NewSchedule:
@@ -100,11 +107,11 @@ def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
         conversation_id=plan.conversation_id,
         messages=execute.messages,
         max_steps=plan.max_steps,
-        on_approval=run_pb.OnApproval.Value(f"ON_APPROVAL_{plan.on_approval}"),
-        on_overlap=pb.OnOverlap.Value(f"ON_OVERLAP_{plan.on_overlap}"),
+        on_approval=runs.ON_APPROVAL.to_proto[plan.on_approval],
+        on_overlap=_ON_OVERLAP.to_proto[plan.on_overlap],
         cron=timing.cron,
         time_zone=timing.time_zone if timing.cron else "",
-        state=pb.ScheduleState.Value(f"SCHEDULE_STATE_{schedule.state}"),
+        state=_STATES.to_proto[schedule.state],
         state_reason=schedule.state_reason,
         last_run_id=schedule.last_run_id,
         principal=plan.principal.name,
@@ -124,7 +131,7 @@ def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
 def tick_to_pb(tick: Tick) -> pb.ScheduleTick:
     """Converts a tick."""
     out = pb.ScheduleTick(
-        outcome=pb.TickOutcome.Value(f"TICK_OUTCOME_{tick.outcome}"),
+        outcome=_OUTCOMES.to_proto[tick.outcome],
         run_id=tick.run_id,
         reason=tick.reason,
     )
@@ -134,7 +141,7 @@ def tick_to_pb(tick: Tick) -> pb.ScheduleTick:
 
 
 def _plan(run: NewRun, on_overlap: pb.OnOverlap.ValueType) -> RunPlan:
-    if on_overlap not in _ON_OVERLAP:
+    if on_overlap not in _ON_OVERLAP.from_proto:
         raise invalid_field("on_overlap", "is not a known policy")
     return RunPlan(
         run.principal,
@@ -144,7 +151,7 @@ def _plan(run: NewRun, on_overlap: pb.OnOverlap.ValueType) -> RunPlan:
         run.payload_hash,
         run.max_steps,
         run.on_approval,
-        _ON_OVERLAP[on_overlap],
+        _ON_OVERLAP.from_proto[on_overlap],
     )
 
 

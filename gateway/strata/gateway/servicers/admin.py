@@ -10,13 +10,14 @@ from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as pb_grpc
 from strata.gateway.auth import convert
 from strata.gateway.auth.domain import AdminStore, Authority, check_granted
-from strata.gateway.runs.domain.runs import RunStore, Usage, UsageSum
+from strata.gateway.runs.domain.runs import RunStore, UsageSum
 from strata.gateway.schedules.domain import ScheduleStore
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
 from strata.shared.scopes import OrganizationScope
+from strata.shared.usage import Usage
 
 KEY_REVOKED = "KEY_REVOKED"
 """State reason of a schedule that was paused because its key was revoked."""

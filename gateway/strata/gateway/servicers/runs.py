@@ -26,8 +26,6 @@ from strata.gateway.runs.domain.runs import (
     RunFilter,
     RunKind,
     RunStore,
-    StopReason,
-    Usage,
     is_group,
 )
 from strata.gateway.runs.domain.states import RunState
@@ -42,6 +40,8 @@ from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.errors import StrataError, invalid_field
 from strata.shared.ids import check_id, default_conversation_id
 from strata.shared.logs import get_logger
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 RUN_ID_HEADER = "x-run-id"
 """Initial metadata of SendMessage with the id of the run, before its first event."""

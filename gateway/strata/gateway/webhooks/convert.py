@@ -5,8 +5,11 @@ from __future__ import annotations
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.gateway.webhooks.domain import EVENTS, Delivery, DeliveryState, Webhook, key_of
 from strata.shared.checks import Checks
+from strata.shared.convert.enums import EnumTable
 from strata.shared.errors import FieldViolation, InvalidArgumentError, invalid_field
 from strata.shared.idempotency.keys import digest_of
+
+_STATES = EnumTable(pb.DeliveryState, DeliveryState)
 
 
 def check_webhook(request: pb.CreateWebhookRequest) -> None:
@@ -47,11 +50,9 @@ def state_of(request: pb.ListWebhookDeliveriesRequest) -> DeliveryState | None:
     """
     if request.state == pb.DELIVERY_STATE_UNSPECIFIED:
         return None
-    try:
-        name = pb.DeliveryState.Name(request.state)
-    except ValueError:
-        raise invalid_field("state", "is not a known state") from None
-    return DeliveryState(name.removeprefix("DELIVERY_STATE_"))
+    if request.state not in _STATES.from_proto:
+        raise invalid_field("state", "is not a known state")
+    return _STATES.from_proto[request.state]
 
 
 def webhook_to_pb(webhook: Webhook) -> pb.Webhook:
@@ -75,7 +76,7 @@ def delivery_to_pb(delivery: Delivery) -> pb.WebhookDelivery:
         webhook_id=delivery.webhook_id,
         run_id=delivery.run_id,
         event=delivery.event,
-        state=pb.DeliveryState.Value(f"DELIVERY_STATE_{delivery.state}"),
+        state=_STATES.to_proto[delivery.state],
         attempts=delivery.attempts,
         last_status=delivery.last_status,
         last_error=delivery.last_error,

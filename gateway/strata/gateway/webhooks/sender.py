@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC
 
 from strata.gateway.runs.convert.runs import run_to_pb
-from strata.gateway.runs.domain.runs import Run, RunStore
+from strata.gateway.runs.domain.runs import NO_STOP_REASON, Run, RunStore
 from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
@@ -172,7 +172,7 @@ def payload(run: Run, event: str) -> bytes:
             "parent_run_id": run.parent_run_id,
             "kind": run.kind.value,
             "state": run.state.value,
-            "stop_reason": run.stop_reason.value,
+            "stop_reason": run.stop_reason.name if run.stop_reason else NO_STOP_REASON,
             "error": None
             if failure is None
             else {

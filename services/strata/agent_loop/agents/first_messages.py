@@ -10,19 +10,14 @@ from datetime import datetime
 from strata.agent_loop.context.packaging import pack_login, package
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, Boot
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessagePart,
-    MessageRole,
-    ToolReturn,
-    ToolStatus,
-)
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message, MessagePart, ToolReturn
 from strata.agent_loop.domain.model.chat import TextPart, ToolCall
 from strata.agent_loop.domain.model.proofs import thought
 from strata.agent_loop.domain.model.quirks import Quirks
 from strata.agent_loop.models.ids import new_call_id
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 
 BOOT_THOUGHT = "Bootup sequence complete. Persona activated. Testing messaging functionality."
 """Reasoning of the boot message."""

@@ -54,17 +54,11 @@ from strata.agent_loop.domain.agent.commands import (
 )
 from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.model.keys import ModelKeyStore, SealedKey
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS
-from strata.agent_loop.domain.ports import (
-    ArchivalStats,
-    MemorySection,
-    PromptLimit,
-    Tools,
-)
+from strata.agent_loop.domain.ports import ArchivalStats, MemorySection, PromptLimit, Tools
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.models.tokens import TokenEstimator
@@ -84,6 +78,8 @@ from strata.shared.errors import (
 )
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import FILE_TOOLS
 
 # Longer than a creation can take, plus the clock skew between two replicas.

@@ -9,9 +9,6 @@ from datetime import UTC
 import grpc.aio
 
 from strata.agent_loop.clients.revision_cache import RevisionCache
-from strata.agent_loop.convert.messages import (
-    labels_from_proto,
-)
 from strata.agent_loop.convert.tool_rules import rules_to_prompt
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import rules_in_force
@@ -27,6 +24,7 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.shared.context import current_project
+from strata.shared.convert.messages import labels_from_proto
 from strata.shared.tool_catalogue import GROUP_TOOLS
 
 _SECTIONS = 512

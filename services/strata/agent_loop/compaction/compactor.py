@@ -17,9 +17,8 @@ from strata.agent_loop.compaction.transcript import clip
 from strata.agent_loop.context.packaging import pack_summary
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.conversation.taint import Taint, taint_of_messages
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
+from strata.agent_loop.domain.conversation.taint import taint_of_messages
 from strata.agent_loop.domain.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.journal import JournalKey
@@ -27,6 +26,8 @@ from strata.shared.clock import Clock
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance, Taint
 
 MIN_SUMMARISED_SPACE = 3_000
 """Bytes of space for messages below which the summary is an extract, without a model call. In so

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.shared.messages import MessageRole
 
 # They answer or gate calls of the message before them, and always stay with it.
 _FOLLOWERS = frozenset({MessageRole.TOOL, MessageRole.APPROVAL})

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, Window
+from strata.agent_loop.domain.conversation.messages import Message, Window
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 from strata.agent_loop.prompts.parts import SystemPart, parts_of
+from strata.shared.messages import MessageRole
 
 # Wire names of the parts of a system message.
 _NAMES = {

@@ -12,14 +12,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.prompts.system_message import format_time
 from strata.agent_loop.prompts.system_message import zone as time_zone
 from strata.agent_loop.rules.refusals import BY_CLIENT, DENIED, NOT_STARTED_WITH
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.settings import MIB
 from strata.shared.tool_returns import packed
 

@@ -21,12 +21,7 @@ from strata.agent_loop.context.packaging import (
 )
 from strata.agent_loop.domain.agent.agents import Agent, MessagePackaging
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-)
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn
 from strata.agent_loop.domain.model.chat import (
     DEFAULT_ENDPOINT_TYPE,
     ChatMessage,
@@ -49,6 +44,7 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.image_tokens import shown
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES
+from strata.shared.messages import MessageRole
 from strata.shared.one_line import one_line
 
 MIN_PIECE_BYTES = 160

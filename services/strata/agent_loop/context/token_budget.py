@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strata.agent_loop.context.requests import View
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
-from strata.agent_loop.domain.model.chat import ModelSettings, Usage
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.model.chat import ModelSettings
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import (
     DEFAULT_HEADROOM,
@@ -19,6 +19,8 @@ from strata.agent_loop.models.tokens import (
     sample_ratio,
     tools_bytes,
 )
+from strata.shared.messages import MessageRole
+from strata.shared.usage import Usage
 
 MESSAGES_SHARE = 0.1
 """Share of the usable prompt that is kept for messages: memory blocks never take it, and open

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.ports import ArchivalStats, CommittedStep, MemorySection
 from strata.agent_loop.prompts.system_message import (
@@ -18,6 +18,7 @@ from strata.agent_loop.prompts.system_message import (
 )
 from strata.shared.clock import Clock
 from strata.shared.errors import DataLossError
+from strata.shared.messages import MessageRole
 
 
 class WorkingWindow:

@@ -55,6 +55,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.agent_types import MEMORY_AGENT_TYPES, AgentType
+from strata.shared.convert.enums import EnumTable
 from strata.shared.errors import FieldViolation
 from strata.shared.idempotency.keys import RequestKey, digest_of, request_id_violations
 from strata.shared.ids import check_id, new_id
@@ -64,18 +65,7 @@ from strata.shared.response_formats import response_format_violations
 MAX_INITIAL_MESSAGES = 64
 _MAX_FILES = 1_000
 _MAX_VIEW = 1_000_000
-_TYPES = {
-    pb.AGENT_TYPE_UNSPECIFIED: AgentType.LETTA_V1,
-    pb.AGENT_TYPE_LETTA_V1: AgentType.LETTA_V1,
-    pb.AGENT_TYPE_MEMGPT_V2: AgentType.MEMGPT_V2,
-    pb.AGENT_TYPE_MEMGPT: AgentType.MEMGPT,
-    pb.AGENT_TYPE_SLEEPTIME: AgentType.SLEEPTIME,
-    pb.AGENT_TYPE_REACT: AgentType.REACT,
-    pb.AGENT_TYPE_WORKFLOW: AgentType.WORKFLOW,
-    pb.AGENT_TYPE_VOICE_CONVO: AgentType.VOICE_CONVO,
-    pb.AGENT_TYPE_VOICE_SLEEPTIME: AgentType.VOICE_SLEEPTIME,
-}
-_TYPES_BACK = {kind: value for value, kind in _TYPES.items()}
+_TYPES = EnumTable(pb.AgentType, AgentType, default=AgentType.LETTA_V1)
 
 
 def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None) -> CreateAgent:
@@ -89,7 +79,7 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
         InvalidArgumentError: Naming every wrong field.
     """
     checks.refuse(_create_violations(request))
-    agent_type = _TYPES[request.type]
+    agent_type = _TYPES.from_proto[request.type]
     agent_id = new_id("agent")
     traits = AGENT_TYPES[agent_type]
     tools = merge_tools(_base_tools(request, traits), request.tools)
@@ -254,7 +244,7 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
         id=agent.id,
         name=agent.name,
         description=agent.description,
-        type=_TYPES_BACK[agent.type],
+        type=_TYPES.to_proto[agent.type],
         system=agent.system,
         model=model_to_proto(agent.model),
         tools=agent.tools,
@@ -293,7 +283,7 @@ def agent_from_proto(wire: pb.Agent) -> Agent:
     return Agent(
         id=wire.id,
         name=wire.name,
-        type=_TYPES[wire.type],
+        type=_TYPES.from_proto[wire.type],
         system=wire.system,
         description=wire.description,
         model=model_from_proto(wire.model),
@@ -369,11 +359,11 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
 
 
 def _type_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
-    if request.type not in _TYPES:
+    if request.type not in _TYPES.from_proto:
         split = request.type == pb.AGENT_TYPE_SPLIT_THREAD
         what = "split_thread_agent is not supported" if split else "is not a known agent type"
         return [FieldViolation("type", f"{what}; the types are {', '.join(AgentType)}")]
-    agent_type = _TYPES[request.type]
+    agent_type = _TYPES.from_proto[request.type]
     if AGENT_TYPES[agent_type].needs_sleeptime and not request.enable_sleeptime:
         return [FieldViolation("enable_sleeptime", f"must be true for a {agent_type}")]
     if request.enable_sleeptime and agent_type in MEMORY_AGENT_TYPES:

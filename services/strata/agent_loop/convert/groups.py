@@ -26,13 +26,13 @@ from strata.agent_loop.domain.agent.groups import (
 )
 from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.shared.convert.enums import EnumTable
 from strata.shared.errors import FieldViolation, invalid_field
 from strata.shared.idempotency.keys import request_id_violations
 from strata.shared.ids import check_id, new_id
 
 _MAX_TOKEN = 128
-_TYPES = {pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}"): kind for kind in ManagerType}
-_TYPES_BACK = {kind: value for value, kind in _TYPES.items()}
+_TYPES = EnumTable(pb.ManagerType, ManagerType)
 
 
 def create_from_proto(request: pb.CreateGroupRequest) -> CreateGroup:
@@ -113,9 +113,9 @@ def manager_type_from_proto(value: pb.ManagerType.ValueType) -> ManagerType | No
     """
     if value == pb.MANAGER_TYPE_UNSPECIFIED:
         return None
-    if value not in _TYPES:
+    if value not in _TYPES.from_proto:
         raise invalid_field("manager_type", "is not a known kind")
-    return _TYPES[value]
+    return _TYPES.from_proto[value]
 
 
 def group_to_proto(group: Group) -> pb.Group:
@@ -125,7 +125,7 @@ def group_to_proto(group: Group) -> pb.Group:
         id=group.id,
         description=group.description,
         manager=pb.ManagerConfig(
-            type=_TYPES_BACK[manager.type],
+            type=_TYPES.to_proto[manager.type],
             manager_agent_id=manager.manager_agent_id,
             max_turns=manager.max_turns,
             termination_token=manager.termination_token,
@@ -169,13 +169,13 @@ def _manager_from_proto(manager: pb.ManagerConfig) -> ManagerConfig:
 
 
 def _kind(manager: pb.ManagerConfig) -> ManagerType:
-    return _TYPES.get(manager.type, ManagerType.ROUND_ROBIN)
+    return _TYPES.from_proto.get(manager.type, ManagerType.ROUND_ROBIN)
 
 
 def _manager_violations(
     manager: pb.ManagerConfig, agent_ids: Sequence[str]
 ) -> Iterator[FieldViolation]:
-    if manager.type not in (*_TYPES, pb.MANAGER_TYPE_UNSPECIFIED):
+    if manager.type not in (*_TYPES.from_proto, pb.MANAGER_TYPE_UNSPECIFIED):
         yield FieldViolation("manager.type", "is not a known kind")
         return
     kind = _kind(manager)

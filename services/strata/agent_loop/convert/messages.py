@@ -1,4 +1,4 @@
-"""Converts messages, parts and usage."""
+"""Converts messages and their parts."""
 
 from __future__ import annotations
 
@@ -14,67 +14,45 @@ from strata.agent_loop.domain.conversation.approvals import (
 from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessagePart,
-    MessageRole,
     NestedCall,
     OpaquePart,
     SummaryPart,
     ToolReturn,
-    ToolStatus,
     Window,
 )
-from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.model.chat import (
     ImageDetail,
     ImagePart,
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.api.common.v1 import message_pb2 as pb
-from strata.api.common.v1 import tool_pb2, usage_pb2
+from strata.api.common.v1 import tool_pb2
 from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.shared.convert.enums import EnumTable
+from strata.shared.convert.messages import (
+    PROVENANCES,
+    ROLES,
+    STATUSES,
+    labels_from_proto,
+    labels_to_proto,
+)
+from strata.shared.convert.records import RecordTable
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
+from strata.shared.messages import ToolStatus
 
-ROLES = {
-    pb.ROLE_SYSTEM: MessageRole.SYSTEM,
-    pb.ROLE_USER: MessageRole.USER,
-    pb.ROLE_ASSISTANT: MessageRole.ASSISTANT,
-    pb.ROLE_TOOL: MessageRole.TOOL,
-    pb.ROLE_APPROVAL: MessageRole.APPROVAL,
-    pb.ROLE_SUMMARY: MessageRole.SUMMARY,
-}
-_ROLES_BACK = {role: value for value, role in ROLES.items()}
-_STATUSES = {
-    pb.TOOL_STATUS_OK: ToolStatus.OK,
-    pb.TOOL_STATUS_FAILED: ToolStatus.FAILED,
-    pb.TOOL_STATUS_UNKNOWN: ToolStatus.UNKNOWN,
-}
-_STATUSES_BACK = {status: value for value, status in _STATUSES.items()}
-_PROVENANCE = {
-    pb.PROVENANCE_USER: Provenance.USER,
-    pb.PROVENANCE_MODEL: Provenance.MODEL,
-    pb.PROVENANCE_MEMORY: Provenance.MEMORY,
-    pb.PROVENANCE_TOOL: Provenance.TOOL,
-    pb.PROVENANCE_WEB: Provenance.WEB,
-    pb.PROVENANCE_MCP: Provenance.MCP,
-    pb.PROVENANCE_SYSTEM: Provenance.SYSTEM,
-}
-_DETAILS = {
-    pb.IMAGE_DETAIL_LOW: ImageDetail.LOW,
-    pb.IMAGE_DETAIL_HIGH: ImageDetail.HIGH,
-}
-_DETAILS_BACK = {
-    ImageDetail.AUTO: pb.IMAGE_DETAIL_UNSPECIFIED,
-    **{detail: value for value, detail in _DETAILS.items()},
-}
-_PROVENANCE_BACK = {label: value for value, label in _PROVENANCE.items()}
+_DETAILS = EnumTable(pb.ImageDetail, ImageDetail, unspecified=ImageDetail.AUTO)
+_BINDINGS = RecordTable(ApprovalBinding, pb.ApprovalBinding)
+_SUMMARIES = RecordTable(SummaryPart, pb.SummaryPart)
 
 
 def message_from_proto(wire: pb.Message) -> Message:
     """Returns the domain form of a stored message."""
     return Message(
         id=wire.id,
-        role=ROLES[wire.role],
+        role=ROLES.from_proto[wire.role],
         parts=tuple(part_from_proto(part) for part in wire.parts),
         conversation_id=wire.conversation_id,
         agent_id=wire.agent_id,
@@ -100,7 +78,7 @@ def message_to_proto(message: Message) -> pb.Message:
         conversation_id=message.conversation_id,
         agent_id=message.agent_id,
         sequence=message.sequence,
-        role=_ROLES_BACK[message.role],
+        role=ROLES.to_proto[message.role],
         parts=[part_to_proto(part) for part in message.parts],
         name=message.name,
         run_id=message.run_id,
@@ -116,16 +94,6 @@ def message_to_proto(message: Message) -> pb.Message:
     if message.create_time is not None:
         wire.create_time.FromDatetime(message.create_time)
     return wire
-
-
-def labels_from_proto(values: Iterable[pb.Provenance.ValueType]) -> tuple[Provenance, ...]:
-    """Returns the domain form of labels; unknown ones are left out."""
-    return tuple(_PROVENANCE[value] for value in values if value in _PROVENANCE)
-
-
-def labels_to_proto(labels: Iterable[Provenance]) -> list[pb.Provenance.ValueType]:
-    """Returns labels as a proto."""
-    return [_PROVENANCE_BACK[label] for label in labels]
 
 
 def messages_from_proto(wires: Iterable[pb.Message]) -> tuple[Message, ...]:
@@ -164,15 +132,7 @@ def part_from_proto(wire: pb.Part) -> MessagePart:
         case "approval_response":
             return approval_response_from_proto(wire.approval_response)
         case "summary":
-            summary = wire.summary
-            return SummaryPart(
-                summary.text,
-                summary.first_sequence,
-                summary.last_sequence,
-                summary.message_count,
-                summary.first_message_id,
-                summary.last_message_id,
-            )
+            return _SUMMARIES.from_proto(wire.summary)
         case _:
             return OpaquePart(wire.SerializeToString())
 
@@ -198,15 +158,7 @@ def part_to_proto(part: MessagePart) -> pb.Part:
         case ApprovalResponse():
             return pb.Part(approval_response=_response_to_proto(part))
         case SummaryPart():
-            summary = pb.SummaryPart(
-                text=part.text,
-                first_sequence=part.first_sequence,
-                last_sequence=part.last_sequence,
-                message_count=part.message_count,
-                first_message_id=part.first_message_id,
-                last_message_id=part.last_message_id,
-            )
-            return pb.Part(summary=summary)
+            return pb.Part(summary=_SUMMARIES.to_proto(part))
         case OpaquePart():
             return pb.Part.FromString(part.data)
 
@@ -218,14 +170,13 @@ def approval_request_from_proto(wire: pb.ApprovalRequestPart) -> ApprovalRequest
         wire.approval_id,
         tuple(_call_from_proto(call) for call in wire.tool_calls),
         tuple(_call_from_proto(call) for call in wire.waiting_calls),
-        tuple(
-            ApprovalBinding(
-                bound.tool_call_id, bound.tool_version, bound.arguments_hash, bound.by_client
-            )
-            for bound in wire.bindings
-        ),
+        _BINDINGS.tuple_from_proto(wire.bindings),
         expires,
-        tuple(_source_from_proto(source) for source in wire.taint if source.label in _PROVENANCE),
+        tuple(
+            _source_from_proto(source)
+            for source in wire.taint
+            if source.label in PROVENANCES.from_proto
+        ),
         wire.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE,
     )
 
@@ -236,15 +187,7 @@ def approval_request_to_proto(part: ApprovalRequest) -> pb.ApprovalRequestPart:
         approval_id=part.approval_id,
         tool_calls=[_call_to_proto(call) for call in part.tool_calls],
         waiting_calls=[_call_to_proto(call) for call in part.waiting_calls],
-        bindings=[
-            pb.ApprovalBinding(
-                tool_call_id=bound.tool_call_id,
-                tool_version=bound.tool_version,
-                arguments_hash=bound.arguments_hash,
-                by_client=bound.by_client,
-            )
-            for bound in part.bindings
-        ],
+        bindings=_BINDINGS.list_to_proto(part.bindings),
         taint=[_source_to_proto(source) for source in part.taint],
     )
     if part.default_approve:
@@ -277,7 +220,7 @@ def approval_response_from_proto(wire: pb.ApprovalResponsePart) -> ApprovalRespo
 
 def _source_from_proto(wire: pb.TaintSource) -> TaintSource:
     return TaintSource(
-        _PROVENANCE[wire.label],
+        PROVENANCES.from_proto[wire.label],
         wire.message_id,
         wire.tool_name,
         wire.tool_call_id,
@@ -287,7 +230,7 @@ def _source_from_proto(wire: pb.TaintSource) -> TaintSource:
 
 def _source_to_proto(source: TaintSource) -> pb.TaintSource:
     return pb.TaintSource(
-        label=_PROVENANCE_BACK[source.label],
+        label=PROVENANCES.to_proto[source.label],
         message_id=source.message_id,
         tool_name=source.tool_name,
         tool_call_id=source.tool_call_id,
@@ -340,7 +283,7 @@ def image_from_proto(wire: pb.ImagePart) -> ImagePart:
         wire.height,
         wire.size_bytes,
         wire.alt_text,
-        _DETAILS.get(wire.detail, ImageDetail.AUTO),
+        _DETAILS.from_proto.get(wire.detail, ImageDetail.AUTO),
         wire.url or wire.source_url,
         wire.data,
     )
@@ -356,7 +299,7 @@ def image_to_proto(image: ImagePart) -> pb.ImagePart:
         height=image.height,
         size_bytes=image.size_bytes,
         alt_text=image.alt_text,
-        detail=_DETAILS_BACK[image.detail],
+        detail=_DETAILS.to_proto[image.detail],
     )
     if image.data:
         wire.data = image.data
@@ -370,18 +313,18 @@ def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:
     return ToolReturn(
         tool_call_id=wire.tool_call_id,
         name=wire.name,
-        status=_STATUSES.get(wire.status, ToolStatus.UNKNOWN),
+        status=STATUSES.from_proto.get(wire.status, ToolStatus.UNKNOWN),
         content=wire.content,
         stdout=tuple(wire.stdout),
         stderr=tuple(wire.stderr),
-        provenance=_PROVENANCE.get(wire.provenance),
+        provenance=PROVENANCES.from_proto.get(wire.provenance),
         taint=labels_from_proto(wire.taint),
         nested=tuple(
             NestedCall(
                 call.tool_call_id,
                 call.name,
                 call.arguments,
-                _STATUSES.get(call.status, ToolStatus.UNKNOWN),
+                STATUSES.from_proto.get(call.status, ToolStatus.UNKNOWN),
                 call.refused,
             )
             for call in wire.nested_calls
@@ -395,11 +338,11 @@ def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
     """Returns a tool's return as a proto."""
     label = pb.PROVENANCE_UNSPECIFIED
     if part.provenance is not None:
-        label = _PROVENANCE_BACK[part.provenance]
+        label = PROVENANCES.to_proto[part.provenance]
     return pb.ToolReturnPart(
         tool_call_id=part.tool_call_id,
         name=part.name,
-        status=_STATUSES_BACK[part.status],
+        status=STATUSES.to_proto[part.status],
         content=part.content,
         stdout=part.stdout,
         stderr=part.stderr,
@@ -410,38 +353,13 @@ def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
                 tool_call_id=call.id,
                 name=call.name,
                 arguments=call.arguments,
-                status=_STATUSES_BACK[call.status],
+                status=STATUSES.to_proto[call.status],
                 refused=call.refused,
             )
             for call in part.nested
         ],
         returned_by=part.returned_by,
         images=[image_to_proto(image) for image in part.images],
-    )
-
-
-def usage_from_proto(wire: usage_pb2.Usage) -> Usage:
-    """Returns the domain form of token counts."""
-    return Usage(
-        wire.prompt_tokens,
-        wire.completion_tokens,
-        wire.cached_input_tokens,
-        wire.cache_write_tokens,
-        wire.reasoning_tokens,
-        wire.estimated,
-    )
-
-
-def usage_to_proto(usage: Usage) -> usage_pb2.Usage:
-    """Returns token counts as a proto."""
-    return usage_pb2.Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_tokens=usage.total_tokens,
-        cached_input_tokens=usage.cached_input_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        estimated=usage.estimated,
     )
 
 

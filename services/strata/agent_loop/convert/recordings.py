@@ -6,34 +6,20 @@ Files are untrusted: their size is limited, they are parsed strictly, and nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.agent_loop.convert.agents import agent_from_proto, agent_to_proto
-from strata.agent_loop.convert.messages import (
-    labels_from_proto,
-    labels_to_proto,
-    message_to_proto,
-    messages_from_proto,
-    usage_from_proto,
-    usage_to_proto,
-)
-from strata.agent_loop.convert.runs import (
-    STOP_REASONS,
-    digest_to_proto,
-    edits_to_proto,
-)
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.conversation.taint import taint_of
+from strata.agent_loop.convert.messages import message_to_proto, messages_from_proto
+from strata.agent_loop.convert.runs import digest_to_proto
 from strata.agent_loop.domain.model.chat import ModelSettings, ToolSchema
 from strata.agent_loop.domain.model.errors import ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.run.runs import DEFAULT_MAX_STEPS
-from strata.agent_loop.domain.tools import MemoryEdit, Tool, ToolSet
+from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.replay.recording import (
     FORMAT,
     MAX_RECORDING_BYTES,
@@ -49,12 +35,16 @@ from strata.agent_loop.replay.recording import (
 )
 from strata.api.agent_loop.v1 import recording_pb2 as pb
 from strata.api.common.v1 import run_event_pb2
+from strata.shared.convert.memory_edits import edits_from_proto, edits_to_proto
+from strata.shared.convert.messages import labels_from_proto, labels_to_proto
+from strata.shared.convert.runs import STOP_REASONS
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import InvalidArgumentError, StrataError
 from strata.shared.ids import check_id
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
+from strata.shared.provenance import Provenance, taint_of
 from strata.shared.tool_catalogue import ToolEffect
 
-_STOP_REASONS_BACK = {value: reason for reason, value in STOP_REASONS.items()}
 _MAX_STEPS = 10_000
 
 
@@ -137,24 +127,16 @@ def system_change_from_proto(wire: run_event_pb2.SystemChange) -> SystemChange:
     return SystemChange(wire.before, wire.prefix_chars, wire.suffix_chars, wire.removed)
 
 
-def edits_from_proto(wires: Iterable[run_event_pb2.MemoryEdit]) -> tuple[MemoryEdit, ...]:
-    """Returns edits of memory blocks."""
-    return tuple(
-        MemoryEdit(wire.block_id, wire.label, wire.revision, wire.diff, wire.operation)
-        for wire in wires
-    )
-
-
 def end_from_proto(wire: run_event_pb2.RunFinished) -> RecordedEnd:
     """Returns how a run ended.
 
     Raises:
         ValueError: The stop reason is unknown.
     """
-    if wire.stop_reason not in _STOP_REASONS_BACK:
+    if wire.stop_reason not in STOP_REASONS.from_proto:
         raise ValueError("the run has no end")
     return RecordedEnd(
-        _STOP_REASONS_BACK[wire.stop_reason],
+        STOP_REASONS.from_proto[wire.stop_reason],
         wire.step_count,
         usage_from_proto(wire.usage),
         wire.error.reason,
@@ -199,7 +181,7 @@ def _to_proto(recording: Recording) -> pb.RunRecording:
         ),
         steps=[_step_to_proto(step, texts) for step in recording.steps],
         finished=run_event_pb2.RunFinished(
-            stop_reason=STOP_REASONS[end.stop_reason],
+            stop_reason=STOP_REASONS.to_proto[end.stop_reason],
             step_count=end.step_count,
             usage=usage_to_proto(end.usage),
         ),

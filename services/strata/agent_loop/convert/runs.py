@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 
@@ -10,17 +9,13 @@ from strata.agent_loop.convert.checks import refuse
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
     approval_response_from_proto,
-    labels_from_proto,
-    labels_to_proto,
     message_to_proto,
     part_from_proto,
     tool_return_to_proto,
-    usage_to_proto,
 )
 from strata.agent_loop.convert.response_formats import response_format_from_proto
 from strata.agent_loop.domain.agent.groups import GroupMember, GroupTool
-from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole, without_bytes
-from strata.agent_loop.domain.conversation.taint import taint_of
+from strata.agent_loop.domain.conversation.messages import MessageInput, without_bytes
 from strata.agent_loop.domain.run.events import (
     ApprovalRequested,
     MessageStored,
@@ -46,17 +41,22 @@ from strata.agent_loop.domain.run.runs import (
     DocumentRange,
     RunOutcome,
     RunRequest,
-    StopReason,
     TranscriptRange,
 )
-from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
+from strata.agent_loop.domain.tools import ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
+from strata.shared.convert.memory_edits import edits_to_proto
+from strata.shared.convert.messages import labels_from_proto, labels_to_proto
+from strata.shared.convert.runs import STOP_REASONS
+from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import FieldViolation, invalid_field
 from strata.shared.ids import check_id
 from strata.shared.json_text import encodable_text
 from strata.shared.message_inputs import content_violations
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import taint_of
 from strata.shared.response_formats import response_format_violations
 from strata.shared.tool_catalogue import GROUP_TOOLS
 
@@ -66,8 +66,6 @@ _INPUT_ROLES = {
     message_pb2.ROLE_SYSTEM: MessageRole.SYSTEM,
     message_pb2.ROLE_ASSISTANT: MessageRole.ASSISTANT,
 }
-STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
-"""The protos of stop reasons."""
 
 
 def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
@@ -291,23 +289,9 @@ def _finished(result: ToolResult) -> pb.ToolFinished:
     )
 
 
-def edits_to_proto(edits: Iterable[MemoryEdit]) -> list[pb.MemoryEdit]:
-    """Returns edits of memory blocks as a proto."""
-    return [
-        pb.MemoryEdit(
-            block_id=edit.block_id,
-            label=edit.label,
-            revision=edit.revision,
-            diff=edit.diff,
-            operation=edit.operation,
-        )
-        for edit in edits
-    ]
-
-
 def _outcome(outcome: RunOutcome) -> pb.RunFinished:
     wire = pb.RunFinished(
-        stop_reason=STOP_REASONS[outcome.stop_reason],
+        stop_reason=STOP_REASONS.to_proto[outcome.stop_reason],
         usage=usage_to_proto(outcome.usage),
         step_count=outcome.step_count,
         taint=labels_to_proto(outcome.taint),

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.rules.validation import shape_violations
 from strata.api.common.v1 import tool_pb2 as pb
+from strata.shared.convert.tools import RULE_TYPES
 from strata.shared.errors import FieldViolation
-from strata.shared.tool_rules import ToolRuleType
 
-_TYPES = {kind: pb.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}") for kind in ToolRuleType}
 _DECISIONS = frozenset(pb.DefaultDecision.values())
-_TYPES_BACK = {value: kind for kind, value in _TYPES.items()}
 
 
 def rules_from_proto(rules: Iterable[pb.ToolRule]) -> tuple[ToolRule, ...]:
@@ -24,7 +22,7 @@ def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViola
     """Returns violations in rules that do not depend on their agent's tools."""
     violations = []
     for index, wire in enumerate(rules):
-        if wire.type not in _TYPES_BACK:
+        if wire.type not in RULE_TYPES.from_proto:
             violations.append(
                 FieldViolation(f"{field}[{index}].type", "must be one of the known types")
             )
@@ -40,7 +38,7 @@ def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
     """Returns rules as protos."""
     return [
         pb.ToolRule(
-            type=_TYPES[rule.type],
+            type=RULE_TYPES.to_proto[rule.type],
             tool_name=rule.tool_name,
             children=rule.children,
             child_output_mapping=rule.child_output_mapping,
@@ -64,7 +62,7 @@ def rules_to_prompt(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
     """Returns the rules that the prompt shows, with the fields that it shows, as protos."""
     return [
         pb.ToolRule(
-            type=_TYPES[rule.type],
+            type=RULE_TYPES.to_proto[rule.type],
             tool_name=rule.tool_name,
             children=rule.children,
             max_count_limit=rule.max_count,
@@ -76,7 +74,7 @@ def rules_to_prompt(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
 
 def _rule(wire: pb.ToolRule) -> ToolRule:
     return ToolRule(
-        type=_TYPES_BACK[wire.type],
+        type=RULE_TYPES.from_proto[wire.type],
         tool_name=wire.tool_name,
         children=tuple(wire.children),
         child_output_mapping=dict(wire.child_output_mapping),

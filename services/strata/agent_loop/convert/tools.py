@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from strata.agent_loop.convert.messages import (
-    labels_from_proto,
-    labels_to_proto,
-    tool_return_from_proto,
-)
+from strata.agent_loop.convert.messages import tool_return_from_proto
 from strata.agent_loop.domain.model.chat import ToolSchema
 from strata.agent_loop.domain.tools import (
     CallFinished,
@@ -17,7 +13,6 @@ from strata.agent_loop.domain.tools import (
     CodeAnswer,
     CodeCall,
     CodeToolAccess,
-    MemoryEdit,
     Tool,
     ToolBatch,
     ToolEvent,
@@ -27,14 +22,12 @@ from strata.agent_loop.domain.tools import (
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2
+from strata.shared.convert.memory_edits import edits_from_proto
+from strata.shared.convert.messages import labels_from_proto, labels_to_proto
+from strata.shared.convert.tools import EFFECTS
 from strata.shared.tool_catalogue import CATALOGUE, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 
-_EFFECTS = {
-    tool_pb2.TOOL_EFFECT_READ_ONLY: ToolEffect.READ_ONLY,
-    tool_pb2.TOOL_EFFECT_IDEMPOTENT: ToolEffect.IDEMPOTENT,
-    tool_pb2.TOOL_EFFECT_SIDE_EFFECT: ToolEffect.SIDE_EFFECT,
-}
 _OF_PROJECT = frozenset(
     {tool_pb2.TOOL_TYPE_CUSTOM, tool_pb2.TOOL_TYPE_CLIENT, tool_pb2.TOOL_TYPE_MCP}
 )
@@ -52,7 +45,7 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
     builtin = CATALOGUE.get(wire.name) if wire.type not in _OF_PROJECT else None
     return Tool(
         ToolSchema(wire.name, wire.description, parameters, strict=True),
-        effect=_EFFECTS.get(wire.effect, ToolEffect.UNDECLARED),
+        effect=EFFECTS.from_proto.get(wire.effect, ToolEffect.UNDECLARED),
         keyed=builtin is not None and builtin.keyed,
         requires_approval=wire.default_requires_approval,
         version=wire.version,
@@ -147,10 +140,7 @@ def _result(wire: pb.FinishedCall) -> ToolResult:
     return ToolResult(
         tool_return=tool_return_from_proto(wire.tool_return),
         duration_ms=wire.duration_ms,
-        memory_edits=tuple(
-            MemoryEdit(edit.block_id, edit.label, edit.revision, edit.diff, edit.operation)
-            for edit in wire.memory_edits
-        ),
+        memory_edits=edits_from_proto(wire.memory_edits),
         archival_changed=wire.archival_changed,
         files_changed=wire.files_changed,
     )

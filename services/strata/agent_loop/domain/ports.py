@@ -13,13 +13,13 @@ from typing import Protocol
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
 from strata.agent_loop.domain.agent.file_limits import FileLimits
 from strata.agent_loop.domain.conversation.messages import Message, Window
-from strata.agent_loop.domain.conversation.taint import Taint
 from strata.agent_loop.domain.model.chat import ChatModel, ModelSettings
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.domain.run.events import RunEvent
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
+from strata.shared.provenance import Taint
 from strata.shared.tool_catalogue import ToolEffect
 
 

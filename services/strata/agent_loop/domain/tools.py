@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from strata.agent_loop.domain.agent.groups import GroupMember
 from strata.agent_loop.domain.conversation.messages import ToolReturn
-from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ToolCall, ToolSchema
+from strata.shared.memory_edits import MemoryEdit, revisions_after
+from strata.shared.provenance import Provenance
 from strata.shared.server_tools import server_of
 from strata.shared.tool_catalogue import CODE_TOOLS, FILE_TOOLS, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
@@ -106,21 +107,6 @@ class ToolSet:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEdit:
-    """A change that a tool made to a memory block.
-
-    Attributes:
-        operation: The kind of change: "append", "rename" and so on.
-    """
-
-    block_id: str
-    label: str
-    revision: int
-    diff: str
-    operation: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ToolResult:
     """The result of one call.
 
@@ -180,17 +166,11 @@ class PromptSnapshot:
     def after(self, results: Collection[ToolResult]) -> PromptSnapshot:
         """Returns the snapshot for calls that run after other calls of the same reply.
 
-        Blocks that the reply itself created or renamed are left out: the model did not see them
-        under their labels. The executor applies the same rule within a batch.
+        The executor applies the same rule within a batch.
         """
-        made = {
-            edit.label
-            for result in results
-            for edit in result.memory_edits
-            if edit.operation in ("create", "rename")
-        }
-        kept = {name: seen for name, seen in self.block_revisions.items() if name not in made}
-        return replace(self, block_revisions=kept)
+        edits = (edit for result in results for edit in result.memory_edits)
+        revisions = revisions_after(self.block_revisions, edits)
+        return replace(self, block_revisions=revisions)
 
 
 @dataclass(frozen=True, slots=True)

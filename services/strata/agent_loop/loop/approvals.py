@@ -34,22 +34,24 @@ from strata.agent_loop.domain.conversation.approvals import (
     Decision,
     arguments_hash,
 )
-from strata.agent_loop.domain.conversation.messages import Message, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ModelReply,
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.domain.ports import Journal
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord
 from strata.agent_loop.domain.tools import ToolResult, ToolSet
 from strata.agent_loop.loop.nested_calls import joined, recorded
 from strata.shared.ids import new_id
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_returns import clip
+from strata.shared.usage import Usage
 
 # Journals are kept for a day at least.
 _JOURNALLED = timedelta(hours=23)

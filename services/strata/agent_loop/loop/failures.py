@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
-from strata.agent_loop.domain.run.runs import RunFailure, StopReason
+from strata.agent_loop.domain.run.runs import RunFailure
 from strata.shared.errors import (
     AbortedError,
     CancelledError,
@@ -17,6 +17,7 @@ from strata.shared.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from strata.shared.stop_reasons import StopReason
 
 _API = StopReason.LLM_API_ERROR
 _REASONS: dict[ModelErrorKind, tuple[StopReason, Reason]] = {

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from strata.agent_loop.context.requests import image_note
 from strata.agent_loop.domain.conversation.messages import Message, MessagePart
-from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ImagePart, ModelRequest, PromptPart, ShownImage
 from strata.agent_loop.domain.ports import ImageFetcher, Recall
 from strata.agent_loop.domain.retries import until_available
 from strata.shared.errors import NotFoundError, StrataError
 from strata.shared.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
+from strata.shared.provenance import Provenance
 
 GONE = "it is no longer stored"
 TOO_LARGE_TOGETHER = f"the images of one request may have {MAX_IMAGES_BYTES:,} bytes in all"

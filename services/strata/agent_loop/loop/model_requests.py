@@ -28,7 +28,6 @@ from strata.agent_loop.domain.model.chat import (
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
-    Usage,
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, naming_key
@@ -65,6 +64,7 @@ from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.parts import system_parts
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.logs import get_logger
+from strata.shared.usage import Usage
 
 MAX_RESTARTS = 2
 MAX_OVERFLOWS = 2

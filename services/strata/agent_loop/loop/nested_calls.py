@@ -16,9 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from strata.agent_loop.context.packaging import OUTCOME_UNKNOWN, own_result
-from strata.agent_loop.domain.conversation.messages import NestedCall, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.conversation.taint import Taint, taint_of
+from strata.agent_loop.domain.conversation.messages import NestedCall
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.journal import NestedRecord, StepRecord, idempotency_key
@@ -37,6 +35,8 @@ from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
 from strata.shared.errors import StrataError, passes
 from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance, Taint, taint_of
 from strata.shared.tool_catalogue import ToolEffect
 
 MAX_NESTED_CALLS = 50

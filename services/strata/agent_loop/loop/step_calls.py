@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from strata.agent_loop.context.packaging import (
-    NOT_STARTED,
-    OUTCOME_UNKNOWN,
-    own_result,
-    with_calls,
-)
-from strata.agent_loop.domain.conversation.messages import ToolStatus
-from strata.agent_loop.domain.conversation.taint import taint_of
+from strata.agent_loop.context.packaging import NOT_STARTED, OUTCOME_UNKNOWN, own_result, with_calls
 from strata.agent_loop.domain.model.chat import ModelReply, ToolCall
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.events import ToolFinished, ToolStarted
@@ -44,6 +37,8 @@ from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.errors import StrataError, passes
 from strata.shared.logs import get_logger
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import taint_of
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 
 _log = get_logger(__name__)

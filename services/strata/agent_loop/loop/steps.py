@@ -25,15 +25,9 @@ from strata.agent_loop.context.packaging import (
 from strata.agent_loop.context.token_budget import FILES_SHARE
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.conversation.taint import Taint, labels_of, sources_of, taint_of
-from strata.agent_loop.domain.model.chat import (
-    FinishReason,
-    TextPart,
-    ToolCall,
-    Usage,
-)
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.conversation.taint import labels_of, sources_of
+from strata.agent_loop.domain.model.chat import FinishReason, TextPart, ToolCall
 from strata.agent_loop.domain.ports import (
     ArchivalStats,
     BegunTurn,
@@ -50,7 +44,7 @@ from strata.agent_loop.domain.run.events import (
     ToolFinished,
 )
 from strata.agent_loop.domain.run.journal import StepRecord, key_of
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import CallingGroup, PromptSnapshot, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
@@ -80,6 +74,10 @@ from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.images import MAX_IMAGES_BYTES
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance, Taint, taint_of
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 _CLEANUP_SECONDS = 10.0
 

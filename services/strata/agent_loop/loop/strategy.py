@@ -19,15 +19,16 @@ from strata.agent_loop.context.added_arguments import (
 from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice, ToolChoiceMode
 from strata.agent_loop.domain.model.proofs import thought
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT
 from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import TEXT_TOOLS
 
 REQUIRED_V3 = "ToolRuleViolated: You must call {} at least once to exit the loop."

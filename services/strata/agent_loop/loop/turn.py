@@ -15,10 +15,9 @@ from typing import TypeAlias
 from strata.agent_loop.context.archival_counts import read_counts
 from strata.agent_loop.context.memory_view import memory_view
 from strata.agent_loop.domain.agent.agents import Agent, merge_tools
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput, MessageRole
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.conversation.taint import Taint, taint_of_messages
-from strata.agent_loop.domain.model.chat import ImagePart, JsonReply, Usage
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput
+from strata.agent_loop.domain.conversation.taint import taint_of_messages
+from strata.agent_loop.domain.model.chat import ImagePart, JsonReply
 from strata.agent_loop.domain.model.errors import ModelError
 from strata.agent_loop.domain.ports import (
     ArchivalStats,
@@ -41,7 +40,6 @@ from strata.agent_loop.domain.run.runs import (
     RunFailure,
     RunOutcome,
     RunRequest,
-    StopReason,
     TranscriptRange,
 )
 from strata.agent_loop.domain.tools import ToolSet
@@ -70,7 +68,11 @@ from strata.shared.errors import InvalidArgumentError, NotFoundError, StrataErro
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError
 from strata.shared.logs import get_logger
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance, Taint
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS, MEMORIES_STORED, STORE_MEMORIES
+from strata.shared.usage import Usage
 
 _LOOK_S = 0.1
 

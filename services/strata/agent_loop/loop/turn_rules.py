@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import rules_in_force
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     JsonReply,
@@ -22,25 +21,13 @@ from strata.agent_loop.domain.model.chat import (
     ToolChoice,
 )
 from strata.agent_loop.domain.run.journal import StepRecord
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.calls import fitted, refusal, runnable
 from strata.agent_loop.loop.replies_in_json import with_json_replies
-from strata.agent_loop.loop.strategy import (
-    V3,
-    LoopStrategy,
-    StepEnd,
-    heartbeats_of,
-    strategy_of,
-)
+from strata.agent_loop.loop.strategy import V3, LoopStrategy, StepEnd, heartbeats_of, strategy_of
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged
-from strata.agent_loop.rules.refusals import (
-    BY_CLIENT,
-    CONSTRAINT,
-    INVALID_PREFILLED,
-    NOT_APPROVED,
-)
+from strata.agent_loop.rules.refusals import BY_CLIENT, CONSTRAINT, INVALID_PREFILLED, NOT_APPROVED
 from strata.agent_loop.rules.repetition import (
     REPETITIONS_ENDED,
     REPETITIONS_NOTED,
@@ -49,6 +36,9 @@ from strata.agent_loop.rules.repetition import (
     traces_of,
 )
 from strata.agent_loop.rules.solver import Allowance, ToolRulesSolver
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import CODE_TOOLS
 from strata.shared.tool_rules import rule_element
 

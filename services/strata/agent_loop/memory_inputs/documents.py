@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import MessageInput
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange
 from strata.agent_loop.memory_inputs.transcripts import reading_mark, without_reminders
+from strata.shared.messages import MessageRole
 from strata.shared.one_line import one_line
+from strata.shared.provenance import Provenance
 
 DOCUMENT_REMINDER = """<system-reminder>
 You are a document ingestion agent that works in the background. Nobody reads what you write here. \

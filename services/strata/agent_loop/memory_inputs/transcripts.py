@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from strata.agent_loop.context.token_budget import TokenBudget
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput, MessageRole
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.conversation.taint import taint_of_messages
 from strata.agent_loop.domain.model.chat import DEFAULT_CONTEXT_WINDOW, TextPart
 from strata.agent_loop.domain.model.text_bytes import text_bytes
@@ -20,6 +20,7 @@ from strata.agent_loop.domain.run.events import TranscriptRead
 from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.shared.messages import MessageRole
 
 READ_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL)
 """Roles of the messages that a memory agent reads."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput, MessageRole
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.conversation.taint import taint_of_messages
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.domain.tools import OlderLines
 from strata.agent_loop.memory_inputs.transcripts import fitting, lines_of, shown_of, size_of
+from strata.shared.messages import MessageRole
 
 REMINDER = """<system-reminder>
 You are a memory agent that works in the background. You are not the primary agent, and nobody \

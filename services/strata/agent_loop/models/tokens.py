@@ -19,10 +19,10 @@ from strata.agent_loop.domain.model.chat import (
     ReasoningPart,
     ShownImage,
     ToolSchema,
-    Usage,
 )
 from strata.agent_loop.domain.model.text_bytes import text_bytes
 from strata.agent_loop.models.dialects.table import dialect_of
+from strata.shared.usage import Usage
 
 DEFAULT_HEADROOM = 0.10
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strata.agent_loop.domain.conversation.messages import Message
-from strata.agent_loop.domain.model.chat import Usage
 from strata.agent_loop.domain.run.request_digest import RequestDigest, SystemChange
-from strata.agent_loop.domain.tools import MemoryEdit
 from strata.agent_loop.replay.recording import RecordedEnd, RecordedTurn
+from strata.shared.memory_edits import MemoryEdit
+from strata.shared.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-    Window,
-)
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn, Window
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImagePart,
@@ -29,7 +23,6 @@ from strata.agent_loop.domain.model.chat import (
     ReplyPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
@@ -45,12 +38,7 @@ from strata.agent_loop.domain.ports import (
 )
 from strata.agent_loop.domain.run.events import RunEvent, RunFinished
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.run.runs import (
-    DocumentLines,
-    DocumentRange,
-    StopReason,
-    TranscriptRange,
-)
+from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -72,7 +60,10 @@ from strata.agent_loop.replay.recording import (
 )
 from strata.agent_loop.replay.script import EndOfRecordingError, Script
 from strata.shared.errors import NotFoundError, Reason
+from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect
+from strata.shared.usage import Usage
 
 _PLACEHOLDER = b"\0"
 

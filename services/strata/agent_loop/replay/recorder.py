@@ -19,20 +19,12 @@ from strata.agent_loop.domain.agent.response_formats import (
     ResponseFormat,
     ResponseFormatType,
 )
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-    ToolStatus,
-)
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.conversation.taint import taint_of
-from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, ModelSettings, Usage
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn
+from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, ModelSettings
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import RequestDigest, digest_of_text
-from strata.agent_loop.domain.run.runs import StopReason, TranscriptRange
+from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.prompts.system_message import read_system
@@ -47,7 +39,11 @@ from strata.agent_loop.replay.recording import (
 from strata.agent_loop.replay.replay import replay, with_requests
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance, taint_of
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
+from strata.shared.usage import Usage
 
 _JSON_OBJECT = ResponseFormat(ResponseFormatType.JSON_OBJECT)
 _PAGE = 500

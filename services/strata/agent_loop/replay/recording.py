@@ -8,8 +8,7 @@ from datetime import datetime
 
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message
-from strata.agent_loop.domain.conversation.taint import Taint
-from strata.agent_loop.domain.model.chat import ModelRequest, ModelSettings, Usage
+from strata.agent_loop.domain.model.chat import ModelRequest, ModelSettings
 from strata.agent_loop.domain.model.errors import ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import (
@@ -19,8 +18,11 @@ from strata.agent_loop.domain.run.request_digest import (
     message_json,
     options_json,
 )
-from strata.agent_loop.domain.run.runs import StopReason
-from strata.agent_loop.domain.tools import MemoryEdit, ToolSet
+from strata.agent_loop.domain.tools import ToolSet
+from strata.shared.memory_edits import MemoryEdit
+from strata.shared.provenance import Taint
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 FORMAT = "strata-run-recording"
 VERSION = 1

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strata.agent_loop.domain.conversation.messages import Message, MessageInput
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.conversation.taint import taint_of
 from strata.agent_loop.domain.model.errors import ModelError
 from strata.agent_loop.domain.run.runs import RunOutcome, RunRequest, TranscriptRange
 from strata.agent_loop.loop.turn import Turn
@@ -16,6 +14,7 @@ from strata.agent_loop.replay.ports import OutcomeSink, ports_of, without_images
 from strata.agent_loop.replay.recording import RecordedEnd, Recording, RequestText
 from strata.agent_loop.replay.script import DECIDED, EndOfRecordingError, Script
 from strata.shared.errors import StrataError
+from strata.shared.provenance import Provenance, taint_of
 
 
 @dataclass(frozen=True, slots=True)

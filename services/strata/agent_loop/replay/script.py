@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from strata.agent_loop.domain.ports import MemorySection
-from strata.agent_loop.domain.run.runs import RunOutcome, StopReason
+from strata.agent_loop.domain.run.runs import RunOutcome
 from strata.agent_loop.replay.differences import Difference, DifferenceFoundError
 from strata.agent_loop.replay.recording import (
     RecordedStep,
@@ -14,6 +14,7 @@ from strata.agent_loop.replay.recording import (
     RequestText,
     SentRequest,
 )
+from strata.shared.stop_reasons import StopReason
 
 DECIDED = frozenset(
     {

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from strata.agent_loop.domain.conversation.messages import Message, ToolReturn, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
 from strata.agent_loop.rules.refusals import is_refusal
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolReturn
+from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
 from strata.agent_loop.rules.history import called_by
 from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.messages import MessageRole
 
 REPETITIONS_NOTED = 3
 """Equal steps in a row after which the model gets a note."""

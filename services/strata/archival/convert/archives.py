@@ -8,9 +8,9 @@ from typing import Any
 
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival.convert.labels import taint_to_proto
 from strata.archival.domain.passages import Archive, ArchiveChange, ArchiveRef, Origin, Passage
 from strata.shared.checks import Checks
+from strata.shared.convert.messages import labels_to_proto
 from strata.shared.errors import (
     FailedPreconditionError,
     Reason,
@@ -87,7 +87,7 @@ def origin_to_proto(origin: Origin) -> pb.PassageOrigin:
         tool_call_id=origin.tool_call_id,
         message_id=origin.message_id,
         file_id=origin.file_id,
-        taint=taint_to_proto(origin.taint),
+        taint=labels_to_proto(origin.taint),
     )
 
 

@@ -21,7 +21,6 @@ from strata.archival.convert.archives import (
     to_place,
     to_request,
 )
-from strata.archival.convert.labels import taint_to_proto, to_taint
 from strata.archival.domain.history import Author, PassageChange, PassageVersion, UploadProgress
 from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
@@ -36,6 +35,7 @@ from strata.archival.domain.passages import (
 )
 from strata.shared.checks import Checks
 from strata.shared.context import require_caller
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.ids import new_id
 
 MAX_TOOL_CALL_CHARS = 256
@@ -213,7 +213,7 @@ def inserted_to_proto(stored: InsertedPassage) -> pb.InsertPassageResponse:
         duplicate=stored.duplicate,
         near_duplicate_ids=near,
         near_duplicates=[
-            pb.NearDuplicate(passage_id=passage_id, text=text, taint=taint_to_proto(taint))
+            pb.NearDuplicate(passage_id=passage_id, text=text, taint=labels_to_proto(taint))
             for passage_id, text, taint in zip(
                 near, stored.near_texts, stored.near_taints, strict=False
             )
@@ -261,7 +261,7 @@ def _to_origin(wire: pb.PassageOrigin) -> Origin:
         tool_call_id=wire.tool_call_id,
         message_id=wire.message_id,
         file_id=wire.file_id,
-        taint=to_taint(wire.taint),
+        taint=taint_from_proto(wire.taint),
     )
 
 

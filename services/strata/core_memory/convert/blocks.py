@@ -9,7 +9,6 @@ from typing import TypeAlias
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.core_memory.convert.labels import taint_to_proto, to_taint
 from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
     LABEL_RULE,
@@ -49,6 +48,8 @@ from strata.core_memory.domain.text_edits.verbs import (
 )
 from strata.shared.checks import Checks
 from strata.shared.context import require_caller
+from strata.shared.convert.enums import EnumTable
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.idempotency.keys import RequestKey, check_request_id, digest_of
 
 MAX_DESCRIPTION_CHARS = 5_000
@@ -68,11 +69,7 @@ Mutation: TypeAlias = (
     | pb.RevertBlockRequest
 )
 
-EDITOR_KINDS = {
-    pb.EDITOR_KIND_USER: EditorKind.USER,
-    pb.EDITOR_KIND_AGENT: EditorKind.AGENT,
-    pb.EDITOR_KIND_SLEEPTIME_AGENT: EditorKind.SLEEPTIME_AGENT,
-}
+EDITOR_KINDS = EnumTable(pb.EditorKind, EditorKind, unspecified=EditorKind.UNKNOWN)
 
 
 def to_request(method: str, message: Mutation) -> RequestKey:
@@ -172,7 +169,7 @@ def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     if message.block_id and not required:
         checks.fail("block_id", "cannot be set with a patch, which names its blocks by label")
     _check_revisions(checks, message)
-    if message.origin.kind not in (pb.EDITOR_KIND_UNSPECIFIED, *EDITOR_KINDS):
+    if message.origin.kind not in EDITOR_KINDS.from_proto:
         checks.fail("origin.kind", "must be one of the known kinds")
     for name in ("agent_id", "run_id", "step_id", "tool_call_id", "tool_name", "model"):
         checks.text(getattr(message.origin, name), f"origin.{name}", most=MAX_NAME_CHARS)
@@ -269,8 +266,8 @@ def _editor(message: pb.EditBlockRequest) -> Actor:
             tool_name=origin.tool_name,
             model=origin.model,
             reason=origin.reason,
-            kind=EDITOR_KINDS.get(origin.kind, EditorKind.UNKNOWN),
-            taint=to_taint(origin.taint),
+            kind=EDITOR_KINDS.from_proto.get(origin.kind, EditorKind.UNKNOWN),
+            taint=taint_from_proto(origin.taint),
         ),
     )
 
@@ -337,7 +334,7 @@ def block_to_proto(block: Block) -> pb.Block:
         create_time=stamp(block.create_time),
         update_time=stamp(block.update_time),
         delete_time=None if block.delete_time is None else stamp(block.delete_time),
-        taint=taint_to_proto(block.taint),
+        taint=labels_to_proto(block.taint),
     )
 
 

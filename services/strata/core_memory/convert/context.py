@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.core_memory.convert.blocks import (
     MAX_NAME_CHARS,
@@ -13,7 +12,6 @@ from strata.core_memory.convert.blocks import (
     new_block,
     stamp,
 )
-from strata.core_memory.convert.labels import taint_to_proto
 from strata.core_memory.domain.blocks import (
     Block,
 )
@@ -34,14 +32,13 @@ from strata.core_memory.domain.prompt.compilation import (
 )
 from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
 from strata.core_memory.domain.prompt.memory_section import Form
-from strata.core_memory.domain.prompt.tool_rules import ToolRule, ToolRuleType
+from strata.core_memory.domain.prompt.tool_rules import ToolRule
 from strata.shared.checks import Checks
+from strata.shared.convert.messages import labels_to_proto
+from strata.shared.convert.tools import RULE_TYPES
 
 MAX_BLOCKS_OF_AGENT = 100
 MAX_TOOL_RULES = 1_000
-_RULE_TYPES = {
-    tool_pb2.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}"): kind for kind in ToolRuleType
-}
 
 
 def to_share(message: context_pb.ShareBlocksRequest) -> ShareBlocks:
@@ -64,7 +61,7 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
         checks.fail("tool_rules", f"must not be more than {MAX_TOOL_RULES}")
     rules: list[ToolRule] = []
     for index, rule in enumerate(message.tool_rules[:MAX_TOOL_RULES]):
-        kind = _RULE_TYPES.get(rule.type)
+        kind = RULE_TYPES.from_proto.get(rule.type)
         if kind is None:
             checks.fail(f"tool_rules[{index}].type", "must be one of the known types")
         else:
@@ -173,7 +170,7 @@ def compiled_to_proto(compiled: Compiled) -> context_pb.CompileResponse:
         block_revisions={block.label: block.revision for block in compiled.blocks},
         has_folders=compiled.has_folders,
         tainted_blocks=[
-            context_pb.TaintedBlock(label=block.label, taint=taint_to_proto(block.taint))
+            context_pb.TaintedBlock(label=block.label, taint=labels_to_proto(block.taint))
             for block in compiled.blocks
             if block.taint and compiled.shown
         ],

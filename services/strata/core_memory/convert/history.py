@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.core_memory.convert.blocks import (
+    EDITOR_KINDS,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
     actor,
@@ -13,19 +14,13 @@ from strata.core_memory.convert.blocks import (
     change_to_proto,
     stamp,
 )
-from strata.core_memory.convert.labels import taint_to_proto
-from strata.core_memory.domain.blocks import EditorKind, EditSelection, Origin, Version
+from strata.core_memory.domain.blocks import EditSelection, Origin, Version
 from strata.core_memory.domain.commands import Change, RevertBlock
 from strata.core_memory.domain.versions.blame import LineOrigin
 from strata.shared.checks import Checks
+from strata.shared.convert.messages import labels_to_proto
 
 _MAX_REVISION = 2**62
-_KINDS = {
-    EditorKind.UNKNOWN: pb.EDITOR_KIND_UNSPECIFIED,
-    EditorKind.USER: pb.EDITOR_KIND_USER,
-    EditorKind.AGENT: pb.EDITOR_KIND_AGENT,
-    EditorKind.SLEEPTIME_AGENT: pb.EDITOR_KIND_SLEEPTIME_AGENT,
-}
 
 
 def to_versions(message: pb.ListBlockVersionsRequest) -> str:
@@ -107,7 +102,7 @@ def version_to_proto(version: Version) -> pb.BlockVersion:
         read_only=version.read_only,
         metadata=dict(version.metadata),
         base_revision=authorship.base_revision,
-        taint=taint_to_proto(version.taint),
+        taint=labels_to_proto(version.taint),
     )
 
 
@@ -147,5 +142,5 @@ def _origin_to_proto(origin: Origin) -> pb.EditOrigin:
         tool_name=origin.tool_name,
         model=origin.model,
         reason=origin.reason,
-        kind=_KINDS[origin.kind],
+        kind=EDITOR_KINDS.to_proto[origin.kind],
     )

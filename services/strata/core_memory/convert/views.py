@@ -10,8 +10,9 @@ from strata.core_memory.domain.lint import Finding, LintRule
 from strata.core_memory.domain.prompt.compilation import Compiled, CompileQuery
 from strata.core_memory.domain.prompt.memory_section import Form
 from strata.shared.checks import Checks
+from strata.shared.convert.enums import EnumTable
 
-_RULES = {rule: pb.LintRule.Value(f"LINT_RULE_{rule.name}") for rule in LintRule}
+_RULES = EnumTable(pb.LintRule, LintRule)
 
 
 def to_render(message: pb.RenderMemoryRequest) -> CompileQuery:
@@ -52,7 +53,7 @@ def findings_to_proto(findings: Sequence[Finding]) -> pb.LintMemoryResponse:
 
 def _finding_to_proto(finding: Finding) -> pb.LintFinding:
     return pb.LintFinding(
-        rule=_RULES[finding.rule],
+        rule=_RULES.to_proto[finding.rule],
         block_id=finding.block_id,
         label=finding.label,
         line=finding.line,

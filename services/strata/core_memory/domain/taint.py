@@ -11,17 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from strata.core_memory.domain.blocks import Block, Version
-
-WEB = "web"
-MCP = "mcp"
-LABELS = (WEB, MCP)
-"""In the order in which they are shown."""
-
-
-def joined(*marks: Iterable[str]) -> tuple[str, ...]:
-    """Returns the union of some sets of labels, in the order of `LABELS`."""
-    labels = {label for mark in marks for label in mark}
-    return tuple(label for label in LABELS if label in labels)
+from strata.shared.provenance import taint_of
 
 
 def marked(before: Block | None, after: Block, mark: Iterable[str]) -> Block:
@@ -35,7 +25,7 @@ def marked(before: Block | None, after: Block, mark: Iterable[str]) -> Block:
     if after == before:
         return after
     kept = () if before is None else before.taint
-    return replace(after, taint=joined(kept, mark))
+    return replace(after, taint=taint_of(kept, mark))
 
 
 def undone(block: Block, before: Version) -> tuple[str, ...]:
@@ -50,4 +40,4 @@ def undone(block: Block, before: Version) -> tuple[str, ...]:
         return before.taint
     # Later edits that stay may derive from the undone ones. Undoing the edit of a person
     # restores tainted text.
-    return joined(block.taint, before.taint)
+    return taint_of(block.taint, before.taint)

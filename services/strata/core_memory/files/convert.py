@@ -33,6 +33,7 @@ from strata.core_memory.files.domain.files import (
 from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
 from strata.core_memory.files.domain.search import FileFindings, FileQuery
 from strata.shared.checks import Checks
+from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import (
     RequestKey,
     check_request_id,
@@ -44,7 +45,7 @@ MAX_DESCRIPTION_CHARS = 5_000
 MAX_MEDIA_TYPE_CHARS = 200
 MAX_OPEN_COUNT = 100
 
-_STATES = {state: pb.FileState.Value(f"FILE_STATE_{state.name}") for state in FileState}
+_STATES = EnumTable(pb.FileState, FileState)
 
 # More than a folder and a file name can have together: a wrong name is just not found.
 _MAX_FULL_NAME_CHARS = 1_000
@@ -156,7 +157,7 @@ def file_to_proto(file: File) -> pb.File:
         size_bytes=file.size_bytes,
         content_hash=file.content_hash,
         line_count=file.line_count,
-        state=_STATES[file.state],
+        state=_STATES.to_proto[file.state],
         error=file.error,
         index_progress=file.index_progress,
         create_time=_stamp(file.create_time),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 from strata.api.common.v1 import message_pb2 as common
-from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.recall.convert.parts import (
@@ -16,37 +14,14 @@ from strata.recall.convert.parts import (
     provenance_from_text,
     provenance_to_text,
 )
-from strata.recall.domain.messages import (
-    Compaction,
-    Message,
-    MessageFilter,
-    Role,
-    Step,
-    Window,
-)
+from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
 from strata.recall.domain.pairs import pair_violations
 from strata.shared.checks import Checks
+from strata.shared.convert.messages import ROLES
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.errors import invalid_field
 from strata.shared.images import ImageError, is_image_id
-
-_USAGE_FIELDS = (
-    "prompt_tokens",
-    "completion_tokens",
-    "total_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "estimated",
-)
-_ROLES = {
-    common.ROLE_SYSTEM: Role.SYSTEM,
-    common.ROLE_USER: Role.USER,
-    common.ROLE_ASSISTANT: Role.ASSISTANT,
-    common.ROLE_TOOL: Role.TOOL,
-    common.ROLE_APPROVAL: Role.APPROVAL,
-    common.ROLE_SUMMARY: Role.SUMMARY,
-}
-_ROLES_BACK = {role: value for value, role in _ROLES.items()}
+from strata.shared.messages import MessageRole
 
 
 def message_to_proto(message: Message) -> common.Message:
@@ -56,7 +31,7 @@ def message_to_proto(message: Message) -> common.Message:
         conversation_id=message.conversation_id,
         agent_id=message.agent_id,
         sequence=message.sequence,
-        role=_ROLES_BACK[message.role],
+        role=ROLES.to_proto[message.role],
         parts=[part_from_json(part) for part in message.parts],
         name=message.name,
         run_id=message.run_id,
@@ -70,7 +45,7 @@ def message_to_proto(message: Message) -> common.Message:
     )
     wire.create_time.FromDatetime(message.create_time)
     if message.usage is not None:
-        wire.usage.CopyFrom(usage_pb2.Usage(**message.usage))
+        wire.usage.CopyFrom(usage_to_proto(message.usage))
     return wire
 
 
@@ -98,14 +73,11 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
         ImageError: The bytes of an image are not an accepted image.
     """
     parts, images = parts_to_json(wire.parts)
-    usage: dict[str, Any] | None = None
-    if wire.HasField("usage"):
-        usage = {name: getattr(wire.usage, name) for name in _USAGE_FIELDS}
     created = wire.create_time.ToDatetime(tzinfo=UTC) if wire.HasField("create_time") else None
     return Message(
         id=wire.id,
-        role=_ROLES[wire.role],
-        parts=tuple(_without_nul(part) for part in parts),
+        role=ROLES.from_proto[wire.role],
+        parts=parts,
         create_time=created or now,
         name=wire.name,
         run_id=wire.run_id,
@@ -113,7 +85,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
         step=step,
         group_id=wire.group_id,
         model=wire.model,
-        usage=usage,
+        usage=usage_from_proto(wire.usage) if wire.HasField("usage") else None,
         provenance=tuple(provenance_to_text(label) for label in wire.provenance),
         pinned=wire.pinned,
         client_message_id=wire.client_message_id,
@@ -134,7 +106,7 @@ def to_messages(
     checks = Checks()
     for index, wire in enumerate(wires):
         place = f"{field}[{index}]"
-        checks.unless(wire.role in _ROLES, f"{place}.role", "must be set")
+        checks.unless(wire.role in ROLES.from_proto, f"{place}.role", "must be set")
         checks.unless(wire.id.startswith("message-"), f"{place}.id", "must be a message id")
         same_run = not run_id or wire.run_id == run_id
         checks.unless(same_run, f"{place}.run_id", "must be the run of the request")
@@ -162,7 +134,7 @@ def to_open(request: window_pb.OpenWindowRequest, now: datetime) -> tuple[Messag
     checks.done()
     messages = to_messages(request.messages, "messages", now)
     checks.extend(pair_violations(messages))
-    begins = bool(messages) and messages[0].role is Role.SYSTEM
+    begins = bool(messages) and messages[0].role is MessageRole.SYSTEM
     checks.unless(begins, "messages", "must begin with the system message")
     checks.done()
     return messages
@@ -212,7 +184,7 @@ def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Com
     checks.id(request.run_id, "run", "run_id", optional=True)
     checks.done()
     summary = to_messages([request.summary], "summary", now)[0]
-    if summary.role is not Role.SUMMARY:
+    if summary.role is not MessageRole.SUMMARY:
         raise invalid_field("summary.role", "must be ROLE_SUMMARY")
     return Compaction(
         conversation_id=request.conversation_id,
@@ -277,23 +249,12 @@ def to_image_id(request: message_pb.GetImageRequest) -> str:
     return request.image_id
 
 
-def to_roles(checks: Checks, values: Iterable[common.Role.ValueType]) -> tuple[Role, ...]:
+def to_roles(checks: Checks, values: Iterable[common.Role.ValueType]) -> tuple[MessageRole, ...]:
     """Returns roles; adds a violation for each unknown one."""
     roles = []
     for index, value in enumerate(values):
-        if value in _ROLES:
-            roles.append(_ROLES[value])
+        if value in ROLES.from_proto:
+            roles.append(ROLES.from_proto[value])
         else:
             checks.fail(f"roles[{index}]", "is not a known role")
     return tuple(roles)
-
-
-def _without_nul(value: Any) -> Any:
-    # PostgreSQL cannot store NUL in text or jsonb, and output of tools may contain it.
-    if isinstance(value, str):
-        return value.replace("\x00", "\ufffd")
-    if isinstance(value, dict):
-        return {key: _without_nul(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nul(item) for item in value]
-    return value

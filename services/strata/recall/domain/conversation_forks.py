@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
+from strata.shared.messages import MessageRole
 
 
 def unanswered_calls(messages: Iterable[Message]) -> set[str]:
@@ -30,7 +31,7 @@ def in_window_order(messages: Iterable[Message]) -> list[Message]:
     """Sorts messages in the order of a window: system message, summary, others by sequence."""
 
     def place(message: Message) -> tuple[int, int]:
-        rank = 1 if message.role is Role.SUMMARY else 2
+        rank = 1 if message.role is MessageRole.SUMMARY else 2
         return (rank if message.sequence else 0, message.sequence)
 
     return sorted({message.sequence: message for message in messages}.values(), key=place)

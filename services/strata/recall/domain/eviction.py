@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
+from strata.shared.messages import MessageRole
 
-_OF_BOOT = frozenset({Role.ASSISTANT, Role.TOOL})
+_OF_BOOT = frozenset({MessageRole.ASSISTANT, MessageRole.TOOL})
 
 
 def remaining_messages(messages: Sequence[Message], until: int) -> list[Message]:
@@ -29,7 +30,7 @@ def remaining_messages(messages: Sequence[Message], until: int) -> list[Message]
                 pinned.add(step)
 
     def stays(message: Message) -> bool:
-        if message.role is Role.SUMMARY or message.pinned:
+        if message.role is MessageRole.SUMMARY or message.pinned:
             return True
         step = _step_of(message)
         if step is None:

@@ -24,22 +24,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Self
+
+from strata.shared.messages import MessageRole
+from strata.shared.usage import Usage
 
 Part = Mapping[str, Any]
 Cursor = tuple[str | int | datetime, ...]
-
-
-class Role(StrEnum):
-    """The role of a message's sender."""
-
-    SYSTEM = "system"
-    USER = "user"
-    ASSISTANT = "assistant"
-    TOOL = "tool"
-    APPROVAL = "approval"
-    SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +54,14 @@ class Message:
         agent_id: The agent; empty until stored.
         sequence: Position in the conversation from 0; -1 until stored.
         step: Number of the step in its run from 1; 0 for inputs and first messages.
-        usage: Token counts of the model call, by name.
+        usage: Tokens of the model call.
         create_time: When it was written, UTC.
         copied_from_id: In a fork, the message that it is a copy of; empty for originals.
         images: Images to store with a new message; empty in messages that are read.
     """
 
     id: str
-    role: Role
+    role: MessageRole
     parts: tuple[Part, ...]
     create_time: datetime
     conversation_id: str = ""
@@ -82,7 +73,7 @@ class Message:
     step: int = 0
     group_id: str = ""
     model: str = ""
-    usage: Mapping[str, Any] | None = None
+    usage: Usage | None = None
     provenance: tuple[str, ...] = ()
     pinned: bool = False
     client_message_id: str = ""
@@ -209,7 +200,7 @@ class MessageFilter:
 
     conversation_id: str = ""
     agent_id: str = ""
-    roles: tuple[Role, ...] = ()
+    roles: tuple[MessageRole, ...] = ()
     run_id: str = ""
     newest_first: bool = False
     from_id: str = ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.shared.errors import FieldViolation
+from strata.shared.messages import MessageRole
 
 
 def pair_violations(messages: Iterable[Message]) -> list[FieldViolation]:
@@ -19,7 +20,7 @@ def pair_violations(messages: Iterable[Message]) -> list[FieldViolation]:
     opened_at = 0
     for index, message in enumerate(messages):
         returns = message.tool_return_ids()
-        waits = message.role is Role.APPROVAL
+        waits = message.role is MessageRole.APPROVAL
         if open_calls and not returns and not waits:
             violations.append(_unanswered(opened_at, open_calls))
             open_calls = set()

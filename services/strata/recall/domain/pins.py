@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
+from strata.shared.messages import MessageRole
 
 
 def with_added(window: Sequence[Message], messages: Iterable[Message]) -> list[Message]:
@@ -13,7 +14,7 @@ def with_added(window: Sequence[Message], messages: Iterable[Message]) -> list[M
     The system message and the summaries stay in front; added messages are older than the rest,
     so they come right after them.
     """
-    front = {Role.SYSTEM, Role.SUMMARY}
+    front = {MessageRole.SYSTEM, MessageRole.SUMMARY}
     leading = sorted(
         (message for message in window if message.role in front),
         key=lambda message: message.sequence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from strata.recall.domain.messages import Role
+from strata.shared.messages import MessageRole
 
 # Matches the past only: "what would you suggest?" asks for new advice, which depends on what
 # the user has said.
@@ -22,7 +22,7 @@ _USER = re.compile(
 )
 
 
-def query_role(query: str) -> Role | None:
+def query_role(query: str) -> MessageRole | None:
     """Returns the role whose messages the query is likely about; None if it is unclear.
 
     Users ask about what they told the agent ("when does my sprint end?"). The answer is in their
@@ -31,5 +31,5 @@ def query_role(query: str) -> Role | None:
     """
     asked = query.replace("\u2019", "'")
     if _ASSISTANT.search(asked):
-        return Role.ASSISTANT
-    return Role.USER if _USER.search(asked) else None
+        return MessageRole.ASSISTANT
+    return MessageRole.USER if _USER.search(asked) else None

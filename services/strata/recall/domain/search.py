@@ -9,11 +9,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
+from strata.shared.messages import MessageRole
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
 
-DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
+DEFAULT_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SUMMARY)
 
 
 class Mode(StrEnum):
@@ -39,7 +40,7 @@ class SearchQuery:
     text: str
     limit: int
     conversation_id: str = ""
-    roles: tuple[Role, ...] = DEFAULT_ROLES
+    roles: tuple[MessageRole, ...] = DEFAULT_ROLES
     start_time: datetime | None = None
     end_time: datetime | None = None
     exclude_run_id: str = ""

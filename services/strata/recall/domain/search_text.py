@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.shared.images import image_text
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
+from strata.shared.messages import MessageRole
 from strata.shared.tool_catalogue import HISTORY_TOOLS
 
 # A tsvector is limited to 1 MB, so only this many characters of a message are searchable.
@@ -22,8 +23,8 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003ffff]+"
 )
-_INDEXED_ROLES = frozenset({Role.USER, Role.ASSISTANT, Role.SUMMARY})
-_SEARCHABLE_ROLES = _INDEXED_ROLES | {Role.TOOL}
+_INDEXED_ROLES = frozenset({MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SUMMARY})
+_SEARCHABLE_ROLES = _INDEXED_ROLES | {MessageRole.TOOL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def searchable_text(message: Message) -> str:
     pieces += [
         image_text(part.get("alt_text", "")) for part in message.parts if part["type"] == "image"
     ]
-    if message.role is Role.USER and message.name:
+    if message.role is MessageRole.USER and message.name:
         pieces.insert(0, f"{message.name}:")
     pieces += [_sent_text(call["arguments"]) for call in calls if call["name"] == "send_message"]
     pieces += [

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from strata.recall.domain.messages import Message, MessageFilter, Role
+from strata.recall.domain.messages import Message, MessageFilter
 from strata.recall.domain.store import MessageStore
 from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.messages import MessageRole
 
-_SHOWN = (Role.USER, Role.ASSISTANT, Role.TOOL, Role.APPROVAL)
+_SHOWN = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL, MessageRole.APPROVAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ async def _summary(store: MessageStore, wanted: SummaryExpansion) -> Message | N
     if not wanted.summary_id:
         return await store.newest_summary(wanted.conversation_id)
     message = await store.get(wanted.summary_id)
-    if message.role is not Role.SUMMARY:
+    if message.role is not MessageRole.SUMMARY:
         problem = "must be the id of a summary"
         raise InvalidArgumentError(
             f"summary_message_id {problem}.",

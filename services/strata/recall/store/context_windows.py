@@ -21,7 +21,6 @@ from strata.recall.domain.messages import (
     Compaction,
     Message,
     Part,
-    Role,
     Step,
     TurnStart,
     Window,
@@ -46,6 +45,7 @@ from strata.shared.errors import (
     NotFoundError,
     Reason,
 )
+from strata.shared.messages import MessageRole
 
 _INSERT = f"""
     INSERT INTO recall.messages ({INSERT_COLUMNS})
@@ -388,7 +388,7 @@ class PostgresWindowStore:
             inputs=tuple(
                 message
                 for message in messages
-                if message.step == 0 and message.role is not Role.SUMMARY
+                if message.step == 0 and message.role is not MessageRole.SUMMARY
             ),
             committed_steps=row.committed_steps,
             committed=tuple(message for message in messages if message.step > 0),

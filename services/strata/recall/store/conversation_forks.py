@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.recall.domain.conversation_forks import in_window_order, unanswered_calls, with_returns
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.store.images import copy_images
 from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.messages import missing
@@ -19,6 +19,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
 
 _FOLLOWING = 100
 # Row limit of queries for a window's messages: more than any window has.
@@ -191,7 +192,7 @@ async def _window_at(source: _Source, until: int) -> list[Message]:
         BY_ID, {"project": source.project, "ids": list(source.window_ids)}
     )
     now = [to_message(row) for row in rows]
-    if all(m.sequence <= until for m in now if m.role is Role.SUMMARY):
+    if all(m.sequence <= until for m in now if m.role is MessageRole.SUMMARY):
         # There was no compaction since, so these messages are still in the window.
         window = in_window_order(m for m in now if m.sequence <= until)
     else:
@@ -273,7 +274,7 @@ async def _write(source: _Source, fork: str, messages: Sequence[Message]) -> Non
     )
     await copy_images(source.connection, source.project, messages, copies)
     for summary in messages:
-        if summary.role is Role.SUMMARY:
+        if summary.role is MessageRole.SUMMARY:
             before = [m.sequence for m in messages if 0 < m.sequence < summary.sequence]
             await source.connection.execute(
                 _NOTE,

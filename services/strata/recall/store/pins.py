@@ -8,12 +8,13 @@ from dataclasses import replace
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.pins import with_added
 from strata.recall.store.rows import BY_ID, BY_RUN, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import FieldViolation, InvalidArgumentError, NotFoundError, Reason
+from strata.shared.messages import MessageRole
 
 _LOCK = text(
     "SELECT * FROM recall.windows"
@@ -79,7 +80,7 @@ class PostgresPinStore:
         if row is None:
             raise _missing(message_id)
         message = to_message(row)
-        if message.role in {Role.SYSTEM, Role.SUMMARY}:
+        if message.role in {MessageRole.SYSTEM, MessageRole.SUMMARY}:
             problem = "must not be a system message or a summary: these are in view by themselves"
             raise InvalidArgumentError(
                 f"message_id {problem}.", violations=[FieldViolation("message_id", problem)]

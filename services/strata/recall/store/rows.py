@@ -8,9 +8,11 @@ from typing import Any
 
 from sqlalchemy import Row, text
 
-from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search_text import is_indexed, searchable_text, split_text
 from strata.shared.db import text_with_columns
+from strata.shared.messages import MessageRole
+from strata.shared.usage import Usage
 
 # The columns of `recall.messages` that a message is read from and stored with, with their types.
 _MESSAGE = {
@@ -93,7 +95,7 @@ def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
         "step": message.step,
         "group_id": message.group_id,
         "model": message.model,
-        "usage": message.usage,
+        "usage": None if message.usage is None else message.usage.to_json(),
         "provenance": list(message.provenance),
         "pinned": message.pinned,
         "client_message_id": message.client_message_id,
@@ -111,7 +113,7 @@ def to_message(row: Row[Any]) -> Message:
         agent_id=row.agent_id,
         sequence=row.sequence,
         id=row.id,
-        role=Role(row.role),
+        role=MessageRole(row.role),
         parts=tuple(_json(row.parts)),
         name=row.name,
         run_id=row.run_id,
@@ -119,7 +121,7 @@ def to_message(row: Row[Any]) -> Message:
         step=row.step,
         group_id=row.group_id,
         model=row.model,
-        usage=None if row.usage is None else _json(row.usage),
+        usage=None if row.usage is None else Usage.from_json(_json(row.usage)),
         provenance=tuple(row.provenance),
         pinned=row.pinned,
         client_message_id=row.client_message_id,

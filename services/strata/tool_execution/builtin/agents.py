@@ -19,6 +19,7 @@ from strata.api.common.v1 import run_event_pb2 as events
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.shared.blank_text import is_blank
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.errors import Reason, ResourceExhaustedError, StrataError, UnavailableError
 from strata.shared.ids import check_id
 from strata.shared.member_labels import labels_of, position_of
@@ -31,7 +32,6 @@ from strata.tool_execution.builtin.agent_definitions import (
     SEND_TO_GROUP,
     SEND_TO_TAGGED,
 )
-from strata.tool_execution.clients.labels import labels_to_domain, labels_to_proto
 from strata.tool_execution.clients.peers import LostAnswerError, backoff
 from strata.tool_execution.domain.tools import Call, Caller, CallingGroup, Output, ToolError
 
@@ -76,7 +76,7 @@ class _Answer:
     @property
     def taint(self) -> tuple[str, ...]:
         """Labels of the untrusted content in the replies."""
-        return labels_to_domain(self.labels)
+        return taint_from_proto(self.labels)
 
     @property
     def failed(self) -> bool:

@@ -9,27 +9,23 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
-from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.clock import Clock
-from strata.shared.images import image_text
-from strata.tool_execution.clients.labels import (
-    labels_to_domain,
+from strata.shared.convert.messages import (
+    ROLES,
     labels_to_proto,
+    role_name,
+    taint_from_proto,
     taint_of_messages,
 )
+from strata.shared.images import image_text
+from strata.shared.messages import MessageRole
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
 
 Arguments = dict[str, Any]
 
-_ROLES = {
-    "user": common.ROLE_USER,
-    "assistant": common.ROLE_ASSISTANT,
-    "tool": common.ROLE_TOOL,
-}
-_ROLE_NAMES = {value: name for name, value in _ROLES.items()} | {common.ROLE_SUMMARY: "summary"}
 _MATCH = {
     "any": passage_pb.TAG_MATCH_MODE_ANY,
     "all": passage_pb.TAG_MATCH_MODE_ALL,
@@ -56,7 +52,7 @@ class ConversationSearch:
         request = message_pb.SearchMessagesRequest(
             agent_id=caller.agent_id,
             query=arguments["query"],
-            roles=[_ROLES[role] for role in arguments.get("roles", [])],
+            roles=[ROLES.to_proto[MessageRole(role)] for role in arguments.get("roles", [])],
             limit=arguments.get("limit", 0),
             exclude_run_id=caller.run_id,
             timezone=caller.timezone,
@@ -115,7 +111,7 @@ class ArchivalTools:
         near = (
             label for near_duplicate in stored.near_duplicates for label in near_duplicate.taint
         )
-        return Output(_near(stored), archival_changed=True, taint=labels_to_domain(near))
+        return Output(_near(stored), archival_changed=True, taint=taint_from_proto(near))
 
     async def _search(self, arguments: Arguments, caller: Caller) -> Output:
         timezone = zone(caller.timezone)
@@ -163,7 +159,7 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
     result: dict[str, Any] = {
         "timestamp": sent_at.isoformat(),
         "time_ago": time_ago(sent_at, now),
-        "role": _ROLE_NAMES.get(message.role, "system"),
+        "role": role_name(message.role),
         "relevance": _relevance(hit.relevance, mode=True),
     }
     thinking = "\n".join(part.reasoning.text for part in message.parts if part.reasoning.text)
@@ -189,7 +185,7 @@ def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
 
 def taint_of_passages(hits: Iterable[passage_pb.PassageHit]) -> tuple[str, ...]:
     """Returns the taint labels under which passages were written."""
-    return labels_to_domain(label for hit in hits for label in hit.passage.origin.taint)
+    return taint_from_proto(label for hit in hits for label in hit.passage.origin.taint)
 
 
 def _untrusted(taint: Sequence[str]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.shared.convert.messages import role_name, taint_of_messages
 from strata.shared.images import image_text
-from strata.tool_execution.clients.labels import taint_of_messages
 from strata.tool_execution.domain.dates import start_of, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
 
@@ -21,12 +21,6 @@ PAGE_CHARS = 4_000
 _MESSAGES = 20
 # Limit of one message among others; a single message may fill the page.
 _MESSAGE_CHARS = 1_000
-_ROLES = {
-    common.ROLE_USER: "user",
-    common.ROLE_ASSISTANT: "assistant",
-    common.ROLE_TOOL: "tool",
-    common.ROLE_APPROVAL: "approval",
-}
 
 
 class ExpandSummary:
@@ -89,7 +83,7 @@ def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any
     result: dict[str, Any] = {
         "number": message.sequence,
         "timestamp": _local(message.create_time, timezone).isoformat(timespec="seconds"),
-        "role": message.name or _ROLES.get(message.role, "system"),
+        "role": message.name or role_name(message.role),
     }
     pieces = [part.text.text or part.tool_return.content for part in message.parts]
     pieces += [image_text(part.image.alt_text) for part in message.parts if part.HasField("image")]

@@ -19,8 +19,8 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.blank_text import is_blank
 from strata.shared.clock import Clock
+from strata.shared.convert.messages import taint_from_proto
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
-from strata.tool_execution.clients.labels import labels_to_domain
 from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
 
@@ -87,7 +87,7 @@ class SearchMemory:
                 "conversation": [message_result(hit, now, timezone) for hit in hits.values()],
                 "archival": [passage_result(hit, timezone) for hit in facts],
             },
-            taint=labels_to_domain(chain.from_iterable([*said_by, *written_under])),
+            taint=taint_from_proto(chain.from_iterable([*said_by, *written_under])),
         )
 
     def _frame(self, arguments: Arguments) -> dict[str, Timestamp]:

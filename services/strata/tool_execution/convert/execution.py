@@ -11,59 +11,31 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.checks import Checks
+from strata.shared.convert.enums import EnumTable
+from strata.shared.convert.memory_edits import edits_to_proto
+from strata.shared.convert.messages import STATUSES, labels_to_proto, taint_from_proto
+from strata.shared.convert.tools import EFFECTS
 from strata.shared.ids import check_id
 from strata.shared.images import image_id
 from strata.shared.sandbox import RunStatus
-from strata.tool_execution.clients.labels import labels_to_domain, labels_to_proto
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
     CallingGroup,
     CallOutcome,
-    Effect,
     Image,
     OlderLines,
-    ReturnStatus,
     Tool,
     ToolType,
 )
 from strata.tool_execution.execution.engine import Started
 
-_TYPES = {
-    ToolType.CORE: tool_pb2.TOOL_TYPE_CORE,
-    ToolType.MEMORY: tool_pb2.TOOL_TYPE_MEMORY,
-    ToolType.SLEEPTIME: tool_pb2.TOOL_TYPE_SLEEPTIME,
-    ToolType.FILES: tool_pb2.TOOL_TYPE_FILES,
-    ToolType.MULTI_AGENT: tool_pb2.TOOL_TYPE_MULTI_AGENT,
-    ToolType.BUILTIN: tool_pb2.TOOL_TYPE_BUILTIN,
-    ToolType.CUSTOM: tool_pb2.TOOL_TYPE_CUSTOM,
-    ToolType.CLIENT: tool_pb2.TOOL_TYPE_CLIENT,
-    ToolType.MCP: tool_pb2.TOOL_TYPE_MCP,
-}
-EFFECTS = {
-    Effect.UNDECLARED: tool_pb2.TOOL_EFFECT_UNSPECIFIED,
-    Effect.READ_ONLY: tool_pb2.TOOL_EFFECT_READ_ONLY,
-    Effect.IDEMPOTENT: tool_pb2.TOOL_EFFECT_IDEMPOTENT,
-    Effect.SIDE_EFFECT: tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
-}
-STATUSES = {
-    ReturnStatus.OK: common.TOOL_STATUS_OK,
-    ReturnStatus.FAILED: common.TOOL_STATUS_FAILED,
-    ReturnStatus.UNKNOWN: common.TOOL_STATUS_UNKNOWN,
-}
-ENDS = {
-    RunStatus.OK: tool_pb.RUN_TOOL_END_RETURNED,
-    RunStatus.TOOL_ERROR: tool_pb.RUN_TOOL_END_RAISED,
-    RunStatus.TIMEOUT: tool_pb.RUN_TOOL_END_TIMEOUT,
-    RunStatus.CPU: tool_pb.RUN_TOOL_END_CPU,
-    RunStatus.MEMORY: tool_pb.RUN_TOOL_END_MEMORY,
-    RunStatus.PROCESSES: tool_pb.RUN_TOOL_END_PROCESSES,
-    RunStatus.OUTPUT: tool_pb.RUN_TOOL_END_OUTPUT,
-    RunStatus.RESULT_TOO_LARGE: tool_pb.RUN_TOOL_END_RESULT_TOO_LARGE,
-    RunStatus.BAD_RESULT: tool_pb.RUN_TOOL_END_BAD_RESULT,
-    RunStatus.KILLED: tool_pb.RUN_TOOL_END_KILLED,
-    RunStatus.REFUSED: tool_pb.RUN_TOOL_END_REFUSED,
-}
+_TYPES = EnumTable(tool_pb2.ToolType, ToolType)
+ENDS = EnumTable(
+    tool_pb.RunToolEnd,
+    RunStatus,
+    renamed={RunStatus.OK: "RETURNED", RunStatus.TOOL_ERROR: "RAISED"},
+)
 
 
 def tool_to_proto(tool: Tool) -> tool_pb.Tool:
@@ -72,12 +44,12 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
         id=tool.id,
         name=tool.name,
         description=tool.description,
-        type=_TYPES[tool.type],
+        type=_TYPES.to_proto[tool.type],
         parameters_json=json.dumps(tool.parameters, ensure_ascii=False),
         tags=tool.tags,
         return_char_limit=tool.return_char_limit,
         enable_parallel_execution=tool.parallel,
-        effect=EFFECTS[tool.effect],
+        effect=EFFECTS.to_proto[tool.effect],
         version=tool.version,
         returns_from=returns_from(tool),
     )
@@ -98,7 +70,7 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
 def types_to_domain(values: Iterable[tool_pb2.ToolType.ValueType]) -> frozenset[ToolType]:
     """Returns the domain types of wire values; unknown values are ignored."""
     wanted = set(values)
-    return frozenset(name for name, value in _TYPES.items() if value in wanted)
+    return frozenset(name for name, value in _TYPES.to_proto.items() if value in wanted)
 
 
 def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Caller]:
@@ -143,7 +115,7 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         file_view_chars=request.per_file_view_window_char_limit,
         max_memory_bytes=request.max_memory_bytes,
         message_id=request.message_id,
-        taint=labels_to_domain(request.taint),
+        taint=taint_from_proto(request.taint),
         older_lines=_older_lines(request),
         group=CallingGroup(
             request.group.group_id,
@@ -186,23 +158,14 @@ def _finished(outcome: CallOutcome, tools: Mapping[str, Tool]) -> execution_pb.F
         tool_return=common.ToolReturnPart(
             tool_call_id=outcome.call.id,
             name=outcome.call.name,
-            status=STATUSES[outcome.status],
+            status=STATUSES.to_proto[outcome.status],
             content=outcome.content,
             provenance=_provenance(outcome, tools),
             taint=labels_to_proto(outcome.output.taint),
             images=[image_to_proto(image) for image in outcome.output.images],
         ),
         duration_ms=round(outcome.duration * 1000),
-        memory_edits=[
-            event_pb.MemoryEdit(
-                block_id=edit.block_id,
-                label=edit.label,
-                revision=edit.revision,
-                diff=edit.diff,
-                operation=edit.operation,
-            )
-            for edit in outcome.output.memory_edits
-        ],
+        memory_edits=edits_to_proto(outcome.output.memory_edits),
         archival_changed=outcome.output.archival_changed,
         truncated=outcome.truncated,
         files_changed=outcome.output.files_changed,

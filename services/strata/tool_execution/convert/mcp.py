@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.shared.checks import Checks
+from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.redaction import Redactor
@@ -58,18 +59,8 @@ _RESERVED_HEADERS = frozenset(
     }
 )
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key", "api-key"})
-_TRANSPORTS = {
-    pb.MCP_TRANSPORT_STDIO: Transport.STDIO,
-    pb.MCP_TRANSPORT_SSE: Transport.SSE,
-    pb.MCP_TRANSPORT_STREAMABLE_HTTP: Transport.STREAMABLE_HTTP,
-}
-_WIRE_TRANSPORTS = {transport: wire for wire, transport in _TRANSPORTS.items()}
-_STATES = {
-    ToolState.APPROVED: pb.MCP_TOOL_STATE_APPROVED,
-    ToolState.CHANGED: pb.MCP_TOOL_STATE_CHANGED,
-    ToolState.QUARANTINED: pb.MCP_TOOL_STATE_QUARANTINED,
-    ToolState.GONE: pb.MCP_TOOL_STATE_GONE,
-}
+_TRANSPORTS = EnumTable(pb.McpTransport, Transport)
+_STATES = EnumTable(pb.McpToolState, ToolState)
 
 
 def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, RequestKey]:
@@ -81,7 +72,7 @@ def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, RequestKe
     checks = Checks()
     checks.request_id(request.request_id)
     wire = request.server
-    transport = _TRANSPORTS.get(wire.transport)
+    transport = _TRANSPORTS.from_proto.get(wire.transport)
     checks.unless(
         transport is not None, "server.transport", "must be STDIO, SSE or STREAMABLE_HTTP"
     )
@@ -112,7 +103,7 @@ def to_changed_server(request: pb.UpdateMcpServerRequest, before: McpServer) -> 
         wire.name in ("", before.name), "server.name", "cannot be changed; add another server"
     )
     checks.unless(
-        wire.transport in (pb.MCP_TRANSPORT_UNSPECIFIED, _WIRE_TRANSPORTS[before.transport]),
+        wire.transport in (pb.MCP_TRANSPORT_UNSPECIFIED, _TRANSPORTS.to_proto[before.transport]),
         "server.transport",
         "cannot be changed; add another server",
     )
@@ -138,7 +129,7 @@ def server_to_proto(
     wire = pb.McpServer(
         id=server.id,
         name=server.name,
-        transport=_WIRE_TRANSPORTS[server.transport],
+        transport=_TRANSPORTS.to_proto[server.transport],
         command=[redactor.text(argument) for argument in server.command],
         url=redactor.text(server.url),
         header_secrets=server.header_secrets,
@@ -172,7 +163,7 @@ def tool_of_server_to_proto(tool: McpTool) -> pb.McpTool:
     return pb.McpTool(
         name=tool.name,
         tool_name=tool.tool_name,
-        state=_STATES[tool.state],
+        state=_STATES.to_proto[tool.state],
         reason=tool.reason,
         description=tool.description,
         parameters_json=json.dumps(tool.parameters, ensure_ascii=False) if shown else "",

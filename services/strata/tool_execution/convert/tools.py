@@ -9,12 +9,12 @@ from typing import Any
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.checks import Checks
+from strata.shared.convert.tools import EFFECTS
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError, read_schema
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.shared.web import host_patterns as hosts
-from strata.tool_execution.convert.execution import EFFECTS
 from strata.tool_execution.domain.registry import MAX_NAME
 from strata.tool_execution.domain.tools import (
     Effect,
@@ -47,7 +47,6 @@ _NOT_FOR_CLIENTS = (
     "default_requires_approval",
     "enable_parallel_execution",
 )
-_EFFECTS = {wire: effect for effect, wire in EFFECTS.items()}
 
 
 def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, RequestKey]:
@@ -60,7 +59,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, RequestKey]:
     checks = Checks()
     kind = _TYPES.get(request.type)
     checks.unless(kind is not None, "type", "must be CUSTOM or CLIENT")
-    checks.unless(request.effect in _EFFECTS, "effect", "is not a known effect")
+    checks.unless(request.effect in EFFECTS.from_proto, "effect", "is not a known effect")
     checks.request_id(request.request_id)
     limit = request.return_char_limit
     checks.unless(
@@ -115,7 +114,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, RequestKey]:
         description=description,
         type=kind or ToolType.CUSTOM,
         parameters=derived.parameters,
-        effect=_EFFECTS.get(request.effect, Effect.UNDECLARED),
+        effect=EFFECTS.from_proto.get(request.effect, Effect.UNDECLARED),
         parallel=request.enable_parallel_execution,
         return_char_limit=limit or FUNCTION_RETURN_CHAR_LIMIT,
         tags=tuple(sorted(set(tags))),

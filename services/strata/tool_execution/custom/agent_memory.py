@@ -12,11 +12,12 @@ from typing import Any
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.errors import AlreadyExistsError, Reason, StrataError
+from strata.shared.memory_edits import MemoryEdit
 from strata.tool_execution.clients.editors import editor_kind
-from strata.tool_execution.clients.labels import labels_to_domain, labels_to_proto
 from strata.tool_execution.clients.peers import LostAnswerError
-from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
+from strata.tool_execution.domain.tools import Call, Caller, ToolError
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000
@@ -34,7 +35,7 @@ class AgentBlocks:
     @property
     def taint(self) -> tuple[str, ...]:
         """Labels of the untrusted content in the blocks."""
-        return labels_to_domain(label for block in self.blocks for label in block.taint)
+        return taint_from_proto(label for block in self.blocks for label in block.taint)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the JSON value from which ``agent_state`` is made in the sandbox."""

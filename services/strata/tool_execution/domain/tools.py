@@ -13,6 +13,8 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from strata.shared.images import ImageHeader
+from strata.shared.memory_edits import MemoryEdit, revisions_after
+from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
@@ -171,25 +173,6 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEdit:
-    """A memory block that a tool changed.
-
-    Attributes:
-        operation: Kind of edit: "append", "rename" and so on.
-    """
-
-    block_id: str
-    label: str
-    revision: int
-    diff: str
-    operation: str = ""
-
-
-# After these operations a label belongs to another block than the one that the model read.
-_NEW_BLOCK = frozenset({"create", "rename"})
-
-
-@dataclass(frozen=True, slots=True)
 class OlderLines:
     """The part of a transcript that ``store_memories`` archives.
 
@@ -254,16 +237,11 @@ class Caller:
     group: CallingGroup = CallingGroup()
 
     def after(self, edits: Iterable[MemoryEdit]) -> Caller:
-        """Returns the caller for later calls of the same reply.
-
-        The model has read the revisions from before the reply, so they stay. Blocks that the reply
-        itself created or renamed have no such revision.
-        """
-        made = {edit.label for edit in edits if edit.operation in _NEW_BLOCK}
-        if made.isdisjoint(self.block_revisions):
+        """Returns the caller for later calls of the same reply."""
+        revisions = revisions_after(self.block_revisions, edits)
+        if revisions is self.block_revisions:
             return self
-        kept = {label: seen for label, seen in self.block_revisions.items() if label not in made}
-        return replace(self, block_revisions=kept)
+        return replace(self, block_revisions=revisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,18 +274,6 @@ class Output:
     images: tuple[Image, ...] = ()
 
 
-class ReturnStatus(StrEnum):
-    """How a call ended, by the name that the model sees.
-
-    FAILED guarantees that the call had no effect except those that its text names. UNKNOWN means
-    that the call was sent or started, and that it is unknown whether it had its effect.
-    """
-
-    OK = "OK"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-
-
 class ToolError(Exception):
     """A tool failed; the message is written for the model.
 
@@ -331,7 +297,7 @@ class ToolError(Exception):
         super().__init__(message)
         self.value: Any = message if value is None else value
         self.memory_edits = tuple(memory_edits)
-        self.status = ReturnStatus.UNKNOWN if unknown else ReturnStatus.FAILED
+        self.status = ToolStatus.UNKNOWN if unknown else ToolStatus.FAILED
         self.end = end
 
 
@@ -349,7 +315,7 @@ class CallOutcome:
     """
 
     call: Call
-    status: ReturnStatus
+    status: ToolStatus
     content: str
     duration: float
     truncated: bool = False
@@ -358,4 +324,4 @@ class CallOutcome:
     @property
     def ok(self) -> bool:
         """Whether the tool succeeded."""
-        return self.status is ReturnStatus.OK
+        return self.status is ToolStatus.OK

@@ -12,6 +12,7 @@ from strata.shared.clock import Clock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
+from strata.shared.messages import ToolStatus
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.arguments import parse_arguments
@@ -22,7 +23,6 @@ from strata.tool_execution.domain.tools import (
     CallOutcome,
     Effect,
     Output,
-    ReturnStatus,
     Tool,
     ToolError,
 )
@@ -179,7 +179,7 @@ class Engine:
         began = self._clock.monotonic()
         try:
             output = await self._execute(call, caller, allowed)
-            status, value = ReturnStatus.OK, output.value
+            status, value = ToolStatus.OK, output.value
         except ToolError as error:
             status, value = error.status, error.value
             output = Output(None, memory_edits=error.memory_edits)

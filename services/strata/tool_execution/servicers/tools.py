@@ -11,9 +11,11 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.shared.checks import Checks
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
+from strata.shared.convert.messages import STATUSES
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
 from strata.shared.errors import FieldViolation, InvalidArgumentError, invalid_field
 from strata.shared.ids import check_id
+from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
@@ -36,7 +38,7 @@ from strata.tool_execution.domain.registry import (
     not_built,
     tool_missing,
 )
-from strata.tool_execution.domain.tools import Output, ReturnStatus, Tool, ToolError, ToolType
+from strata.tool_execution.domain.tools import Output, Tool, ToolError, ToolType
 from strata.tool_execution.registry.search import ToolSearch
 from strata.tool_execution.schema.derive import AGENT_STATE
 
@@ -182,7 +184,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             else:
                 ran = await self._runner.run(tool, arguments, sealed, state)
             output, blocks = ran.output, ran.blocks
-            status, value = ReturnStatus.OK, output.value
+            status, value = ToolStatus.OK, output.value
             end: RunStatus | None = RunStatus.OK
         except ToolError as error:
             status, value, blocks, end = error.status, str(error), {}, error.end
@@ -190,7 +192,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         return pb.RunToolResponse(
             tool_return=common.ToolReturnPart(
                 name=tool.name,
-                status=convert.STATUSES[status],
+                status=STATUSES.to_proto[status],
                 content=content,
                 provenance=convert.returns_from(tool) or common.PROVENANCE_TOOL,
                 images=[convert.image_to_proto(image) for image in output.images],
@@ -198,7 +200,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             duration_ms=round((self._clock.monotonic() - began) * 1000),
             isolation="" if of_server else self._runner.isolation,
             changed_blocks=blocks,
-            end=convert.ENDS[end] if end is not None else pb.RUN_TOOL_END_UNSPECIFIED,
+            end=convert.ENDS.to_proto[end] if end is not None else pb.RUN_TOOL_END_UNSPECIFIED,
         )
 
     async def PutSecret(

@@ -12,8 +12,8 @@ from strata.agent_loop.compaction.compactor import MAX_SWAPS
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.context.token_budget import TokenBudget
 from strata.agent_loop.domain.agent.agents import CompactionSettings
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
-from strata.agent_loop.domain.model.chat import ModelReply, Usage
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
+from strata.agent_loop.domain.model.chat import ModelReply
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import BoundModel, WindowSwap
 from strata.agent_loop.domain.run.events import (
@@ -21,9 +21,11 @@ from strata.agent_loop.domain.run.events import (
     StepRestarted,
     WindowCompacted,
 )
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.loop.turn import Turn
 from strata.shared.errors import AbortedError, Reason, UnavailableError
+from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 

@@ -17,13 +17,7 @@ from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
 from strata.agent_loop.context.packaging import package
 from strata.agent_loop.domain.agent.agents import Agent, CompactionSettings, ModelConfig
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ModelEvent,
@@ -32,7 +26,6 @@ from strata.agent_loop.domain.model.chat import (
     ModelSettings,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
@@ -40,6 +33,8 @@ from strata.agent_loop.domain.ports import BoundModel
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, SUMMARY_PROMPT
 from strata.shared.agent_types import AgentType
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.usage import Usage
 from unit.loop_time import put_forward
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=10)

@@ -18,20 +18,21 @@ from strata.agent_loop.context.added_arguments import (
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ModelReply,
     ReasoningPart,
     ToolCall,
     ToolSchema,
-    Usage,
 )
 from strata.agent_loop.domain.model.proofs import is_thought
 from strata.agent_loop.domain.model.proofs import thought as thought_part
 from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.loop.calls import tidy
 from strata.agent_loop.loop.strategy import V3, V2Loop, strategy_of
+from strata.shared.messages import MessageRole
+from strata.shared.usage import Usage
 
 BOTH = frozenset({"thinking", "request_heartbeat"})
 VALUES = st.recursive(

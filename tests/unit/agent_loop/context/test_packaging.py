@@ -20,15 +20,11 @@ from strata.agent_loop.context.packaging import (
 )
 from strata.agent_loop.context.requests import MIN_PIECE_BYTES, Offer, View, build_request
 from strata.agent_loop.domain.agent.agents import MessagePackaging
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    SummaryPart,
-    ToolStatus,
-)
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
 from strata.agent_loop.domain.model.chat import ImagePart, TextPart, ToolCall
 from strata.agent_loop.domain.tools import ToolSet
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 
 NOW = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
 ZONE = "America/Los_Angeles"

@@ -31,11 +31,9 @@ from strata.agent_loop.context.requests import (
 )
 from strata.agent_loop.domain.conversation.messages import (
     Message,
-    MessageRole,
     OpaquePart,
     SummaryPart,
     ToolReturn,
-    ToolStatus,
 )
 from strata.agent_loop.domain.model.chat import (
     ChatMessage,
@@ -49,6 +47,7 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import messages_bytes
 from strata.shared.clock import ManualClock
+from strata.shared.messages import MessageRole, ToolStatus
 
 NOW = ManualClock().now()
 NO_TOOLS = ToolSet(())

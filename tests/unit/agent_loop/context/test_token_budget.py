@@ -8,10 +8,12 @@ import pytest
 
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.context.token_budget import TokenBudget
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart
-from strata.agent_loop.domain.model.chat import ModelSettings, TextPart, Usage
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
+from strata.agent_loop.domain.model.chat import ModelSettings, TextPart
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.shared.messages import MessageRole
+from strata.shared.usage import Usage
 
 SETTINGS = ModelSettings("test/model", "openai", "model", context_window=8_000)
 VIEW = View(5_000)

@@ -9,7 +9,7 @@ from typing import Any
 
 from strata.agent_loop.context.packaging import package
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn, ToolStatus
+from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn
 from strata.agent_loop.domain.model.chat import ModelReply, ToolCall, ToolSchema
 from strata.agent_loop.domain.tools import (
     CallFinished,
@@ -22,6 +22,7 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
+from strata.shared.messages import ToolStatus
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 from unit.agent_loop.loop.ruled import rule
 from unit.agent_loop.loop.world import LoopWorld, Tools, reply

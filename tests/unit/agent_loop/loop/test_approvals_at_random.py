@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, Decision
-from strata.agent_loop.domain.conversation.messages import ToolStatus
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.loop.approvals import open_requests
+from strata.shared.messages import ToolStatus
+from strata.shared.stop_reasons import StopReason
 from unit.agent_loop.loop.gated import (
     acts,
     answer,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision
-from strata.agent_loop.domain.conversation.messages import ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ModelReply, ToolCall, ToolSchema
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import coded, coding_world, errors

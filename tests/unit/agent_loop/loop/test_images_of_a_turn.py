@@ -17,18 +17,18 @@ from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageInput,
     MessagePart,
-    MessageRole,
     ToolReturn,
-    ToolStatus,
 )
-from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ImageDetail, ImagePart, ModelRequest, TextPart
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.run.events import StepRestarted, ToolFinished
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.loop.images import GONE, identified
 from strata.shared.errors import InvalidArgumentError, StrataError, UnavailableError
 from strata.shared.images import MAX_IMAGE_BYTES, image_id
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 

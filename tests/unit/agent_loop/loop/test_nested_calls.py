@@ -12,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.nested_calls import MAX_NESTED_CALLS
@@ -23,6 +20,9 @@ from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_APPROVED
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.errors import InvalidArgumentError, UnavailableError
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, errors, nested
 from unit.agent_loop.loop.journals import Died

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from strata.agent_loop.domain.conversation.messages import MessageRole
 from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.loop.turn import Turn
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
+from strata.shared.messages import MessageRole
 from unit.agent_loop.loop.world import LoopWorld, Sink
 
 

@@ -14,15 +14,11 @@ from hypothesis import strategies as st
 
 from strata.agent_loop.context.packaging import package
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
 from strata.agent_loop.domain.model.chat import ImagePart, ModelReply, ToolCall, ToolChoice
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.rules.repetition import StepTrace, repetitions, traces_of
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.stop_reasons import StopReason
 from unit.agent_loop.loop.ruled import (
     AUTO,
     heartbeats,

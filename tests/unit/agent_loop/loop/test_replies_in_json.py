@@ -12,7 +12,6 @@ import pytest
 from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.response_formats import ResponseFormat, ResponseFormatType
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import MessageRole
 from strata.agent_loop.domain.model.chat import (
     ChatRole,
     FinishReason,
@@ -24,11 +23,13 @@ from strata.agent_loop.domain.model.chat import (
     ToolSchema,
 )
 from strata.agent_loop.domain.run.events import StepRestarted, TextPiece, ToolCallPiece
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.replies_in_json import checked
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import Reason
+from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.journals import Died

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ModelReply
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolBatch
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import (
     child,

@@ -9,12 +9,13 @@ import pytest
 
 from strata.agent_loop.context.exchanges import UnitKind, leaving, units_of
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import FinishReason, ToolCall, ToolChoice
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.ruled import (
     AUTO,
@@ -33,11 +34,7 @@ from unit.agent_loop.loop.ruled import (
     until_done,
     world_with,
 )
-from unit.agent_loop.loop.world import (
-    LoopWorld,
-    assert_pairs_are_whole,
-    reply,
-)
+from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
 async def test_without_rules_requests_and_journal_are_unchanged() -> None:

@@ -8,11 +8,13 @@ import pytest
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.run.events import StepStarted
-from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes
 from unit.agent_loop.loop.journals import Died

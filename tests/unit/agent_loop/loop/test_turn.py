@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.context.packaging import CANCELLED
-from strata.agent_loop.domain.conversation.messages import MessageRole, ToolStatus
-from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCall, Usage
+from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCall
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats, CommittedStep, StepCommit
 from strata.agent_loop.domain.run.events import (
@@ -25,7 +24,7 @@ from strata.agent_loop.domain.run.events import (
     ToolFinished,
 )
 from strata.agent_loop.domain.run.journal import JournalKey, StepRecord, key_of
-from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.control import CallerLostError, TurnControl
 from strata.agent_loop.loop.turn import Turn
@@ -37,6 +36,9 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import (
     USAGE,

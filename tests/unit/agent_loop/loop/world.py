@@ -15,13 +15,10 @@ from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageInput,
     MessagePart,
-    MessageRole,
     ToolReturn,
-    ToolStatus,
     Window,
     without_bytes,
 )
-from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImagePart,
@@ -33,7 +30,6 @@ from strata.agent_loop.domain.model.chat import (
     TextPart,
     ToolCall,
     ToolSchema,
-    Usage,
 )
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.domain.ports import (
@@ -58,7 +54,6 @@ from strata.agent_loop.domain.run.runs import (
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
-    MemoryEdit,
     Tool,
     ToolBatch,
     ToolEvent,
@@ -73,7 +68,11 @@ from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
 from strata.shared.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.ids import new_id
+from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import FILE_TOOLS, ToolEffect
+from strata.shared.usage import Usage
 from unit.agent_loop.loop.journals import Fate, Journal, stale
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=5)

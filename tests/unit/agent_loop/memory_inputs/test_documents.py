@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from strata.agent_loop.domain.conversation.messages import Message, MessageInput
-from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.run.events import TranscriptRead
 from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange
 from strata.agent_loop.memory_inputs.documents import DOCUMENT_REMINDER, GONE, document_input
 from strata.agent_loop.memory_inputs.transcripts import read_of
+from strata.shared.provenance import Provenance
 
 READ = DocumentRange("agent-1", "file-1", after_line=9, until_line=19)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from strata.agent_loop.domain.agent.message_buffer import BufferLengths
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.memory_inputs.message_buffer import buffer_of, first_sequence
+from strata.shared.messages import MessageRole
 
 ROLES = {
     "s": MessageRole.SYSTEM,

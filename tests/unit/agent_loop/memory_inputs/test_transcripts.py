@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput, MessageRole
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.model.chat import TextPart, ToolCall
 from strata.agent_loop.domain.run.events import TranscriptRead
 from strata.agent_loop.domain.run.runs import TranscriptRange
@@ -15,6 +15,7 @@ from strata.agent_loop.memory_inputs.transcripts import (
     read_of,
     read_transcript,
 )
+from strata.shared.messages import MessageRole
 
 READ = TranscriptRange("agent-1", "conversation-1", -1, 9)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.memory_inputs.voice_transcripts import (
@@ -14,6 +14,7 @@ from strata.agent_loop.memory_inputs.voice_transcripts import (
     older_lines,
     voice_transcript_input,
 )
+from strata.shared.messages import MessageRole
 
 READ = TranscriptRange("agent-1", "conversation-1", 4, 9)
 

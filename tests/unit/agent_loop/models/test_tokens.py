@@ -4,14 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.model.chat import (
-    ChatMessage,
-    ModelRequest,
-    ToolCall,
-    ToolSchema,
-    Usage,
-)
+from strata.agent_loop.domain.model.chat import ChatMessage, ModelRequest, ToolCall, ToolSchema
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey, fits, request_bytes
+from strata.shared.usage import Usage
 
 KEY = TokenKey("openai", "m", "agent-1")
 OTHER = TokenKey("openai", "m", "agent-2")

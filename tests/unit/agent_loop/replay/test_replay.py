@@ -15,7 +15,7 @@ from strata.agent_loop.domain.agent.agents import MessagePackaging
 from strata.agent_loop.domain.agent.groups import GroupMember, GroupTool
 from strata.agent_loop.domain.agent.response_formats import ResponseFormat
 from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json
-from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole
+from strata.agent_loop.domain.conversation.messages import MessageInput
 from strata.agent_loop.domain.model.chat import (
     ImagePart,
     ReasoningPart,
@@ -27,7 +27,7 @@ from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.domain.ports import BoundModel
 from strata.agent_loop.domain.run.events import ModelRequestSent
-from strata.agent_loop.domain.run.runs import StopReason, TranscriptRange
+from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn
@@ -36,6 +36,8 @@ from strata.agent_loop.replay.replay import replay
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.shared.agent_types import AgentType
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.messages import MessageRole
+from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import HAND_OVER, ToolEffect
 from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated

@@ -9,17 +9,12 @@ from typing import Any
 import pytest
 
 from strata.agent_loop.context.packaging import OUTCOME_UNKNOWN, own_result, package
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    NestedCall,
-    ToolReturn,
-    ToolStatus,
-)
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import Message, NestedCall, ToolReturn
 from strata.agent_loop.domain.model.chat import TextPart, ToolCall
 from strata.agent_loop.rules.history import Called, calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
 
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
 

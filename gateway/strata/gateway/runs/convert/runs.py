@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.chains import Chain, conversation_with
@@ -23,19 +23,26 @@ from strata.gateway.runs.domain.runs import (
     RunFailure,
     RunFilter,
     RunKind,
-    StopReason,
-    Usage,
     is_group,
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.shared.checks import Checks
 from strata.shared.context import Caller
+from strata.shared.convert.enums import EnumTable
+from strata.shared.convert.messages import PROVENANCES, labels_from_proto
+from strata.shared.convert.runs import STOP_REASONS
+from strata.shared.convert.usage import usage_to_proto
 from strata.shared.errors import Reason, StrataError
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.provenance import Provenance
 from strata.shared.response_formats import response_format_violations
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 MAX_MESSAGES = 64
+_KINDS = EnumTable(pb.RunKind, RunKind)
+_STATES = EnumTable(pb.RunState, RunState)
 MAX_CHARACTERS = 200_000
 MAX_STEPS = 200
 
@@ -51,17 +58,10 @@ _ROLES = frozenset(
     }
 )
 UNTRUSTED = frozenset({message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP})
-_ON_BUSY = {
-    pb.ON_BUSY_UNSPECIFIED: OnBusy.ENQUEUE,
-    pb.ON_BUSY_ENQUEUE: OnBusy.ENQUEUE,
-    pb.ON_BUSY_REJECT: OnBusy.REJECT,
-    pb.ON_BUSY_INTERRUPT: OnBusy.INTERRUPT,
-}
-_ON_APPROVAL = {
-    pb.ON_APPROVAL_UNSPECIFIED: OnApproval.REJECT,
-    pb.ON_APPROVAL_REJECT: OnApproval.REJECT,
-    pb.ON_APPROVAL_DENY: OnApproval.DENY,
-}
+_ON_BUSY = EnumTable(pb.OnBusy, OnBusy, default=OnBusy.ENQUEUE)
+ON_APPROVAL = EnumTable(
+    pb.OnApproval, [OnApproval.REJECT, OnApproval.DENY], default=OnApproval.REJECT
+)
 
 
 def new_run(
@@ -178,8 +178,8 @@ def _new_run(
         payload_hash=hashlib.sha256(payload + _start_mark(run_at)).digest(),
         max_steps=request.max_steps,
         request_id=request.request_id or None,
-        on_busy=_ON_BUSY[request.on_busy],
-        on_approval=_ON_APPROVAL[request.on_approval],
+        on_busy=_ON_BUSY.from_proto[request.on_busy],
+        on_approval=ON_APPROVAL.from_proto[request.on_approval],
         parent_run_id=chain[0].run_id if chain else "",
         run_at=run_at,
     )
@@ -189,8 +189,9 @@ def _check_new_run(checks: Checks, request: pb.SendMessageRequest | pb.StartRunR
     check_run(checks, request)
     _check_messages(checks, request.messages)
     checks.extend(response_format_violations(request))
-    checks.unless(request.on_busy in _ON_BUSY, "on_busy", "is not a known policy")
-    checks.unless(request.on_approval in _ON_APPROVAL, "on_approval", "is not a known policy")
+    checks.unless(request.on_busy in _ON_BUSY.from_proto, "on_busy", "is not a known policy")
+    known = request.on_approval in ON_APPROVAL.from_proto
+    checks.unless(known, "on_approval", "is not a known policy")
     if isinstance(request, pb.StartRunRequest) and request.HasField("start_time"):
         _check_start(checks, request)
 
@@ -286,12 +287,10 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
     checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
     if checks.id(request.group_id, "group", "group_id", optional=True):
         checks.unless(not request.agent_id, "agent_id", "must be empty beside group_id")
-    known = set(request.states) <= set(pb.RunState.values()) - {pb.RUN_STATE_UNSPECIFIED}
+    known = all(state in _STATES.from_proto for state in request.states)
     checks.unless(known, "states", "is not a known state")
     checks.done()
-    states = frozenset(
-        RunState(pb.RunState.Name(state).removeprefix("RUN_STATE_")) for state in request.states
-    )
+    states = frozenset(_STATES.from_proto[state] for state in request.states)
     return RunFilter(request.agent_id or request.group_id, request.conversation_id, states)
 
 
@@ -316,17 +315,18 @@ def run_to_pb(run: Run) -> pb.Run:
         agent_id="" if of_group else run.agent_id,
         conversation_id="" if of_group else run.conversation_id,
         group_id=run.agent_id if of_group else "",
-        kind=pb.RunKind.Value(f"RUN_KIND_{run.kind}"),
-        state=pb.RunState.Value(f"RUN_STATE_{run.state}"),
-        stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{run.stop_reason}"),
-        usage=usage_to_pb(run.usage),
+        kind=_KINDS.to_proto[run.kind],
+        state=_STATES.to_proto[run.state],
+        usage=usage_to_proto(run.usage),
         step_count=run.step_count,
         attempt=run.attempt,
         last_sequence=run.last_sequence,
         request_id=run.request_id,
-        taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in run.taint],
+        taint=_labels_of(run.taint),
         parent_run_id=run.parent_run_id,
     )
+    if run.stop_reason is not None:
+        out.stop_reason = STOP_REASONS.to_proto[run.stop_reason]
     if run.failure is not None:
         out.error.CopyFrom(failure_to_pb(run.failure))
     out.create_time.FromDatetime(run.create_time)
@@ -363,32 +363,6 @@ def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:
     return out
 
 
-def usage_of(usage: usage_pb2.Usage) -> Usage:
-    """Converts a usage from protobuf."""
-    return Usage(
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        usage.total_tokens,
-        usage.cached_input_tokens,
-        usage.cache_write_tokens,
-        usage.reasoning_tokens,
-        usage.estimated,
-    )
-
-
-def usage_to_pb(usage: Usage) -> usage_pb2.Usage:
-    """Converts a usage to protobuf."""
-    return usage_pb2.Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_tokens=usage.total_tokens,
-        cached_input_tokens=usage.cached_input_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        estimated=usage.estimated,
-    )
-
-
 def failure_to_pb(failure: RunFailure) -> run_event_pb2.RunError:
     """Converts a failure."""
     return run_event_pb2.RunError(
@@ -403,9 +377,11 @@ def failure_of(error: StrataError, *, retryable: bool) -> RunFailure:
 
 def taint_of(labels: Iterable[message_pb2.Provenance.ValueType]) -> tuple[str, ...]:
     """Returns the names of labels, without labels unknown to this release."""
-    known = message_pb2.Provenance.values()
-    names = (message_pb2.Provenance.Name(label) for label in labels if label in known)
-    return tuple(name.removeprefix("PROVENANCE_") for name in names)
+    return tuple(label.name for label in labels_from_proto(labels))
+
+
+def _labels_of(taint: Iterable[str]) -> list[message_pb2.Provenance.ValueType]:
+    return [PROVENANCES.to_proto[Provenance[name]] for name in taint]
 
 
 def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure | None]:
@@ -417,12 +393,8 @@ def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure
     if finished.HasField("error"):
         error = finished.error
         failure = RunFailure(error.reason, error.message, error.retryable)
-    try:
-        name = run_event_pb2.StopReason.Name(finished.stop_reason)
-        stop_reason = StopReason(name.removeprefix("STOP_REASON_"))
-    except ValueError:
-        stop_reason = StopReason.UNSPECIFIED
-    if stop_reason is StopReason.UNSPECIFIED:
+    stop_reason = STOP_REASONS.from_proto.get(finished.stop_reason)
+    if stop_reason is None:
         return StopReason.ERROR, failure or RunFailure(
             Reason.INTERNAL.value, "The run ended without a reason.", retryable=True
         )
@@ -438,10 +410,10 @@ def build_run_finished(
 ) -> run_event_pb2.RunFinished:
     """Returns the last event of a run that the gateway itself ends."""
     event = run_event_pb2.RunFinished(
-        stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{stop_reason}"),
-        usage=usage_to_pb(usage),
+        stop_reason=STOP_REASONS.to_proto[stop_reason],
+        usage=usage_to_proto(usage),
         step_count=step_count,
-        taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in taint],
+        taint=_labels_of(taint),
     )
     if failure is not None:
         event.error.CopyFrom(failure_to_pb(failure))

@@ -24,7 +24,6 @@ from strata.gateway.runs.domain.runs import (
     RunFailure,
     RunKind,
     RunStore,
-    StopReason,
     takes_slot,
 )
 from strata.gateway.runs.events.live_run import LiveRun, RunHub
@@ -43,6 +42,7 @@ from strata.shared.errors import (
     passes,
 )
 from strata.shared.logs import get_logger
+from strata.shared.stop_reasons import StopReason
 from strata.shared.telemetry import new_trace_id
 
 ResultT = TypeVar("ResultT")

@@ -9,7 +9,7 @@ are refused (fencing).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -20,6 +20,8 @@ from strata.gateway.runs.domain.memory_agents import MemoryRunStore, TendedTurn,
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import RunState, Trigger, after
 from strata.shared.errors import NotFoundError, Reason
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 
 class RunKind(StrEnum):
@@ -55,24 +57,8 @@ class OnBusy(StrEnum):
     INTERRUPT = "INTERRUPT"
 
 
-class StopReason(StrEnum):
-    """Why a run ended; equals ``strata.api.common.v1.StopReason`` without its prefix."""
-
-    UNSPECIFIED = "UNSPECIFIED"
-    END_TURN = "END_TURN"
-    ERROR = "ERROR"
-    LLM_API_ERROR = "LLM_API_ERROR"
-    INVALID_LLM_RESPONSE = "INVALID_LLM_RESPONSE"
-    INVALID_TOOL_CALL = "INVALID_TOOL_CALL"
-    MAX_STEPS = "MAX_STEPS"
-    MAX_TOKENS_EXCEEDED = "MAX_TOKENS_EXCEEDED"
-    NO_TOOL_CALL = "NO_TOOL_CALL"
-    TOOL_RULE = "TOOL_RULE"
-    CANCELLED = "CANCELLED"
-    REQUIRES_APPROVAL = "REQUIRES_APPROVAL"
-    NO_PROGRESS = "NO_PROGRESS"
-    CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
-
+NO_STOP_REASON = "UNSPECIFIED"
+"""What is stored, and what webhooks send, in place of a stop reason while a run has none."""
 
 _SUCCESSFUL_STOP_REASONS = frozenset(
     {
@@ -104,42 +90,6 @@ class RunFailure:
     reason: str
     message: str
     retryable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens, summed over the steps of a run; see the proto of the same name."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-    estimated: bool = False
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.total_tokens + other.total_tokens,
-            self.cached_input_tokens + other.cached_input_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-            self.estimated or other.estimated,
-        )
-
-    def less(self, other: Usage) -> Usage:
-        """Returns the difference of two usages; never below 0."""
-        left = Usage(
-            max(0, self.prompt_tokens - other.prompt_tokens),
-            max(0, self.completion_tokens - other.completion_tokens),
-            max(0, self.total_tokens - other.total_tokens),
-            max(0, self.cached_input_tokens - other.cached_input_tokens),
-            max(0, self.cache_write_tokens - other.cache_write_tokens),
-            max(0, self.reasoning_tokens - other.reasoning_tokens),
-        )
-        return replace(left, estimated=self.estimated) if left != Usage() else left
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +139,7 @@ class Run:
     """A stored run.
 
     Attributes:
+        stop_reason: Why it ended; None while it has not.
         taint: Labels of untrusted content in its context when it ended, "WEB" and "MCP".
         parent_run_id: See `NewRun`.
         run_at: Earliest start; equals `create_time` for an immediate start.
@@ -201,7 +152,7 @@ class Run:
     conversation_id: str
     kind: RunKind
     state: RunState
-    stop_reason: StopReason
+    stop_reason: StopReason | None
     failure: RunFailure | None
     usage: Usage
     step_count: int

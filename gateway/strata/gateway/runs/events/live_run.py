@@ -19,7 +19,7 @@ from datetime import datetime
 from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.convert.approvals import reopened_if_no_call_ran, with_response_format
-from strata.gateway.runs.convert.runs import stop_of, taint_of, usage_of, usage_to_pb
+from strata.gateway.runs.convert.runs import stop_of, taint_of
 from strata.gateway.runs.domain.approvals import AskedApproval
 from strata.gateway.runs.domain.memory_agents import MessageBuffer, TendedTurn, TranscriptRead
 from strata.gateway.runs.domain.runs import (
@@ -29,16 +29,17 @@ from strata.gateway.runs.domain.runs import (
     RunEnding,
     RunKind,
     RunStore,
-    StopReason,
     StoredEvent,
-    Usage,
 )
 from strata.gateway.runs.events.model_calls import ModelCalls
 from strata.gateway.runs.events.partial_text import DELTAS, PartialTexts
 from strata.gateway.runs.events.progress import RunProgress
 from strata.shared.clock import Clock
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.logs import get_logger
 from strata.shared.settings import MIB
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import Usage
 
 RunEvent = run_event_pb2.RunEvent
 
@@ -258,7 +259,9 @@ class LiveRun:
 
     def note_reply(self, reply: turn_service_pb2.ReplyReceived) -> None:
         """Records the tokens of a model call, whose step may be lost before it is stored."""
-        self._progress.note_reply(reply.message_id, usage_of(reply.usage), self.fence.attempt)
+        self._progress.note_reply(
+            reply.message_id, usage_from_proto(reply.usage), self.fence.attempt
+        )
         self._model_calls.note_reply(reply, self._elapsed_ms())
 
     def note_request(self, request: turn_service_pb2.ModelRequestSent) -> None:
@@ -309,8 +312,8 @@ class LiveRun:
             # Add the lost tokens of earlier attempts, which the last attempt does not know.
             lost = self._progress.lost_usage(self.fence.attempt)
             if lost != Usage():
-                usage = usage_of(finished.usage) + lost
-                event.run_finished.usage.CopyFrom(usage_to_pb(usage))
+                usage = usage_from_proto(finished.usage) + lost
+                event.run_finished.usage.CopyFrom(usage_to_proto(usage))
             # Keep them until they are stored, because this may be called again.
             self._model_calls.end_open_call(self._elapsed_ms())
             event.elapsed_ms = self._elapsed_ms()
@@ -323,7 +326,7 @@ class LiveRun:
             ending = RunEnding(
                 stop_reason,
                 failure,
-                usage_of(finished.usage),
+                usage_from_proto(finished.usage),
                 finished.step_count,
                 self._approval_request() if waits else None,
                 taint_of(finished.taint),

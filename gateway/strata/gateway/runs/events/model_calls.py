@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
-from strata.gateway.runs.convert.runs import usage_of, usage_to_pb
+from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 
 MAX_CALLS = 32
 """Most calls in one stored event; further calls are added to the last one."""
@@ -74,6 +74,8 @@ class ModelCalls:
             self.ended.append(call)
             return
         last = self.ended[-1]
-        last.usage.CopyFrom(usage_to_pb(usage_of(last.usage) + usage_of(call.usage)))
+        last.usage.CopyFrom(
+            usage_to_proto(usage_from_proto(last.usage) + usage_from_proto(call.usage))
+        )
         if last.HasField("start_ms") and call.HasField("start_ms"):
             last.duration_ms = call.start_ms + call.duration_ms - last.start_ms

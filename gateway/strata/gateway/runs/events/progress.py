@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.message_pb2 import ROLE_APPROVAL, ROLE_ASSISTANT
 from strata.gateway.runs.convert.approvals import asked_approval
-from strata.gateway.runs.convert.runs import taint_of, usage_of
+from strata.gateway.runs.convert.runs import taint_of
 from strata.gateway.runs.domain.approvals import AskedApproval
-from strata.gateway.runs.domain.runs import Usage
+from strata.shared.convert.usage import usage_from_proto
+from strata.shared.usage import Usage
 
 
 @dataclass(slots=True)
@@ -38,8 +39,7 @@ class _UnstoredCalls:
         if not self.under_way:
             return self.usage
         completion = -int(-self.streamed_bytes // self.bytes_per_token)
-        total = self.prompt_tokens + completion
-        return self.usage + Usage(self.prompt_tokens, completion, total, estimated=True)
+        return self.usage + Usage(self.prompt_tokens, completion, estimated=True)
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class RunProgress:
                 self._settle(message)
                 # A request for approval is the model's reply, too, and has its tokens.
                 if message.role in (ROLE_ASSISTANT, ROLE_APPROVAL):
-                    self.usage += usage_of(message.usage)
+                    self.usage += usage_from_proto(message.usage)
                     self.open_step = 0
                     self.unstored_text = False
                     self.has_effects = True
@@ -196,7 +196,7 @@ class RunProgress:
             if number not in numbers:
                 numbers.append(number)
         elif kind == "turn_finished":
-            self.usage += usage_of(event.turn_finished.usage)
+            self.usage += usage_from_proto(event.turn_finished.usage)
             labels = {*self.taint, *taint_of(event.turn_finished.taint)}
             self.taint = tuple(sorted(labels))
 
@@ -211,6 +211,6 @@ class RunProgress:
         """Keeps the tokens of the calls for a message that its stored usage does not cover."""
         calls = self._calls.pop(message.id, None)
         if calls is not None:
-            left = calls.usage.less(usage_of(message.usage))
+            left = calls.usage.less(usage_from_proto(message.usage))
             if left != Usage():
                 self._calls[message.id] = _UnstoredCalls(calls.attempt, left)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.gateway.runs.convert.runs import run_to_pb, usage_to_pb
-from strata.gateway.runs.domain.runs import Run, Usage
+from strata.gateway.runs.convert.runs import run_to_pb
+from strata.gateway.runs.domain.runs import Run
 from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.gateway.runs.explanation.spans import (
     ExplainedStep,
@@ -17,6 +17,8 @@ from strata.gateway.runs.explanation.spans import (
     SpanKind,
     parts_of,
 )
+from strata.shared.convert.usage import usage_to_proto
+from strata.shared.usage import Usage
 
 MAX_SPANS = 5000
 _MAX_TOOLS = 32
@@ -58,7 +60,7 @@ def step_to_pb(run: Run, step: ExplainedStep, prices: Prices) -> pb.RunStep:
         parts=map(_part_to_pb, parts_of(step.spans)),
         model_calls=len(calls),
         first_token_ms=calls[-1].first_token_ms if calls else None,
-        usage=usage_to_pb(sum((span.usage for span in step.spans if span.usage), Usage())),
+        usage=usage_to_proto(sum((span.usage for span in step.spans if span.usage), Usage())),
         cost_micros=_cost(step.spans, prices),
         tools=tools[:_MAX_TOOLS],
     )
@@ -73,7 +75,7 @@ def _span_to_pb(run: Run, span: Span, prices: Prices) -> pb.RunSpan:
         name=span.name,
         step=span.step,
         duration_ms=duration_ms,
-        usage=None if span.usage is None else usage_to_pb(span.usage),
+        usage=None if span.usage is None else usage_to_proto(span.usage),
         note=span.note,
         share_ms=span.share_ms,
         attempt=span.attempt,
@@ -95,7 +97,7 @@ def _models_to_pb(spans: Iterable[Span], prices: Prices) -> list[pb.ModelUsage]:
         pb.ModelUsage(
             model=model,
             calls=sum(span.calls for span in called),
-            usage=usage_to_pb(sum((span.usage for span in called if span.usage), Usage())),
+            usage=usage_to_proto(sum((span.usage for span in called if span.usage), Usage())),
             cost_micros=_cost(called, prices),
         )
         for model, called in by_model.items()

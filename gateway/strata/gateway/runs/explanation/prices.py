@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from strata.gateway.runs.domain.runs import Usage
+from strata.shared.usage import Usage
 
 
 class ModelPrice(BaseModel):

@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.gateway.runs.convert.runs import usage_of
-from strata.gateway.runs.domain.runs import Run, Usage
+from strata.gateway.runs.domain.runs import Run
+from strata.shared.convert.usage import usage_from_proto
+from strata.shared.usage import Usage
 
 _MAX_NOTE = 300
 
@@ -205,7 +206,7 @@ class Explanation:
 
     def _note_calls(self, event: run_event_pb2.RunEvent) -> None:
         for call in event.model_calls:
-            usage = usage_of(call.usage)
+            usage = usage_from_proto(call.usage)
             if call.HasField("start_ms"):
                 self._note_call(call, usage)
             elif event.WhichOneof("event") == "window_compacted" or usage != Usage():

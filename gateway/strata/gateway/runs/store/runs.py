@@ -23,6 +23,7 @@ from strata.gateway.runs.domain.approvals import (
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN, RunQuotas, check_group_quota
 from strata.gateway.runs.domain.runs import (
+    NO_STOP_REASON,
     Accepted,
     Dispatch,
     EventPage,
@@ -37,9 +38,7 @@ from strata.gateway.runs.domain.runs import (
     RunFilter,
     RunKind,
     RunMark,
-    StopReason,
     StoredEvent,
-    Usage,
     UsageSum,
 )
 from strata.gateway.runs.domain.states import RunState
@@ -54,6 +53,8 @@ from strata.shared.errors import (
     UnavailableError,
 )
 from strata.shared.idempotency.keys import check_same_request
+from strata.shared.stop_reasons import StopReason
+from strata.shared.usage import COUNTS, Usage
 
 _ACCEPT_ATTEMPTS = 10
 # Projects with queued runs that one claim statement searches, and claim statements of one call.
@@ -286,23 +287,17 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         self, fence: Fence, ending: RunEnding, events: Sequence[StoredEvent], *, take_next: bool
     ) -> Dispatch | None:
         """See `RunStore.finish`."""
-        failure, usage = ending.failure, ending.usage
+        failure = ending.failure
         values = {
             **_fence(fence),
             **_batch(events),
             "state": ending.state.value,
-            "stop_reason": ending.stop_reason.value,
+            "stop_reason": ending.stop_reason.name,
             "error_reason": failure.reason if failure else None,
             "error_message": failure.message if failure else None,
             "error_retryable": failure.retryable if failure else None,
             "step_count": ending.step_count,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-            "cached_input_tokens": usage.cached_input_tokens,
-            "cache_write_tokens": usage.cache_write_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "estimated": usage.estimated,
+            **ending.usage.to_json(),
             "taint": list(ending.taint),
             "approval_id": ending.asked.id if ending.asked else None,
             "approval_request": ending.asked.request if ending.asked else None,
@@ -535,7 +530,7 @@ def _run(row: Mapping[Any, Any]) -> Run:
         conversation_id=row["conversation_id"],
         kind=RunKind(row["kind"]),
         state=RunState(row["state"]),
-        stop_reason=StopReason(row["stop_reason"]),
+        stop_reason=_stop_reason(row["stop_reason"]),
         failure=failure,
         usage=_usage(row),
         step_count=row["step_count"],
@@ -570,16 +565,14 @@ def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
     return UsageSum(int(row["run_count"]), int(row["step_count"]), _usage(row))
 
 
+def _stop_reason(name: str) -> StopReason | None:
+    return None if name == NO_STOP_REASON else StopReason[name]
+
+
 def _usage(row: Mapping[Any, Any]) -> Usage:
-    return Usage(
-        prompt_tokens=int(row["prompt_tokens"]),
-        completion_tokens=int(row["completion_tokens"]),
-        total_tokens=int(row["total_tokens"]),
-        cached_input_tokens=int(row["cached_input_tokens"]),
-        cache_write_tokens=int(row["cache_write_tokens"]),
-        reasoning_tokens=int(row["reasoning_tokens"]),
-        estimated=row["usage_estimated"],
-    )
+    # Sums are decimal numbers.
+    counts = {name: int(row[name]) for name in COUNTS}
+    return Usage(**counts, estimated=row["usage_estimated"])
 
 
 def _principal(row: Mapping[Any, Any]) -> Principal:

@@ -13,6 +13,7 @@ from sqlalchemy import TextClause, text
 from strata.gateway.runs.domain.states import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
 from strata.shared.db import text_with_columns
 from strata.shared.project_turns import projects_in_turn
+from strata.shared.usage import COUNTS, FIELDS
 
 
 def _states(states: Iterable[RunState]) -> str:
@@ -22,10 +23,14 @@ def _states(states: Iterable[RunState]) -> str:
 _ACTIVE = _states(ACTIVE_STATES)
 _OPEN = _states(OPEN_STATES)
 _ENDABLE = _states(sources(Trigger.COMPLETE))
-_RUN = """project_id, id, agent_id, conversation_id, kind, state, stop_reason, error_reason,
+USAGE_COLUMNS = {
+    name: "usage_estimated" if name == "estimated" else name for name in (*FIELDS, "total_tokens")
+}
+"""The columns of token counts by the name of their value, those of `Usage` and their total."""
+
+_RUN = f"""project_id, id, agent_id, conversation_id, kind, state, stop_reason, error_reason,
     error_message, error_retryable, step_count, attempt, last_sequence, request_id,
-    prompt_tokens, completion_tokens, total_tokens, cached_input_tokens, cache_write_tokens,
-    reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint,
+    {", ".join(USAGE_COLUMNS.values())}, create_time, start_time, finish_time, taint,
     parent_run_id, run_at, takes_slot"""
 # The database computes the remaining time and the age: the clock of a gateway may differ.
 _DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, lost_holders,
@@ -281,10 +286,8 @@ WITH ended AS (
        SET state = :state, stop_reason = :stop_reason, error_reason = CAST(:error_reason AS text),
            error_message = CAST(:error_message AS text),
            error_retryable = CAST(:error_retryable AS boolean), step_count = :step_count,
-           prompt_tokens = :prompt_tokens, completion_tokens = :completion_tokens,
-           total_tokens = :total_tokens, cached_input_tokens = :cached_input_tokens,
-           cache_write_tokens = :cache_write_tokens, reasoning_tokens = :reasoning_tokens,
-           usage_estimated = :estimated, last_sequence = :last_sequence,
+           {", ".join(f"{column} = :{name}" for name, column in USAGE_COLUMNS.items())},
+           last_sequence = :last_sequence,
            taint = CAST(:taint AS text[]), finish_time = now(), owner = NULL, owner_address = '',
            lease_until = NULL, payload = CAST('' AS bytea)
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
@@ -395,16 +398,14 @@ _APPROVAL_FILTERS = {
     "after": "id > :after",
 }
 
-_SUMS = """
-       count(*) AS run_count, coalesce(sum(step_count), 0) AS step_count,
-       coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
-       coalesce(sum(completion_tokens), 0) AS completion_tokens,
-       coalesce(sum(total_tokens), 0) AS total_tokens,
-       coalesce(sum(cached_input_tokens), 0) AS cached_input_tokens,
-       coalesce(sum(cache_write_tokens), 0) AS cache_write_tokens,
-       coalesce(sum(reasoning_tokens), 0) AS reasoning_tokens,
-       coalesce(bool_or(usage_estimated), false) AS usage_estimated
-"""
+_SUMS = ", ".join(
+    [
+        "count(*) AS run_count",
+        "coalesce(sum(step_count), 0) AS step_count",
+        *(f"coalesce(sum({name}), 0) AS {name}" for name in COUNTS),
+        "coalesce(bool_or(usage_estimated), false) AS usage_estimated",
+    ]
+)
 
 # Usage of a group run is the usage of the runs of its members, which are counted themselves.
 _COUNTED = "conversation_id NOT LIKE 'group-%'"

@@ -14,8 +14,9 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.agent_loop.domain.model.chat import ToolCall
+from strata.shared.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)

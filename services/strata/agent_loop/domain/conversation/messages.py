@@ -4,34 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import TypeAlias
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, ApprovalResponse
-from strata.agent_loop.domain.conversation.provenance import Provenance
-from strata.agent_loop.domain.model.chat import ImagePart, ReasoningPart, TextPart, ToolCall, Usage
+from strata.agent_loop.domain.model.chat import ImagePart, ReasoningPart, TextPart, ToolCall
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.provenance import Provenance
+from strata.shared.usage import Usage
 
 SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
 """Id of a message that is shown to the model and never stored."""
-
-
-class MessageRole(StrEnum):
-    """The role of a stored message."""
-
-    SYSTEM = "system"
-    USER = "user"
-    ASSISTANT = "assistant"
-    TOOL = "tool"
-    APPROVAL = "approval"
-    SUMMARY = "summary"
-
-
-class ToolStatus(StrEnum):
-    """How a tool call ended; the value is what the model reads."""
-
-    OK = "OK"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,28 +8,13 @@ taint get its labels too, so that repeating untrusted content does not make it t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole
-from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
-
-UNTRUSTED = (Provenance.WEB, Provenance.MCP)
-"""Untrusted labels, in the order in which they are listed.
-
-TOOL is trusted: returns of a project's own program are as trusted as the program, and a rule for
-all tool returns would always ask for approval. The executor labels tools with untrusted returns
-as WEB or MCP.
-"""
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.conversation.taint_sources import TaintSource
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance, Taint, taint_of
 
 MAX_SOURCES = 20
-
-Taint: TypeAlias = tuple[Provenance, ...]
-
-
-def taint_of(*labels: Iterable[Provenance]) -> Taint:
-    """Returns the untrusted ones among labels, each once, in a fixed order."""
-    distinct = {label for some in labels for label in some}
-    return tuple(label for label in UNTRUSTED if label in distinct)
 
 
 def taint_of_messages(messages: Iterable[Message]) -> Taint:

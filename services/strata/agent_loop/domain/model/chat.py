@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
 from strata.agent_loop.domain.model.text_bytes import text_bytes
+from strata.shared.usage import Usage
 
 JsonSchema: TypeAlias = Mapping[str, Any]
 
@@ -335,43 +336,6 @@ class ModelRequest:
     parallel_tool_calls: bool | None = None
     response_format: JsonReply | None = None
     max_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one or several calls.
-
-    Attributes:
-        prompt_tokens: The whole prompt, including tokens read from or written to a cache.
-        completion_tokens: The whole reply, including reasoning.
-        cached_input_tokens: Part of the prompt that was read from the provider's cache.
-        cache_write_tokens: Part of the prompt that was written to the provider's cache.
-        reasoning_tokens: Part of the reply that is reasoning.
-        estimated: The server reported no tokens; they are estimated from text lengths.
-    """
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-    estimated: bool = False
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and reply together."""
-        return self.prompt_tokens + self.completion_tokens
-
-    def __add__(self, other: Usage) -> Usage:
-        """The sum of two calls; estimated if either is."""
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_input_tokens + other.cached_input_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-            self.estimated or other.estimated,
-        )
 
 
 class FinishReason(StrEnum):

@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn, ToolStatus
-from strata.agent_loop.domain.conversation.provenance import Provenance
+from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,
@@ -24,12 +23,15 @@ from strata.agent_loop.domain.model.chat import (
     ReasoningPart,
     TextPart,
     ToolCall,
-    Usage,
 )
 from strata.agent_loop.domain.run.runs import RunRequest
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
+from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
 from strata.shared.idempotency.keys import is_request_id
+from strata.shared.memory_edits import MemoryEdit
+from strata.shared.messages import ToolStatus
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import ToolEffect
+from strata.shared.usage import Usage
 
 
 class CallState(StrEnum):

@@ -34,7 +34,6 @@ from strata.agent_loop.domain.model.chat import (
     TextPart,
     ToolCall,
     ToolCallDelta,
-    Usage,
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import (
@@ -57,6 +56,7 @@ from strata.agent_loop.models.streaming import (
 )
 from strata.agent_loop.models.tokens import estimate_usage
 from strata.shared.redaction import Redactor, key_redactor
+from strata.shared.usage import Usage
 
 OFFICIAL_BASE_URL = "https://api.anthropic.com"
 _NO_KEY = "none"

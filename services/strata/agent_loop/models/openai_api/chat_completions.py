@@ -31,7 +31,6 @@ from strata.agent_loop.domain.model.chat import (
     TextPart,
     ToolCall,
     ToolCallDelta,
-    Usage,
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import (
@@ -59,6 +58,7 @@ from strata.agent_loop.models.streaming import (
 from strata.agent_loop.models.strict_schema import drop_invented_nulls
 from strata.agent_loop.models.tokens import estimate_usage
 from strata.shared.redaction import key_redactor
+from strata.shared.usage import Usage
 
 OFFICIAL_BASE_URL = "https://api.openai.com/v1"
 _PATH = "/chat/completions"

@@ -28,13 +28,13 @@ from strata.agent_loop.domain.model.chat import (
     ToolCallDelta,
     ToolChoice,
     ToolSchema,
-    Usage,
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.ids import new_call_id
 from strata.agent_loop.models.structured_tools import prompt as structured_prompt
 from strata.agent_loop.models.structured_tools.action import MessageStream, parse
+from strata.shared.usage import Usage
 
 ATTEMPTS = 2
 

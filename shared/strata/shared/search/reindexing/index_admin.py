@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from strata.api.common.v1 import search_pb2 as pb
+from strata.shared.convert.enums import EnumTable
 from strata.shared.errors import (
     FailedPreconditionError,
     FieldViolation,
@@ -27,6 +28,7 @@ NAMES: Mapping[str, str] = {
     "messages": "messages",
 }
 """Slot to the name of its collection on the wire."""
+_PHASES = EnumTable(pb.ReindexPhase, Phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def to_proto(job: Reindex) -> pb.Reindex:
         id=job.id,
         collection=NAMES[job.slot],
         archive_id=job.archive_id,
-        phase=pb.ReindexPhase.Value(f"REINDEX_PHASE_{job.phase.name}"),
+        phase=_PHASES.to_proto[job.phase],
         old_model=job.source.model,
         new_model=job.target.model,
         total=job.total,

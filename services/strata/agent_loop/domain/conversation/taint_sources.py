@@ -1,21 +1,10 @@
-"""Labels of the origin of a piece of context, and places that hold untrusted content."""
+"""Places in the context that hold untrusted content."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Provenance(StrEnum):
-    """Where a piece of context came from."""
-
-    USER = "user"
-    MODEL = "model"
-    MEMORY = "memory"
-    TOOL = "tool"
-    WEB = "web"
-    MCP = "mcp"
-    SYSTEM = "system"
+from strata.shared.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)
