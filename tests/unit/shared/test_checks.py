@@ -25,7 +25,7 @@ def test_valid_fields_raise_nothing_and_are_returned() -> None:
     assert checks.text("text", "text", most=4) == "text"
     assert checks.texts(["a"], "tags", lambda _: "", most=1) == ["a"]
     assert checks.name("Anna", "name") == "Anna"
-    assert checks.request_id("r" * 128) == "r" * 128
+    assert checks.request_id("r" * 256) == "r" * 256
     assert checks.number(5, "number", least=1, most=5) == 5
     assert checks.query("where", "query", most=5) == "where"
     checks.done()
@@ -35,7 +35,7 @@ def test_error_names_every_wrong_field() -> None:
     checks = Checks()
     checks.id("nonsense", "agent", "agent_id")
     checks.text("\0", "text", most=4)
-    checks.request_id("r" * 129)
+    checks.request_id("r" * 257)
     checks.not_negative(-1, "limit")
     error = error_of(checks)
     assert error.reason is Reason.INVALID_FIELD
