@@ -47,8 +47,8 @@ def test_error_names_every_wrong_field() -> None:
     ]
     assert error.message == (
         "The request has wrong fields: agent_id must look like agent-<uuid>; text must not hold the"
-        " character U+0000; request_id must be at most 128 printable ASCII characters; limit must"
-        " not be negative."
+        " character U+0000; request_id must be at most 256 printable ASCII characters without"
+        " spaces; limit must not be negative."
     )
 
 
