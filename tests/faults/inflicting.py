@@ -28,7 +28,7 @@ PROCESSES = {
     "tool_execution": "strata.tool_execution.main",
     "tool_runner": "strata.tool_runner.main",
     "postgres": "postgres",
-    "vectors": "strata.embedded.vectors",
+    "vectors": "strata.standalone.vectors",
 }
 _HOWS = {
     "postgres": ("kill", "stop", "hang", "read-only", "full"),

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from strata.standalone.vectors import EmbeddedVectors
+
 from recall_support import Writer
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.search.backlogs import DeletedAgentBacklog, MessageBacklog

@@ -9,8 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
 
+from strata.protocol.errors import Reason, ResourceExhaustedError
+
 from strata.shared.context import current
-from strata.shared.errors import Reason, ResourceExhaustedError
 
 SHARE = 0.75
 """Default share of the slots that one project may hold."""

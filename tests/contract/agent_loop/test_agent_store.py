@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -25,7 +26,6 @@ from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.tool_rules import ToolRuleType

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
+from strata.protocol.errors import AbortedError, Reason
 
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
@@ -27,7 +28,6 @@ from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit

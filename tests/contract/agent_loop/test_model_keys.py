@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from sqlalchemy import text
+from strata.protocol.errors import NotFoundError, Reason
 
 from contract.agent_loop.conftest import signed_in
 from strata.agent_loop.domain.agent.agents import Agent
@@ -14,7 +15,6 @@ from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 

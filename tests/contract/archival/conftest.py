@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
 from strata.archival.migrations import MIGRATIONS
@@ -12,7 +13,6 @@ from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
 from strata.archival.search.passage_search import PassageSearch
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id

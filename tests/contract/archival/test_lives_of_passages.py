@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 from archival_support import archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
@@ -33,7 +34,6 @@ from strata.archival.store import (
 )
 from strata.shared import context
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from strata.standalone.vectors import EmbeddedVectors
+
 from archival_support import Finder
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.index import ChunkIndex, PassageIndex
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
 from strata.shared.search.vectors.qdrant import connect

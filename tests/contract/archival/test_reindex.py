@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from strata.api.common.v1 import search_pb2 as pb
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from strata.standalone.vectors import EmbeddedVectors
 
 from archival_reindexing import MORE, SUBJECTS, TEXTS, World
 from archival_support import NOW, Stores, new_passage
 from contract.search.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
-from strata.api.common.v1 import search_pb2 as pb
 from strata.archival.convert.archives import new_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef
@@ -23,13 +30,6 @@ from strata.archival.domain.search import Search
 from strata.archival.search.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
 from strata.archival.search.indexes import wire
 from strata.archival.settings import ArchivalSettings
-from strata.embedded.vectors import EmbeddedVectors
-from strata.shared.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-)
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.search.embedding import Embedder, EmbeddingModels

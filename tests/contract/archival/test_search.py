@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import NOW, Finder, caller, new_text
 from strata.archival.domain.history import Author, PassageChange
@@ -17,7 +18,6 @@ from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.domain.search import Search
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.passage_search import PassageSearch
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id

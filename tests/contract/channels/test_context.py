@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from strata.protocol.errors import CancelledError, DeadlineExceededError, Reason
 
 from contract.channels.conftest import until
 from strata.shared.context import RequestContext, current, current_project
-from strata.shared.errors import CancelledError, DeadlineExceededError, Reason
 from strata.shared.interceptors.client import MARGIN_S
 
 PATH = "/strata.testing.echo.v1.EchoService"

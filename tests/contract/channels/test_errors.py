@@ -10,9 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-
-from contract.channels.conftest import until
-from strata.shared.errors import (
+from strata.protocol.errors import (
     ERRORS,
     AbortedError,
     DeadlineExceededError,
@@ -27,6 +25,8 @@ from strata.shared.errors import (
     UnavailableError,
     UnimplementedError,
 )
+
+from contract.channels.conftest import until
 
 PATH = "/strata.testing.echo.v1.EchoService"
 

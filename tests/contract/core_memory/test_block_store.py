@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from strata.core_memory.domain.blocks import (
     Authorship,
@@ -28,7 +29,6 @@ from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 from strata.core_memory.domain.blocks import (
     Authorship,
@@ -29,7 +30,6 @@ from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 

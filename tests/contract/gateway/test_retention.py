@@ -8,6 +8,12 @@ from typing import Any
 
 import asyncpg
 import pytest
+from strata.protocol.errors import (
+    DeadlineExceededError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
@@ -21,12 +27,6 @@ from strata.gateway.runs.events.run_watch import RunWatch
 from strata.gateway.webhooks.domain import AttemptResult, Delivery, DeliveryState
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.clock import SystemClock
-from strata.shared.errors import (
-    DeadlineExceededError,
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-)
 
 OTHER = "project-2"
 

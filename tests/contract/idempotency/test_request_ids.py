@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import AlreadyExistsError, Reason
 
 from contract.gateway.test_run_store import PROJECT, new_run
 from contract.gateway.test_schedules import TERMS, new_schedule
@@ -31,7 +32,6 @@ from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import RequestTable, run_once
 from strata.shared.ids import new_id

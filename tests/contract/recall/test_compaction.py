@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
+from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 
 from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
@@ -25,7 +26,6 @@ from strata.recall.store import (
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from strata.api.common.v1 import search_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError
+from strata.standalone.vectors import EmbeddedVectors
 
 from other_models import WORDS, endpoints, serve
 from recall_support import Writer
-from strata.api.common.v1 import search_pb2 as pb
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES
@@ -26,7 +27,6 @@ from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.search.engines import open_models

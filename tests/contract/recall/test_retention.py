@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from sqlalchemy import text as sql
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
+from strata.standalone.vectors import EmbeddedVectors
 
 from contract.recall.test_forks import Talk, ids
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.domain.search import SearchQuery
@@ -30,7 +31,6 @@ from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.search.embedding.minilm import MiniLmEmbedder

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
 
 from strata.recall.domain.messages import Compaction, Message, Step
 from strata.recall.migrations import MIGRATIONS
@@ -18,7 +19,6 @@ from strata.recall.store import PostgresMessageStore, PostgresPinStore, Postgres
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from strata.protocol.errors import NotFoundError, ResourceExhaustedError
 
 from contract.tool_execution.conftest import signed_in
 from doubles.sign_in_server import SignInServer
@@ -18,7 +19,6 @@ from mcp_support import serving_http
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, ResourceExhaustedError
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.secrets import Envelope

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from strata.protocol.errors import AlreadyExistsError, PermissionDeniedError, Reason
 
 from contract.tool_execution.conftest import signed_in
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, PermissionDeniedError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.scopes import DEFAULT_SCOPES

@@ -6,15 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from integration.agent_loop.world import World, roles
-from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
-from strata.agent_loop.clients.archival import ArchivalClient
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.shared.agent_types import AgentType
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
@@ -23,6 +18,11 @@ from strata.shared.errors import (
     Reason,
     UnavailableError,
 )
+
+from integration.agent_loop.world import World, roles
+from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
+from strata.agent_loop.clients.archival import ArchivalClient
+from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import default_tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, closing
 from typing import Any
 
 import pytest
+from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 
 from cut_proxy import CutProxy
 from name_server import NameServer
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.errors import DeadlineExceededError, Reason, UnavailableError
 
 METHODS = ("Echo", "Replace", "Change", "Count", "Sum", "Chat")
 

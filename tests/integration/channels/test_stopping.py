@@ -9,15 +9,15 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from strata.protocol.errors import Reason, UnavailableError
+from strata.protocol.status import from_rpc_error
 
 from integration.channels.conftest import echo_service, targets
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
 from strata.shared.settings import ServiceSettings
-from strata.shared.status import from_rpc_error
 
 
 class Endless:

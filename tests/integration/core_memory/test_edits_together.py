@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 
 from strata.core_memory.domain.blocks import Block, EditorKind, NewBlock, Origin, Version
 from strata.core_memory.domain.commands import (
@@ -42,7 +43,6 @@ from strata.core_memory.domain.text_edits.verbs import (
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 

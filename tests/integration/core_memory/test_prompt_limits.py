@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     Reason,
 )
+
 from strata.shared.ids import new_id
 
 LIMIT = 1_000

@@ -16,10 +16,7 @@ import psutil
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
-
-from strata.embedded.postgres import EmbeddedPostgres
-from strata.shared.db import Database, text_with_columns
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,
     InternalError,
@@ -27,6 +24,9 @@ from strata.shared.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from strata.standalone.postgres import EmbeddedPostgres
+
+from strata.shared.db import Database, text_with_columns
 
 if TYPE_CHECKING:
     from conftest import ServiceDatabase

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.standalone.compose.services import SERVICES
 
 from archival_support import DIM, MODEL, new_passage, new_text
 from contract.agent_loop.test_journal import record, result
@@ -32,7 +34,6 @@ from strata.archival.store import (
     PostgresPassageHistory,
     PostgresPassageStore,
 )
-from strata.cli.compose.services import SERVICES
 from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.gateway.runs.domain.runs import Fence, StoredEvent
@@ -41,7 +42,6 @@ from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.migrate import ServiceMigrations

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from strata.protocol.errors import UnavailableError
 
 from strata.shared.clock import SystemClock
-from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
 from strata.tool_execution.builtin.code import CodeTools

@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 import pytest
 from pydantic import SecretStr
+from strata.protocol.errors import WrongSettingError
 
 import file_samples
 from strata.shared.clock import SystemClock
-from strata.shared.errors import WrongSettingError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from image_samples import FORMATS, encoded, padded, png
-from strata.shared.images import (
+from strata.protocol.images import (
     MAX_IMAGE_BYTES,
     MAX_IMAGE_PIXELS,
     ImageError,
@@ -16,6 +14,8 @@ from strata.shared.images import (
     inspect_image,
     is_image_id,
 )
+
+from image_samples import FORMATS, encoded, padded, png
 
 SIDES = st.integers(1, 700)
 OPTIONS = st.sampled_from(

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 
 from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
-from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import ToolStatus
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS

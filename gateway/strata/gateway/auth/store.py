@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from strata.gateway.auth.domain import (
     ApiKey,
@@ -28,7 +29,6 @@ from strata.gateway.auth.domain import (
     new_secret,
 )
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 

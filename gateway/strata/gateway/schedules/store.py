@@ -11,6 +11,14 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.principals import Principal
@@ -30,14 +38,6 @@ from strata.gateway.schedules.domain import (
 )
 from strata.gateway.schedules.timing import Timing
 from strata.shared.db import Database
-from strata.shared.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-    UnavailableError,
-)
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 

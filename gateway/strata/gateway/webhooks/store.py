@@ -9,6 +9,11 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import (
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
 
 from strata.gateway.runs.store.statements import webhook_deliveries_sql
 from strata.gateway.webhooks.domain import (
@@ -21,11 +26,6 @@ from strata.gateway.webhooks.domain import (
     Webhook,
 )
 from strata.shared.db import Database
-from strata.shared.errors import (
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-)
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.project_turns import PendingInTurn
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from strata.protocol.errors import FailedPreconditionError, StrataError
+
 from strata.agent_loop.agents.prompt_budget import PromptBudget, budget_of
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -25,7 +27,6 @@ from strata.agent_loop.domain.ports import BoundModel, Models, PromptLimit, Tool
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.shared.clock import Clock
-from strata.shared.errors import FailedPreconditionError, StrataError
 from strata.shared.ids import default_conversation_id
 from strata.shared.logs import get_logger
 

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
+from strata.protocol.errors import AbortedError, Reason
+
 from strata.agent_loop.compaction.plan import Plan, plan
 from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import clip
@@ -23,7 +25,6 @@ from strata.agent_loop.domain.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.journal import JournalKey
 from strata.shared.clock import Clock
-from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 from strata.shared.messages import MessageRole

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from strata.protocol.errors import DataLossError
+
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import TextPart
@@ -17,7 +19,6 @@ from strata.agent_loop.prompts.system_message import (
     shows_day,
 )
 from strata.shared.clock import Clock
-from strata.shared.errors import DataLossError
 from strata.shared.messages import MessageRole
 
 

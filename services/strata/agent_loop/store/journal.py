@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
+from strata.protocol.errors import AbortedError, Reason
 
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.run.journal import (
@@ -35,7 +36,6 @@ from strata.agent_loop.store.agents import agent_not_found
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AbortedError, Reason
 from strata.shared.tool_catalogue import ToolEffect
 
 _OPEN = text(

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import CursorResult, TextClause, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from strata.archival.domain.passages import (
     MOST_TAGS,
@@ -30,7 +31,6 @@ from strata.archival.store.rows import (
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.idempotency.keys import RequestKey
 
 INSERT_ARCHIVE = """

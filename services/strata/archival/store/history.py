@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 
 from strata.archival.domain.history import (
     Author,
@@ -41,7 +42,6 @@ from strata.archival.store.rows import (
 )
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
-from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 
 _LOCK = text(

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 
 from strata.archival.domain.passages import (
     Archive,
@@ -34,7 +35,6 @@ from strata.archival.store.rows import (
     to_records,
 )
 from strata.shared.context import current_project
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.shared.idempotency.keys import request_id_reused
 
 _MOST_VIOLATIONS = 20

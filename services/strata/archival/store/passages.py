@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 
 from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import (
@@ -43,7 +44,6 @@ from strata.archival.store.words import (
 )
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
-from strata.shared.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.idempotency.keys import RequestKey, request_id_reused
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.vectors.stop_words import without_stop_words

@@ -8,6 +8,8 @@ from typing import Any
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import StrataError, invalid_field
+
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files import convert
@@ -21,7 +23,6 @@ from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.uploads import Uploads
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import StrataError, invalid_field
 
 Context = Any
 MAX_PAGE_SIZE = 500

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row, TextClause
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import AbortedError, Reason
 
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.ports import LabelledBlock, Unit
@@ -31,7 +32,6 @@ from strata.core_memory.store.rows import to_block, to_version
 from strata.core_memory.store.unit import PostgresUnit
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, Reason
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import LostRaceError
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.protocol.errors import invalid_field
+
 from strata.recall.convert.messages import messages_to_proto
 from strata.recall.domain.messages import MessageFilter
 from strata.recall.domain.retention import MAX_DAYS, Retention
 from strata.recall.domain.summary_expansion import ExpandedSummary, SummaryExpansion
 from strata.shared.checks import Checks
 from strata.shared.db import page_limit
-from strata.shared.errors import invalid_field
 
 MAX_PAGE_SIZE = 500
 

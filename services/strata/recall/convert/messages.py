@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.protocol.errors import invalid_field
+from strata.protocol.images import ImageError, is_image_id
+
 from strata.recall.convert.parts import (
     part_from_json,
     parts_to_json,
@@ -19,8 +22,6 @@ from strata.recall.domain.pairs import pair_violations
 from strata.shared.checks import Checks
 from strata.shared.convert.messages import ROLES
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
-from strata.shared.errors import invalid_field
-from strata.shared.images import ImageError, is_image_id
 from strata.shared.messages import MessageRole
 
 

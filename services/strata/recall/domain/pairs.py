@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from strata.protocol.errors import FieldViolation
+
 from strata.recall.domain.messages import Message
-from strata.shared.errors import FieldViolation
 from strata.shared.messages import MessageRole
 
 

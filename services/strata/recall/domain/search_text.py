@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from strata.protocol.images import image_text
+
 from strata.recall.domain.messages import Message
-from strata.shared.images import image_text
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.messages import MessageRole
 from strata.shared.tool_catalogue import HISTORY_TOOLS

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+
 from strata.recall.domain.messages import Message, MessageFilter
 from strata.recall.domain.store import MessageStore
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.messages import MessageRole
 
 _SHOWN = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL, MessageRole.APPROVAL)

@@ -14,6 +14,13 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import (
+    AbortedError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
 
 from strata.recall.domain.eviction import remaining_messages
 from strata.recall.domain.messages import (
@@ -38,13 +45,6 @@ from strata.recall.store.rows import (
 )
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import (
-    AbortedError,
-    FieldViolation,
-    InvalidArgumentError,
-    NotFoundError,
-    Reason,
-)
 from strata.shared.messages import MessageRole
 
 _INSERT = f"""

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
-
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.protocol.images import image_text
+
 from strata.shared.clock import Clock
 from strata.shared.convert.messages import (
     ROLES,
@@ -19,7 +20,6 @@ from strata.shared.convert.messages import (
     taint_from_proto,
     taint_of_messages,
 )
-from strata.shared.images import image_text
 from strata.shared.messages import MessageRole
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output

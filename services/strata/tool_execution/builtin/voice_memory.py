@@ -8,14 +8,15 @@ from typing import Any
 
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
-from strata.shared.convert.messages import labels_to_proto
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     Reason,
     StrataError,
     UnavailableError,
     passes,
 )
+
+from strata.shared.convert.messages import labels_to_proto
 from strata.shared.tool_catalogue import MEMORIES_STORED, STORE_MEMORIES
 from strata.tool_execution.clients.peers import backoff
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError

@@ -10,13 +10,14 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.protocol.images import image_id
+
 from strata.shared.checks import Checks
 from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.memory_edits import edits_to_proto
 from strata.shared.convert.messages import STATUSES, labels_to_proto, taint_from_proto
 from strata.shared.convert.tools import EFFECTS
 from strata.shared.ids import check_id
-from strata.shared.images import image_id
 from strata.shared.sandbox import RunStatus
 from strata.tool_execution.domain.tools import (
     Call,

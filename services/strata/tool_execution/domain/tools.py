@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid5
 
-from strata.shared.images import ImageHeader
+from strata.protocol.images import ImageHeader
+
 from strata.shared.memory_edits import MemoryEdit, revisions_after
 from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import RunStatus

@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from strata.protocol.errors import StrataError
+
 from strata.shared.clock import Clock
 from strata.shared.context import RequestContext, current, use
-from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.messages import ToolStatus
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack

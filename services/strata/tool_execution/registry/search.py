@@ -10,7 +10,8 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
+
 from strata.shared.logs import get_logger
 from strata.shared.search.embedding import Embedder
 from strata.tool_execution.domain.registry import StoredVector, ToolStore

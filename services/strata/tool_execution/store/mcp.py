@@ -11,15 +11,15 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-
-from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
 )
+
+from strata.shared.context import current_project
+from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.tool_execution.domain.mcp import (

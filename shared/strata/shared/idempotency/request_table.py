@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import UnavailableError
 
 from strata.shared.context import current_project
 from strata.shared.db.database import Database
-from strata.shared.errors import UnavailableError
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 
 ResultT = TypeVar("ResultT")

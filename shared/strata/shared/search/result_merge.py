@@ -13,11 +13,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
     UnavailableError,
 )
+
 from strata.shared.logs import get_logger
 from strata.shared.search.fusion import Hit
 from strata.shared.search.vectors.index import StartGate

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from strata.protocol.errors import NotFoundError, Reason
 
 from file_stores import REMAINING_FILE, Stores, as_project
 from strata.core_memory.files.domain.files import (
@@ -21,7 +22,6 @@ from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     Reason,
@@ -17,6 +16,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.embedding.openai_compatible import OpenAiEmbedder, OpenAiEmbeddingModel
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from strata.protocol.errors import InvalidArgumentError
 
 from file_seeds import FileSeeds
 from strata.core_memory.domain.core_memory import Receipt
@@ -18,7 +19,6 @@ from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.store.texts import PostgresTextStore
 from strata.shared.clock import ManualClock
 from strata.shared.context import RequestContext, current, use
-from strata.shared.errors import InvalidArgumentError
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 

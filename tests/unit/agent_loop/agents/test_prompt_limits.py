@@ -11,6 +11,13 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strata.protocol.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    Reason,
+    StrataError,
+    UnavailableError,
+)
 
 from strata.agent_loop.agents.prompt_budget import PromptBudget, budget_of
 from strata.agent_loop.agents.prompt_limits import PromptLimits
@@ -28,13 +35,6 @@ from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
-from strata.shared.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    Reason,
-    StrataError,
-    UnavailableError,
-)
 from strata.shared.idempotency.keys import RequestKey
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from strata.protocol.errors import AbortedError, NotFoundError, Reason, StrataError
+
 from strata.agent_loop.context.packaging import package
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
 from strata.agent_loop.domain.conversation.messages import (
@@ -66,7 +68,6 @@ from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import Metadata, assemble
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
-from strata.shared.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import MessageRole, ToolStatus

@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
 
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.agent_loop.prompts import library as library_module
@@ -22,12 +28,6 @@ from strata.agent_loop.prompts.library import (
 )
 from strata.agent_loop.prompts.summary import SUMMARY_PROMPT
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    Reason,
-)
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 
 KEYS = {

@@ -20,9 +20,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from strata.protocol import argument_conversion
 
 from strata.tool_execution.schema import derive_tool
-from strata.tool_runner.sandbox import argument_conversion
 
 PREAMBLE = """
 import enum

@@ -11,6 +11,8 @@ from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.protocol.errors import Reason, StrataError
+
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.chains import Chain, conversation_with
 from strata.gateway.runs.domain.memory_agents import MemoryMark
@@ -32,7 +34,6 @@ from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.messages import PROVENANCES, labels_from_proto
 from strata.shared.convert.runs import STOP_REASONS
 from strata.shared.convert.usage import usage_to_proto
-from strata.shared.errors import Reason, StrataError
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.provenance import Provenance

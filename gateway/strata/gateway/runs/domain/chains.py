@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from strata.protocol.errors import FailedPreconditionError, Reason
+
 from strata.gateway.runs.domain.states import RunState
-from strata.shared.errors import FailedPreconditionError, Reason
 
 
 @dataclass(frozen=True, slots=True)

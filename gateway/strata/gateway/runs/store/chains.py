@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import text
+from strata.protocol.errors import NotFoundError, Reason
 
 from strata.gateway.runs.domain.chains import AskedRun, Chain, ChainLink, Wait
 from strata.gateway.runs.domain.states import OPEN_STATES, RunState
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 
 _OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
 

@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+
 from strata.shared.idempotency.keys import RequestKey
 
 MAX_MEMBERS = 32

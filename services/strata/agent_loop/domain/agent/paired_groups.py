@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from strata.protocol.errors import FieldViolation
+
 from strata.agent_loop.domain.agent.groups import ManagerConfig, ManagerType, wrong_field
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import FieldViolation
 
 SETTINGS_OF_THE_AGENT = (
     "sleeptime_agent_frequency",

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.protocol.errors import UnavailableError
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.files import (
@@ -26,7 +27,6 @@ from strata.core_memory.files.store.transactions import once
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 
 _PUT = text(

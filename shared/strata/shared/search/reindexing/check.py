@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
+
 from strata.shared.logs import get_logger
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import TextIndex

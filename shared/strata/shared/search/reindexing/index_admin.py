@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from strata.api.common.v1 import search_pb2 as pb
-from strata.shared.convert.enums import EnumTable
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
     PermissionDeniedError,
     Reason,
 )
+
+from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import check_request_id
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.indexing.generations import Routes, Serving

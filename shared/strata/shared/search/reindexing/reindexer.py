@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     StrataError,
 )
+
 from strata.shared.logs import get_logger
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import Entry, TextIndex

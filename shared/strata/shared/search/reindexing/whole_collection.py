@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
+
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import TextIndex
 from strata.shared.search.reindexing.check import StoredText

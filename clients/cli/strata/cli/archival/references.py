@@ -1,0 +1,60 @@
+"""Look-up of archives by name or id."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+import typer
+from strata.api.archival.v1 import archive_service_pb2 as pb
+from strata.cli.client import Client
+from strata.protocol.errors import NotFoundError, Reason
+
+_PAGE_SIZE = 500
+
+ArchiveArgument = Annotated[
+    str, typer.Argument(metavar="ARCHIVE", help="Name or id of the archive.")
+]
+
+
+async def archive_named(client: Client, name_or_id: str) -> pb.Archive:
+    """Returns an archive by name or by id.
+
+    Raises:
+        NotFoundError: There is none (``ARCHIVE_NOT_FOUND``).
+    """
+    if is_archive_id(name_or_id):
+        request = pb.GetArchiveRequest(archive_id=name_or_id)
+        return (await client.archives.GetArchive(request)).archive
+    listing = pb.ListArchivesRequest(page_size=_PAGE_SIZE)
+    while True:
+        page = await client.archives.ListArchives(listing)
+        for archive in page.archives:
+            if archive.name == name_or_id:
+                return archive
+        listing.page_token = page.next_page_token
+        if not page.next_page_token:
+            raise NotFoundError(
+                f'There is no archive "{name_or_id}". List them with: strata archival archives'
+                " list",
+                reason=Reason.ARCHIVE_NOT_FOUND,
+            )
+
+
+async def archive_id(client: Client, name_or_id: str) -> str:
+    """Returns the id of an archive; an id is not looked up.
+
+    Raises:
+        NotFoundError: There is no archive of that name (``ARCHIVE_NOT_FOUND``).
+    """
+    if is_archive_id(name_or_id):
+        return name_or_id
+    return (await archive_named(client, name_or_id)).id
+
+
+def is_archive_id(text: str) -> bool:
+    """Whether the text has the form of an archive's id; a name may also begin with ``archive-``."""
+    try:
+        return text == f"archive-{uuid.UUID(text.removeprefix('archive-'))}"
+    except ValueError:
+        return False

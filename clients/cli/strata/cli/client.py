@@ -1,0 +1,127 @@
+"""The commands' client of a gateway: stubs, agents by name, and lists of several pages."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
+
+from strata.api.agent_loop.v1 import agent_service_pb2
+from strata.cli.connection import Target
+from strata.client import services
+from strata.client.errors import UnreachableError
+from strata.client.services import Services, is_transport_failure, open_channel
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
+
+ResultT = TypeVar("ResultT")
+
+_PAGE_SIZE = 500
+
+
+class Client(Services):
+    """Stubs of one gateway's services, and look-up of agents by name."""
+
+    async def agent(self, name_or_id: str) -> agent_service_pb2.Agent:
+        """Returns an agent by id or by name.
+
+        Raises:
+            NotFoundError: There is none (``AGENT_NOT_FOUND``).
+        """
+        by_id = is_agent_id(name_or_id)
+        request = agent_service_pb2.GetAgentRequest(
+            agent_id=name_or_id if by_id else "", name="" if by_id else name_or_id
+        )
+        try:
+            response = await self.agents.GetAgent(request)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f'There is no agent "{name_or_id}". List them with: strata agents list',
+                reason=Reason.AGENT_NOT_FOUND,
+            ) from error
+        return response.agent
+
+    async def agent_id(self, name_or_id: str) -> str:
+        """Returns the id of an agent; an id is not looked up.
+
+        Raises:
+            NotFoundError: There is no agent of that name (``AGENT_NOT_FOUND``).
+        """
+        return name_or_id if is_agent_id(name_or_id) else (await self.agent(name_or_id)).id
+
+
+class ListResponse(Protocol):
+    """A response of a List call: one page of a list."""
+
+    next_page_token: str
+
+
+ListResponseT = TypeVar("ListResponseT", bound=ListResponse)
+
+
+async def first_of(
+    call: Callable[[Any], Awaitable[ListResponseT]], request: Any, items: str, limit: int
+) -> ListResponseT:
+    """Reads pages until there are `limit` items, and returns them as one response.
+
+    Args:
+        call: The method of a stub.
+        request: The request with its filters; its page fields are set here.
+        items: Name of the repeated field.
+        limit: Most items.
+    """
+    whole: ListResponseT | None = None
+    while True:
+        have = len(getattr(whole, items)) if whole is not None else 0
+        request.page_size = min(_PAGE_SIZE, limit - have)
+        page = await call(request)
+        if whole is None:
+            whole = page
+        else:
+            getattr(whole, items).extend(getattr(page, items))
+            whole.next_page_token = page.next_page_token
+        request.page_token = page.next_page_token
+        if not page.next_page_token or len(getattr(whole, items)) >= limit:
+            return whole
+
+
+def is_agent_id(text: str) -> bool:
+    """Whether the text has the form of an agent's id; a name may also begin with ``agent-``."""
+    try:
+        return text == f"agent-{uuid.UUID(text.removeprefix('agent-'))}"
+    except ValueError:
+        return False
+
+
+def new_request_id() -> str:
+    """Returns a new idempotency key, so that a call that the channel retries takes effect once."""
+    return services.new_request_id("cli")
+
+
+@asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[Client]:
+    """Opens a connection to a gateway for the length of the block.
+
+    Raises:
+        UnreachableError: Nothing answers there.
+    """
+    try:
+        async with open_channel(target.address, target.api_key, tls=target.tls) as channel:
+            yield Client(channel)
+    except UnavailableError as error:
+        if not is_transport_failure(error):
+            raise
+        raise UnreachableError(
+            f"No gateway answers at {target.address}. {target.advice}"
+        ) from error
+
+
+def talk(target: Target, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
+    """Connects to a gateway, runs `work` and returns its result."""
+
+    async def main() -> ResultT:
+        async with connected(target) as client:
+            return await work(client)
+
+    return asyncio.run(main())

@@ -1,0 +1,83 @@
+"""``strata agents tools``: attaches tools to an agent and detaches them."""
+
+from __future__ import annotations
+
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.cli.client import Client
+from strata.cli.commands import mcp_lookup
+from strata.cli.options import AgentArgument, Connection, JsonOption, online
+from strata.cli.output import clipped, enum_name, note, print_listing, safe
+from strata.protocol.errors import NotFoundError
+
+from strata.shared.server_tools import MAX_SERVER_TOOLS, server_of
+
+_DESCRIPTION_CHARS = 80
+
+
+@online
+def show_tools(connection: Connection, agent: AgentArgument, as_json: JsonOption = False) -> None:
+    """List the tools of an agent's next turn, including all tools of its MCP servers."""
+
+    async def read(client: Client) -> tuple[list[tuple[pb.Tool, str]], list[str]]:
+        names = list((await client.agent(agent)).tools)
+        tools: list[tuple[pb.Tool, str]] = []
+        problems: list[str] = []
+        for name in (name for name in names if server_of(name) is None):
+            try:
+                response = await client.tools.GetTool(pb.GetToolRequest(name=name))
+                tools.append((response.tool, ""))
+            except NotFoundError:
+                problems.append(f"{name}: there is no such tool now")
+        left = MAX_SERVER_TOOLS
+        for name in names:
+            server = server_of(name)
+            if server is None:
+                continue
+            try:
+                listed_server = await mcp_lookup.named(client, server)
+            except NotFoundError:
+                problems.append(f"{name}: there is no such MCP server")
+                continue
+            problem = _problem(listed_server)
+            if problem:
+                problems.append(f"{name}: {problem}")
+                continue
+            whole = await client.mcp.GetMcpServer(
+                mcp_pb.GetMcpServerRequest(mcp_server_id=listed_server.id)
+            )
+            fitting = [tool for tool in whole.server.tools if tool.name not in names]
+            if len(fitting) > left:
+                problems.append(f"{name}: {len(fitting) - left} tools are left out, too many")
+            tools += [(tool, name) for tool in fitting[:left]]
+            left -= len(fitting[:left])
+            for unusable, reason in sorted(whole.server.quarantined_tools.items()):
+                problems.append(f"{name}: {unusable} cannot be used: {reason}")
+        return tools, problems
+
+    tools, problems = connection.run(read)
+    rows = [
+        (
+            tool.name,
+            enum_name(tool_pb2.ToolType, tool.type),
+            source,
+            clipped(tool.description, _DESCRIPTION_CHARS),
+        )
+        for tool, source in tools
+    ]
+    print_listing(
+        pb.ListToolsResponse(tools=[tool for tool, _ in tools]),
+        ["name", "type", "part of", "description"],
+        rows,
+        empty="No tools.",
+        as_json=as_json,
+    )
+    for problem in problems:
+        note(safe(problem))
+
+
+def _problem(server: mcp_pb.McpServer) -> str:
+    if server.disabled:
+        return "the MCP server is disabled"
+    return f"the MCP server cannot be reached: {server.error}" if server.error else ""

@@ -1,0 +1,79 @@
+"""Look-up of folders and files by name or id."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import typer
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.cli.client import Client
+from strata.cli.failures import UsageError
+from strata.protocol.errors import NotFoundError, Reason
+
+_PAGE_SIZE = 500
+
+FolderArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="Name or id of the folder.")]
+
+
+async def folder_named(client: Client, name_or_id: str) -> pb.Folder:
+    """Returns a folder by name or by id.
+
+    Raises:
+        NotFoundError: There is none (``FILE_NOT_FOUND``).
+    """
+    request = pb.ListFoldersRequest(page_size=_PAGE_SIZE)
+    while True:
+        page = await client.files.ListFolders(request)
+        for folder in page.folders:
+            if name_or_id in (folder.id, folder.name):
+                return folder
+        request.page_token = page.next_page_token
+        if not page.next_page_token:
+            raise NotFoundError(
+                f'There is no folder "{name_or_id}". List them with: strata folders list',
+                reason=Reason.FILE_NOT_FOUND,
+            )
+
+
+async def file_named(client: Client, name_or_id: str) -> pb.File:
+    """Returns a file by ``FOLDER/NAME`` or by id.
+
+    Raises:
+        NotFoundError: There is none (``FILE_NOT_FOUND``).
+        UsageError: It is neither.
+    """
+    if _is_file_id(name_or_id):
+        return (await client.files.GetFile(pb.GetFileRequest(file_id=name_or_id))).file
+    folder_name, slash, name = name_or_id.partition("/")
+    if not slash:
+        raise UsageError(f'Write "{name_or_id}" as FOLDER/FILE, or give an id.')
+    folder = await folder_named(client, folder_name)
+    async for file in files_in(client, folder.id):
+        if file.name == name:
+            return file
+    raise NotFoundError(
+        f'There is no file "{name}" in {folder.name}. List them with: strata files list '
+        f"{folder.name}",
+        reason=Reason.FILE_NOT_FOUND,
+    )
+
+
+async def files_in(client: Client, folder_id: str) -> AsyncIterator[pb.File]:
+    """Yields the files of a folder."""
+    request = pb.ListFilesRequest(folder_id=folder_id, page_size=_PAGE_SIZE)
+    while True:
+        page = await client.files.ListFiles(request)
+        for file in page.files:
+            yield file
+        request.page_token = page.next_page_token
+        if not page.next_page_token:
+            return
+
+
+def _is_file_id(text: str) -> bool:
+    try:
+        return text == f"file-{uuid.UUID(text.removeprefix('file-'))}"
+    except ValueError:
+        return False

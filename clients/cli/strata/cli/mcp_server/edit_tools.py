@@ -1,0 +1,112 @@
+"""Tools that edit memory blocks, with core memory's merging and conflicts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.cli.client import Client
+from strata.cli.memory.blocks import attached_block
+from strata.protocol.errors import AbortedError, Reason, StrataError
+
+Arguments = dict[str, Any]
+
+
+def _append(arguments: Arguments) -> dict[str, Any]:
+    return {"append": pb.AppendEdit(content=arguments["content"])}
+
+
+def _insert(arguments: Arguments) -> dict[str, Any]:
+    return {
+        "insert": pb.InsertEdit(
+            new_string=arguments["new_str"], insert_line=arguments.get("insert_line")
+        )
+    }
+
+
+def _replace(arguments: Arguments) -> dict[str, Any]:
+    return {
+        "string_replace": pb.StringReplaceEdit(
+            old_string=arguments["old_str"], new_string=arguments["new_str"]
+        )
+    }
+
+
+def _rethink(arguments: Arguments) -> dict[str, Any]:
+    return {"rethink": pb.RethinkEdit(new_memory=arguments["new_memory"])}
+
+
+def _create(arguments: Arguments) -> dict[str, Any]:
+    return {
+        "create": pb.CreateEdit(
+            description=arguments["description"], file_text=arguments.get("file_text", "")
+        )
+    }
+
+
+EDITS: Mapping[str, Callable[[Arguments], dict[str, Any]]] = {
+    "core_memory_append": _append,
+    "memory_create": _create,
+    "memory_insert": _insert,
+    "memory_replace": _replace,
+    "memory_rethink": _rethink,
+}
+
+
+async def edit_block(
+    client: Client, agent_id: str, name: str, arguments: Arguments, editor: str
+) -> dict[str, Any]:
+    """Applies one edit with an agent's permissions: read-only blocks and limits are enforced.
+
+    Args:
+        client: The gateway.
+        agent_id: The agent whose block it is.
+        name: The tool, one of `EDITS`.
+        arguments: Its arguments, checked.
+        editor: Name of the MCP client; stored with the version.
+
+    Raises:
+        AbortedError: Others have changed the same text since it was read.
+        StrataError: Core memory refuses.
+    """
+    label = arguments["label"]
+    if name == "memory_rethink":
+        # Rewriting creates a missing block, which would hide a misspelt label.
+        await attached_block(client, agent_id, label)
+    request = pb.EditBlockRequest(
+        request_id=f"mcp-{uuid.uuid4()}",
+        agent_id=agent_id,
+        label=label,
+        base_revision=arguments.get("revision", 0),
+        origin=pb.EditOrigin(kind=pb.EDITOR_KIND_USER, reason=f"through MCP, by {editor}"),
+        **EDITS[name](arguments),
+    )
+    try:
+        done = await client.blocks.EditBlock(request)
+    except AbortedError as error:
+        if error.reason is not Reason.EDIT_CONFLICT:
+            raise
+        raise await _conflict(client, agent_id, label, error) from error
+    return {
+        "message": done.message,
+        "label": done.block.label,
+        "revision": done.block.revision,
+        "merged": done.merged,
+        "diff": done.diff,
+    }
+
+
+async def _conflict(client: Client, agent_id: str, label: str, error: StrataError) -> StrataError:
+    """Returns the conflict error with the present text, so that the client can edit again."""
+    try:
+        block = await attached_block(client, agent_id, label)
+    except StrataError:
+        return error
+    return AbortedError(
+        f"Memory block '{label}' was changed by others since you read it, and your edit overlaps"
+        f" with their change. Nothing was done. It is now at revision {block.revision}; make your"
+        f" edit again on its text, and keep what they wrote unless it is wrong:\n{block.value}",
+        reason=Reason.EDIT_CONFLICT,
+    )

@@ -1,0 +1,81 @@
+"""TCP ports on loopback for the processes of a local Strata."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from types import TracebackType
+from typing import Self
+
+from strata.protocol.errors import UnavailableError
+
+EXIT_PORT_TAKEN = 76
+"""Exit code of a child whose port is used by another process."""
+
+_LOOPBACK = "127.0.0.1"
+
+
+def pick_port(preferred: int | None = None) -> int:
+    """Returns `preferred` if it is free on loopback, else another free port."""
+    for port in (preferred, 0):
+        if port is None:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_LOOPBACK, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise UnavailableError("no free TCP port on 127.0.0.1")
+
+
+class ReservedPort:
+    """A reserved port, which only processes of the same user with ``SO_REUSEPORT`` can use.
+
+    A port that is merely free can be taken by another process or an outgoing connection before it
+    is used, or while its process is being restarted. This one is bound, without listening, until
+    `release`.
+
+    Args:
+        excluding: Ports that are already assigned but not bound yet.
+    """
+
+    def __init__(self, excluding: Collection[int] = ()) -> None:
+        self._socket = _bound()
+        while self.number in excluding:
+            # Kept bound while the next one is bound, so that the next one differs.
+            with self._socket:
+                self._socket = _bound()
+
+    @property
+    def number(self) -> int:
+        """The port."""
+        return int(self._socket.getsockname()[1])
+
+    def release(self) -> None:
+        """Releases the port; a process that listens on it by then keeps it."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _bound() -> socket.socket:
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        # For port 0 the kernel chooses a port that no other socket uses, despite the options.
+        held.bind((_LOOPBACK, 0))
+    except OSError as error:
+        held.close()
+        raise UnavailableError("no free TCP port on 127.0.0.1") from error
+    return held
