@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OTHERS := tests/node/node_modules/.ready
 PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
-API := shared/strata/api
+API := clients/python/strata/api
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-scale docs format lock clean

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from strata.cli.settings import environment_of_server
 
 import strata
-from strata.cli.settings import environment_of_server
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOREIGN = ("STRATA_", "OPENAI_", "ANTHROPIC_")
@@ -169,7 +169,7 @@ def _others() -> float:
 def _kind(process: psutil.Process) -> str:
     command = process.cmdline()
     text = " ".join(command)
-    if "strata.embedded.vectors" in text:
+    if "strata.standalone.vectors" in text:
         return "vectors"
     if "postgres" in process.name():
         return "postgres"

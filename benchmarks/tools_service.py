@@ -14,7 +14,8 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
-from strata.embedded.postgres import EmbeddedPostgres
+from strata.standalone.postgres import EmbeddedPostgres
+
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use

@@ -22,10 +22,10 @@ import asyncpg
 import pytest
 import pytest_asyncio
 from hypothesis import settings
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
 
 from scheduling import FixtureScheduling
-from strata.embedded.postgres import EmbeddedPostgres
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 
 # A handler that an earlier test left with a closed stream must not write into the output of

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.embedded.postgres import EmbeddedPostgres
-from strata.embedded.vectors import EmbeddedVectors
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
+
+from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.recall.index import MESSAGES
 from strata.recall.main import build
 from strata.recall.migrations import MIGRATIONS

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from dnslib import QTYPE, RR, A, DNSHeader, DNSRecord
+from strata.standalone.compose.local import Local, LocalOptions, open_local
+from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
+from strata.standalone.compose.split import ServiceProcess
+from strata.standalone.data_folder import DataFolder
 
 import strata
 from faults.live import Live
-from strata.cli.compose.local import Local, LocalOptions, open_local
-from strata.cli.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
-from strata.cli.compose.split import ServiceProcess
-from strata.embedded.data_folder import DataFolder
 from strata.shared.event_loop import loop_factory
 from strata.shared.logs import configure_logging
 

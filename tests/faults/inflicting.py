@@ -27,7 +27,7 @@ PROCESSES = {
     "archival": "strata.archival.main",
     "tool_execution": "strata.tool_execution.main",
     "postgres": "postgres",
-    "vectors": "strata.embedded.vectors",
+    "vectors": "strata.standalone.vectors",
 }
 _HOWS = {
     "postgres": ("kill", "stop", "hang", "read-only", "full"),

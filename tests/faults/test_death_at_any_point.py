@@ -27,7 +27,7 @@ from faults.surviving import writing
 VICTIMS = {
     "recall": "strata.recall.main",
     "archival": "strata.archival.main",
-    "vectors": "strata.embedded.vectors",
+    "vectors": "strata.standalone.vectors",
     "agent_loop": "strata.agent_loop.main",
     "postgres": "postgres",
 }

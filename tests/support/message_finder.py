@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from strata.standalone.vectors import EmbeddedVectors
+
 from recall_support import Writer
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.search import SearchQuery, SearchResult
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import DeletedAgentBacklog, MessageBacklog

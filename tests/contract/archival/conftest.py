@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
 from strata.archival.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
 from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search import FileChunkSearch, PassageSearch
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.embedding import CachingEmbedder, Embedder

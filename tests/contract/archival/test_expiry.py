@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import Finder, Stores, archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage, RequestKey
 from strata.archival.domain.search import Search
 from strata.archival.store import Expiry
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.errors import InvalidArgumentError, NotFoundError
 from strata.shared.ids import new_id

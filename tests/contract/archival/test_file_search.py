@@ -7,10 +7,11 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 
+from strata.standalone.vectors import EmbeddedVectors
+
 from archival_support import CHUNK_BATCH, Finder, caller, new_chunks
 from strata.archival.domain.chunks import FoundChunk
 from strata.archival.index import FILE_CHUNKS
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.ids import new_id
 from strata.shared.vectors import Where

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from strata.standalone.vectors import EmbeddedVectors
+
 from archival_support import Finder
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.indexer import ChunkBacklog, PassageBacklog
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors.indexer import LAG_SECONDS, WAITING

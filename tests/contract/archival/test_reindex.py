@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from strata.api.common.v1 import reindex_pb2 as pb
+from strata.standalone.vectors import EmbeddedVectors
 
 from archival_reindexing import MORE, SUBJECTS, TEXTS, World
 from archival_support import NOW, Stores, new_passage
 from contract.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
-from strata.api.common.v1 import reindex_pb2 as pb
 from strata.archival.convert import new_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef
@@ -23,7 +24,6 @@ from strata.archival.domain.search import Search
 from strata.archival.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
 from strata.archival.indexes import wire
 from strata.archival.settings import ArchivalSettings
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.embedding.base import LOCAL_MODEL
 from strata.shared.errors import (

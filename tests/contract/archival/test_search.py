@@ -10,13 +10,13 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import NOW, Finder, caller, new_text
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import Filter, TagMatch
 from strata.archival.domain.search import FoundPassage, Search, SearchResult
 from strata.archival.search import FileChunkSearch, PassageSearch
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from strata.api.common.v1 import reindex_pb2 as pb
+from strata.standalone.vectors import EmbeddedVectors
 
 from other_models import WORDS, endpoints, serve
 from recall_support import Writer
-from strata.api.common.v1 import reindex_pb2 as pb
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strata.standalone.vectors import EmbeddedVectors
 
 from contract.recall import test_search_by_meaning as by_meaning
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
 from message_finder import Finder, finder_on
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Mode
 from strata.recall.domain.search_text import searchable_text

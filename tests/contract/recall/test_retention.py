@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from sqlalchemy import text as sql
+from strata.standalone.vectors import EmbeddedVectors
 
 from contract.recall.test_forks import Talk, ids
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Message, MessageFilter, Role, Step
 from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES, MessageIndex

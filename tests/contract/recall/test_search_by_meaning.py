@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from strata.standalone.vectors import EmbeddedVectors
 
 from contract.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from message_finder import Finder, as_caller, finder_on, until
 from recall_support import START, Writer
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.index import MESSAGES, MessageIndex

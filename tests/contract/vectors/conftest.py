@@ -19,8 +19,8 @@ from uuid import uuid4
 
 import pytest
 from qdrant_client import AsyncQdrantClient
+from strata.standalone.vectors import EmbeddedVectors
 
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.vectors import Collection, Document, FieldKind, IndexedChunk
 from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.index import PayloadValue
@@ -77,7 +77,7 @@ class EngineProcess:
         ready.unlink(missing_ok=True)
         self.port = self.port or free_port()
         paths = [str(ROOTS / root) for root in ("shared", "services", "gateway")]
-        program = [sys.executable, "-m", "strata.embedded.vectors.server"]
+        program = [sys.executable, "-m", "strata.standalone.vectors.server"]
         self.process = subprocess.Popen(
             [*program, "--folder", str(self.folder), "--port", str(self.port)],
             env={"PYTHONPATH": os.pathsep.join(paths)},

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+from strata.standalone.vectors import EmbeddedVectors
 
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.errors import InternalError, UnavailableError
 from strata.shared.vectors import Collection
 from strata.shared.vectors.circuit_breaker import CircuitBreaker

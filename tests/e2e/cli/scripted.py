@@ -7,10 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.cli.scripted_approvals import Approvals
-from e2e.cli.scripted_mcp import McpServers
-from strata.agent_loop.prompts.library import PromptLibrary
-from strata.agent_loop.servicers.prompts import PromptServicer
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -40,7 +36,12 @@ from strata.api.tool_execution.v1 import (
     tool_service_pb2,
     tool_service_pb2_grpc,
 )
-from strata.embedded.ports import ReservedPort
+from strata.standalone.ports import ReservedPort
+
+from e2e.cli.scripted_approvals import Approvals
+from e2e.cli.scripted_mcp import McpServers
+from strata.agent_loop.prompts.library import PromptLibrary
+from strata.agent_loop.servicers.prompts import PromptServicer
 from strata.gateway.settings import GatewaySettings
 from strata.shared.context import Caller
 from strata.shared.errors import (

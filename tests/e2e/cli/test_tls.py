@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
-
-from certificates import issued, self_signed
-from e2e.cli.conftest import Outcome
-from e2e.cli.scripted import KEY, ScriptedGateway
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.cli.main import app
 from strata.client import connect
 from strata.client.settings import ClientSettings
 from strata.client.target import Choice, find_target
-from strata.embedded.ports import pick_port
+from strata.standalone.ports import pick_port
+from typer.testing import CliRunner
+
+from certificates import issued, self_signed
+from e2e.cli.conftest import Outcome
+from e2e.cli.scripted import KEY, ScriptedGateway
 from strata.shared.errors import FailedPreconditionError, UnavailableError
 from strata.shared.tls import ClientTls, ServerTls
 

@@ -9,10 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from doubles.model_server import ModelServer
-from strata.agent_loop import main as agent_loop
-from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
-from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
@@ -28,13 +24,18 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.standalone.vectors import EmbeddedVectors
+
+from doubles.model_server import ModelServer
+from strata.agent_loop import main as agent_loop
+from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
+from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 from strata.archival import main as archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
 from strata.core_memory import main as core_memory
 from strata.core_memory.migrations import MIGRATIONS as CORE_MEMORY
 from strata.core_memory.settings import CoreMemorySettings
-from strata.embedded.vectors import EmbeddedVectors
 from strata.recall import main as recall
 from strata.recall.migrations import MIGRATIONS as RECALL
 from strata.recall.settings import RecallSettings

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-
 from strata.api.archival.v1 import (
     agent_archive_service_pb2_grpc,
     archive_service_pb2_grpc,
     file_index_service_pb2_grpc,
     passage_service_pb2_grpc,
 )
+from strata.standalone.vectors import EmbeddedVectors
+
 from strata.archival.main import build
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.settings import ArchivalSettings
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use

@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
+
 import strata
 from gates import gate
 from integration.archival.conftest import Client, Keys
 from integration.archival.test_files import index, progress, search, until
 from strata.archival.index import FILE_CHUNKS
 from strata.archival.migrations import MIGRATIONS
-from strata.embedded.ports import ReservedPort
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id

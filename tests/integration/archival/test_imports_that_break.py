@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
 
 from integration.archival.conftest import Client, Keys
 from integration.archival.test_death_while_indexing import service
 from integration.archival.test_repeated_requests import count, made
-from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
-from strata.embedded.ports import ReservedPort
-from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.errors import StrataError, UnavailableError
 

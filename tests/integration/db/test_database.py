@@ -16,8 +16,8 @@ import psutil
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from strata.standalone.postgres import EmbeddedPostgres
 
-from strata.embedded.postgres import EmbeddedPostgres
 from strata.shared.db import Database, text_with_columns
 from strata.shared.errors import (
     AbortedError,

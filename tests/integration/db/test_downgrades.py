@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from strata.standalone.compose.services import SERVICES
 
 from archival_support import DIM, MODEL, new_passage, new_text
 from contract.agent_loop.test_journal import record, result
@@ -33,7 +34,6 @@ from strata.archival.store import (
     PostgresPassageHistory,
     PostgresPassageStore,
 )
-from strata.cli.compose.services import SERVICES
 from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store import PostgresBlockStore
 from strata.gateway.runs.domain import Fence, StoredEvent

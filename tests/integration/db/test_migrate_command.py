@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-
 from strata.cli.commands.migrate import NO_TABLES, SchemaChange, downgrade, migrate_all
 from strata.cli.commands.server import migrate
-from strata.cli.compose.services import SERVICES
 from strata.cli.failures import UsageError
+from strata.standalone.compose.services import SERVICES
+
 from strata.shared.errors import FailedPreconditionError
 
 if TYPE_CHECKING:

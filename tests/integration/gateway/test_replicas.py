@@ -13,6 +13,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
+from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.standalone.ports import ReservedPort
 
 from integration.gateway.world import (
     Gateway,
@@ -26,11 +31,6 @@ from integration.gateway.world import (
     step,
     stored,
 )
-from strata.api.common.v1 import run_event_pb2
-from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
-from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
-from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.embedded.ports import ReservedPort
 from strata.gateway.runs import run_follower
 
 _ROOTS = [str(Path(__file__).parents[3] / root) for root in ("shared", "services", "gateway")]

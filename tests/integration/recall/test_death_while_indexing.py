@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import strata
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.embedded.ports import ReservedPort
-from strata.embedded.vectors import EmbeddedVectors
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
+
+import strata
 from strata.recall.index import MESSAGES
 from strata.recall.migrations import MIGRATIONS
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.client.errors import UnreachableError
-from strata.embedded.data_folder import DataFolder
+from strata.standalone.data_folder import DataFolder
+
 from strata.shared.errors import UnauthenticatedError
 
 
@@ -78,7 +78,7 @@ def test_the_default_folder_needs_no_option(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = DataFolder(open_folder)
-    monkeypatch.setattr("strata.embedded.data_folder.default_path", lambda: open_folder)
+    monkeypatch.setattr("strata.standalone.data_folder.default_path", lambda: open_folder)
     with pytest.raises(UnreachableError) as raised:
         find(usual)
     assert raised.value.message.endswith("Start it with: strata up")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from strata.cli.compose.services import SERVICES
 from strata.cli.settings import environment_of_service
+from strata.standalone.compose.services import SERVICES
 
 SECRETS = {
     "STRATA_API_KEY": "an API key",

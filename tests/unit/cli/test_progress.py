@@ -6,14 +6,14 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-
-from strata.cli.compose.progress import (
+from strata.standalone.chat_model.progress import Phase, Progress
+from strata.standalone.compose.progress import (
     ProgressBar,
     parse_progress,
     progress_documents,
     progress_lines,
 )
-from strata.embedded.chat_model.progress import Phase, Progress
+
 from unit.cli.terminal import Terminal
 
 PHASE = next(iter(Phase))

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from strata.standalone.compose.local import Local
+from strata.standalone.data_folder import DataFolder
 
-from strata.cli.compose.local import Local
-from strata.embedded.data_folder import DataFolder
 from strata.shared.auth import generate_key_pair
 
 

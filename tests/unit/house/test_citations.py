@@ -20,7 +20,7 @@ from unit.house.repository import REPOSITORY, sections, texts
 
 _NOT_OURS = ("LICENSE", "requirements.lock")
 _DATA = ("shared/strata/shared/embedding/data/", "tests/data/", "tests/node/")
-_GENERATED = "shared/strata/api/"
+_GENERATED = "clients/python/strata/api/"
 
 OUTSIDE_DOCUMENTS = (
     r"\b[Bb]lueprin[t]\b",

@@ -1,0 +1,115 @@
+"""``strata migrate``: upgrades or downgrades the schemas in a PostgreSQL of your own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy.engine import make_url
+from strata.cli.failures import UsageError
+from strata.standalone.compose.services import SERVICES
+
+from strata.shared.migrate import RolePasswords, ServiceMigrations
+
+NO_TABLES = "nothing"
+"""Name of the revision of a schema without tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """Revisions of one service's schema before and after the command."""
+
+    service: str
+    before: str
+    after: str
+
+
+async def migrate_all(
+    admin_url: str, database_urls: Mapping[str, tuple[str, str]], *, check_only: bool
+) -> list[SchemaChange]:
+    """Upgrades, or only checks, the schema of every service.
+
+    Args:
+        admin_url: URL of a superuser, or of a role that may create roles, schemas and extensions.
+        database_urls: Service and worker URL by service; the roles get their passwords. A
+            service without them keeps its present roles.
+        check_only: Change nothing, and fail if a schema is outdated.
+
+    Raises:
+        FailedPreconditionError: A schema is ahead of this release, or behind with ``check_only``.
+        UnavailableError: The database cannot be reached.
+    """
+    done = []
+    for spec in SERVICES:
+        before = await spec.migrations.version(admin_url) or NO_TABLES
+        if check_only:
+            await spec.migrations.check(admin_url)
+        else:
+            passwords = _passwords(database_urls.get(spec.name, ("", "")))
+            await spec.migrations.upgrade(admin_url, passwords)
+        done.append(SchemaChange(spec.name, before, spec.migrations.head))
+    return done
+
+
+async def downgrade(admin_url: str, service: str, revision: str | None) -> SchemaChange:
+    """Downgrades the schema of one service.
+
+    Args:
+        admin_url: As for `migrate_all`.
+        service: Name of the service.
+        revision: The revision to go back to; None for a schema without tables.
+
+    Raises:
+        UsageError: There is no such service or revision.
+        FailedPreconditionError: The schema is behind that revision, or ahead of this release.
+        UnavailableError: The database cannot be reached.
+    """
+    migrations = migrations_of(service)
+    if revision is not None and revision not in migrations.revisions:
+        known = ", ".join(migrations.revisions)
+        raise UsageError(
+            f"{service} has no revision {revision!r}. It has {known}; {NO_TABLES!r} undoes all."
+        )
+    before = await migrations.version(admin_url) or NO_TABLES
+    await migrations.downgrade(admin_url, revision)
+    return SchemaChange(service, before, revision or NO_TABLES)
+
+
+def migrations_of(service: str) -> ServiceMigrations:
+    """Returns the migrations of a service.
+
+    Raises:
+        UsageError: There is no such service.
+    """
+    for spec in SERVICES:
+        if spec.name == service:
+            return spec.migrations
+    known = ", ".join(spec.name for spec in SERVICES)
+    raise UsageError(f"There is no service {service!r}. Choose one of {known}.")
+
+
+def run_downgrade(admin_url: str, service: str, revision: str) -> SchemaChange:
+    """Runs `downgrade` with the revision as typed; `NO_TABLES` means None."""
+    return asyncio.run(downgrade(admin_url, service, None if revision == NO_TABLES else revision))
+
+
+def _passwords(urls: tuple[str, str]) -> RolePasswords | None:
+    service, worker = (make_url(url).password if url else None for url in urls)
+    if service is None or worker is None:
+        return None
+    return RolePasswords(service=str(service), worker=str(worker))
+
+
+def urls_of_services() -> dict[str, tuple[str, str]]:
+    """Returns the database URLs that the services are configured with, by service."""
+    urls = {}
+    for spec in SERVICES:
+        settings = spec.settings()
+        urls[spec.name] = (settings.database_url, settings.worker_database_url)
+    return urls
+
+
+def run_migrate(admin_url: str, *, check_only: bool) -> list[SchemaChange]:
+    """Runs `migrate_all` with the services' own settings."""
+    return asyncio.run(migrate_all(admin_url, urls_of_services(), check_only=check_only))

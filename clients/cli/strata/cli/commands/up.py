@@ -1,0 +1,172 @@
+"""``strata up``: runs everything in one process tree until a signal stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from strata.cli.failures import exit_code_of, show_error
+from strata.client.target import API_KEY_FILE, data_option
+from strata.standalone.compose.local import HOST, Local, LocalOptions, open_local
+from strata.standalone.compose.progress import ProgressBar, Report, progress_lines
+from strata.standalone.data_folder import DataFolder
+
+from strata.shared.errors import StrataError
+from strata.shared.event_loop import loop_factory
+from strata.shared.logs import configure_logging
+from strata.shared.server import serve_service
+from strata.shared.service import Service, Wiring
+
+Announce = Callable[[Local, dict[str, int]], None]
+
+
+def run_up(
+    data: Path | None, *, port: int, split: bool, host: str = HOST, report: Report | None = None
+) -> int:
+    """Runs Strata in the foreground and returns the exit code.
+
+    Args:
+        data: The data folder; None for the default one.
+        port: Preferred port of the gateway.
+        host: Address that the gateway listens on.
+        split: One process per service.
+        report: Called with the progress of the demo model; None shows it here.
+    """
+    configure_logging("WARNING", "console")
+    console = Console(stderr=False, soft_wrap=True)
+    folder = DataFolder(data)
+    try:
+        folder.open()
+    except StrataError as error:
+        show_error(error)
+        return exit_code_of(error)
+    try:
+        with ProgressBar(console) as bar, asyncio.Runner(loop_factory=loop_factory()) as runner:
+            shown = bar.report if console.is_terminal else progress_lines(console)
+            options = LocalOptions(port, host, split, report or shown)
+
+            def announce(local: Local, pids: dict[str, int]) -> None:
+                bar.stop()
+                _ready(console, local, pids)
+
+            runner.run(_serve(folder, options, announce))
+    except StrataError as error:
+        show_error(error)
+        return exit_code_of(error)
+    except asyncio.CancelledError:
+        # A signal during the start; what was started has been stopped in order.
+        console.print("Stopped before it was ready.")
+    finally:
+        folder.close()
+    return 0
+
+
+async def _serve(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
+    if options.split:
+        await _serve_split(folder, options, announce)
+    else:
+        await _serve_single(folder, options, announce)
+
+
+async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
+    from strata.standalone.compose.single import build_services  # noqa: PLC0415 - loads every service
+
+    async with AsyncExitStack() as engines:
+        with _ended_by_signals():
+            local = await open_local(folder, options, engines)
+
+            async def build(_: object, __: Wiring, stack: AsyncExitStack) -> Service:
+                return await build_services(local, stack)
+
+        await serve_service("strata", build, local.gateway, ready=lambda _: announce(local, {}))
+
+
+async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
+    from strata.standalone.compose.split import start_services  # noqa: PLC0415 - loads every service
+
+    with _ended_by_signals() as signals:
+        async with AsyncExitStack() as stack:
+            local = await open_local(folder, options, stack)
+            services = await start_services(local, stack, signals.hurry)
+            pids = {name: service.supervisor.pid or 0 for name, service in services.items()}
+            announce(local, pids)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+
+class _ended_by_signals:  # noqa: N801 - reads as a verb
+    """Cancels the running task on SIGINT and SIGTERM, so that the engines stop in order.
+
+    Attributes:
+        hurry: Set by the second signal.
+    """
+
+    def __init__(self) -> None:
+        self.hurry = asyncio.Event()
+        self._asked = False
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        if self._asked:
+            self.hurry.set()
+        elif self._task is not None:
+            self._asked = True
+            self._task.cancel()
+
+
+def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
+    gateway = local.gateway
+    host = f"[{gateway.host}]" if ":" in gateway.host.strip("[]") else gateway.host
+    address = f"{'https://' if gateway.tls else ''}{host}:{gateway.port}"
+    local.folder.announce(local.address, {**local.processes, **services})
+    console.print(
+        f"Strata is ready at [bold]{escape(address)}[/], data in {escape(str(local.folder.path))}."
+    )
+    if gateway.tls is None and not _is_loopback(gateway.host):
+        console.print(
+            "[yellow]Warning:[/] other machines can reach this address, and API keys and messages"
+            " cross the network in the clear. Set STRATA_GATEWAY_TLS_CERTIFICATE_FILE and"
+            " STRATA_GATEWAY_TLS_KEY_FILE, or put a proxy that speaks TLS in front."
+        )
+    console.print(local.model.choice.sentence, markup=False)
+    console.print(
+        f"Chat in another terminal: [bold]{escape(_program())} chat assistant --create"
+        f"{escape(data_option(local.folder))}[/]"
+        f"   (API key in {escape(str(local.folder.secrets / API_KEY_FILE))})"
+    )
+    if not sys.stdout.isatty():
+        console.print("READY")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _program() -> str:
+    """Returns how this program was called, so that the hint can be copied unchanged."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "strata" else "strata"

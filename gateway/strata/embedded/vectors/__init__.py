@@ -1,5 +1,0 @@
-"""The embedded vector engine: a process that serves the needed part of Qdrant's gRPC API."""
-
-from strata.embedded.vectors.process import EmbeddedVectors
-
-__all__ = ["EmbeddedVectors"]

@@ -1,0 +1,38 @@
+"""All services in one process: in-process channels between them, one socket outside."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from strata.standalone.compose.local import Local
+from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, ServiceSpec
+
+from strata.shared.auth import TokenVerifier
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.service import BackgroundTasks, Service
+from strata.shared.settings import ServiceSettings
+
+
+async def build_services(local: Local, stack: AsyncExitStack) -> Service:
+    """Builds every service, serves the inner ones to each other, and returns the gateway.
+
+    Args:
+        local: The parts below the services.
+        stack: Closes the services, the gateway's parts first.
+    """
+    network = await stack.enter_async_context(InProcessNetwork(TokenVerifier(local.public_key)))
+    for spec in INNER_SERVICES:
+        await _open_service(spec, local, network, stack)
+    gateway = await GATEWAY.build(local.gateway, network, stack)
+    # Services call it too: an agent's tool sends messages to other agents.
+    network.register(gateway, local.gateway)
+    return gateway
+
+
+async def _open_service(
+    spec: ServiceSpec, local: Local, network: InProcessNetwork, stack: AsyncExitStack
+) -> None:
+    settings: ServiceSettings = spec.settings(**local.service_values(spec.name))
+    service = await spec.build(settings, network, stack)
+    network.register(service, settings)
+    await stack.enter_async_context(BackgroundTasks(service))

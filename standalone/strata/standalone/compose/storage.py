@@ -1,0 +1,99 @@
+"""Starts the engines of a data folder, and migrates their schemas."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import asyncpg
+from strata.standalone.data_folder import DataFolder
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
+
+from strata.shared.migrate import ServiceMigrations
+
+DATABASE = "strata"
+_SERVICES = "strata.standalone.compose.services"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDatabase:
+    """Connection URLs of a service's schema."""
+
+    service_url: str
+    worker_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Running engines with migrated schemas.
+
+    Attributes:
+        databases: Connection URLs by service.
+        processes: The pids of the engines by name.
+    """
+
+    postgres: EmbeddedPostgres
+    vectors: EmbeddedVectors
+    databases: dict[str, ServiceDatabase]
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """The pids of the engines by name."""
+        pids = {"postgres": self.postgres.pid, "vectors": self.vectors.pid}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
+
+async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
+    """Starts the engines of an open data folder and brings every schema up to date.
+
+    Args:
+        folder: An open folder.
+        stack: Stops the engines.
+
+    Raises:
+        FailedPreconditionError: The folder was written by a newer release.
+        UnavailableError: An engine does not come up.
+    """
+    postgres = EmbeddedPostgres(folder.postgres)
+    vectors = EmbeddedVectors(folder.vectors)
+    stack.push_async_callback(vectors.stop)
+    stack.push_async_callback(postgres.stop)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(postgres.start())
+        group.create_task(vectors.start())
+        # Importing the services takes longer than starting the engines.
+        loading = group.create_task(asyncio.to_thread(importlib.import_module, _SERVICES))
+    await _ensure_database(postgres)
+    databases = {
+        spec.name: await _migrated(folder, postgres, spec.migrations)
+        for spec in loading.result().SERVICES
+    }
+    return Storage(postgres, vectors, databases)
+
+
+async def _ensure_database(postgres: EmbeddedPostgres) -> None:
+    connection = await asyncpg.connect(postgres.url())
+    try:
+        exists = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE)
+        if exists is None:
+            await connection.execute(f'CREATE DATABASE "{DATABASE}"')
+    finally:
+        await connection.close()
+
+
+async def _migrated(
+    folder: DataFolder, postgres: EmbeddedPostgres, migrations: ServiceMigrations
+) -> ServiceDatabase:
+    """Migrates a schema only if it is outdated: the check is a single query."""
+    passwords = folder.role_passwords(migrations.service)
+    admin_url = postgres.url(database=DATABASE)
+    if await migrations.version(admin_url) != migrations.head:
+        await migrations.upgrade(admin_url, passwords)
+    roles = migrations.roles
+    return ServiceDatabase(
+        service_url=postgres.url(user=roles.service, password=passwords.service, database=DATABASE),
+        worker_url=postgres.url(user=roles.worker, password=passwords.worker, database=DATABASE),
+    )

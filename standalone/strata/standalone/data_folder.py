@@ -1,0 +1,215 @@
+"""The data folder of a local Strata.
+
+lock           held by the process that runs on this folder
+runtime.json   address of that process; meaningless while the lock is free
+postgres/      the database: see `EmbeddedPostgres`
+vectors/       the vector engine: see `EmbeddedVectors`
+packages/      packages of tools; rebuilt when missing
+prompts/       system prompts <key>.txt that the user adds
+secrets/       passwords and keys, one per file, 0600
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+from strata.standalone.files import write_atomically
+from strata.standalone.locks import FolderLock
+from strata.standalone.postgres_binaries import unprivileged_identity
+from strata.standalone.supervisor import Identity
+
+from strata.shared.errors import FailedPreconditionError, Reason
+
+if TYPE_CHECKING:
+    from strata.shared.migrate import RolePasswords
+
+_ROOTS_FOLDER = Path("/var/lib/strata")
+
+
+def default_path() -> Path:
+    """Returns the default data folder of a local Strata.
+
+    This is the user's data directory. For root it is the system's directory for the state of
+    services, because the user as which PostgreSQL then runs cannot enter root's home.
+    """
+    if os.geteuid() == 0 and sys.platform == "linux":
+        return _ROOTS_FOLDER
+    return Path(platformdirs.user_data_dir("strata"))
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The published state of a running Strata.
+
+    Attributes:
+        pid: The process that holds the folder.
+        address: `host:port` of its gateway.
+        processes: The pids of its children by name.
+    """
+
+    pid: int
+    address: str
+    processes: Mapping[str, int] = field(default_factory=dict)
+
+
+class DataFolder:
+    """One data folder, used by at most one running Strata.
+
+    Args:
+        path: The folder; by default `default_path()`. It is not touched before `open`.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = (path if path is not None else default_path()).absolute()
+        self._lock = FolderLock(self.path / "lock", f"the data folder {self.path}")
+        self._runtime_file = self.path / "runtime.json"
+
+    @property
+    def postgres(self) -> Path:
+        """The database's folder."""
+        return self.path / "postgres"
+
+    @property
+    def prompts(self) -> Path:
+        """The folder of system prompts."""
+        return self.path / "prompts"
+
+    @property
+    def vectors(self) -> Path:
+        """The vector engine's folder."""
+        return self.path / "vectors"
+
+    @property
+    def secrets(self) -> Path:
+        """Passwords and keys."""
+        return self.path / "secrets"
+
+    def open(self) -> None:
+        """Creates the folder if necessary and locks it for this process.
+
+        Raises:
+            FailedPreconditionError: Another process uses it; the message names its pid and
+                address. Or this process is root, and the database's user cannot enter the folder.
+        """
+        self._check_is_folder()
+        identity = unprivileged_identity()
+        # Other users can list nothing; the database's user can pass through to its subfolder.
+        mode = 0o711 if identity.uid >= 0 else 0o700
+        try:
+            self.path.mkdir(mode=mode, parents=True, exist_ok=True)
+            self.path.chmod(mode)
+        except OSError as error:
+            raise FailedPreconditionError(
+                f"the data folder {self.path} cannot be written: {error.strerror}",
+                reason=Reason.IN_USE,
+                metadata={"folder": str(self.path)},
+            ) from error
+        _check_passage(self.path, identity)
+        self._lock.acquire("starting")
+        self._runtime_file.unlink(missing_ok=True)
+        for folder in (self.postgres, self.vectors, self.secrets):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def _check_is_folder(self) -> None:
+        for path in (self.path, *self.path.parents):
+            if path.exists():
+                if path.is_dir():
+                    return
+                raise FailedPreconditionError(
+                    f"the data folder {self.path} cannot be used: {path} is a file. Name a folder,"
+                    " which need not exist.",
+                    reason=Reason.IN_USE,
+                    metadata={"folder": str(self.path)},
+                )
+
+    def close(self) -> None:
+        """Unlocks the folder."""
+        self._runtime_file.unlink(missing_ok=True)
+        self._lock.release()
+
+    def announce(self, address: str, processes: Mapping[str, int]) -> None:
+        """Publishes how other processes can reach this one. The folder must be open.
+
+        Args:
+            address: `host:port` of the gateway.
+            processes: The pids of children by name.
+        """
+        runtime = Runtime(os.getpid(), address, dict(processes))
+        write_atomically(self._runtime_file, json.dumps(asdict(runtime), indent=1))
+        self._lock.annotate(address)
+
+    def running(self) -> Runtime | None:
+        """Returns the state that the process that uses the folder has published.
+
+        Returns None if there is no such process, or if it has not published its state yet.
+
+        Raises:
+            FailedPreconditionError: The path is not a folder.
+        """
+        self._check_is_folder()
+        if self._lock.holder() is None:
+            return None
+        try:
+            return Runtime(**json.loads(self._runtime_file.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def holder(self) -> int | None:
+        """Returns the pid of the process that uses the folder; None if there is none.
+
+        Raises:
+            FailedPreconditionError: The path is not a folder.
+        """
+        self._check_is_folder()
+        return self._lock.holder()
+
+    def secret(self, name: str, make: Callable[[], str] | None = None) -> str:
+        """Returns a secret of this folder, created at the first call. The folder must be open.
+
+        Args:
+            name: Its file name.
+            make: Creates it; by default 32 random bytes as text.
+        """
+        path = self.secrets / name
+        if not path.exists():
+            write_atomically(path, make() if make is not None else secrets.token_urlsafe(32))
+        return path.read_text()
+
+    def role_passwords(self, service: str) -> RolePasswords:
+        """Returns the passwords of a service's database roles. The folder must be open."""
+        # Imported here, because the CLI opens folders too and must not load SQLAlchemy.
+        from strata.shared.migrate import RolePasswords  # noqa: PLC0415
+
+        return RolePasswords(
+            service=self.secret(f"postgres-{service}"),
+            worker=self.secret(f"postgres-{service}-worker"),
+        )
+
+
+def _check_passage(path: Path, identity: Identity) -> None:
+    if identity.uid < 0:
+        return
+    for folder in (*reversed(path.parents), path):
+        state = folder.stat()
+        if state.st_uid == identity.uid:
+            open_to = state.st_mode & 0o100
+        elif state.st_gid == identity.gid:
+            open_to = state.st_mode & 0o010
+        else:
+            open_to = state.st_mode & 0o001
+        if not open_to:
+            raise FailedPreconditionError(
+                f"PostgreSQL does not run as root, and user id {identity.uid}, which it runs as "
+                f"instead, cannot pass through {folder}. Choose a data folder elsewhere, such "
+                f"as {_ROOTS_FOLDER}, or start Strata as the owner of {folder}.",
+                reason=Reason.IN_USE,
+                metadata={"folder": str(folder)},
+            )

@@ -1,0 +1,94 @@
+"""Programs that run engines as another process, to be killed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import strata
+
+RUN_ENGINES = """
+import asyncio, json, sys
+from pathlib import Path
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
+
+async def main(folder, watchdog):
+    postgres = EmbeddedPostgres(folder / "postgres", watchdog=watchdog or None)
+    vectors = EmbeddedVectors(folder / "vectors", watchdog=watchdog or None)
+    await asyncio.gather(postgres.start(), vectors.start())
+    print(json.dumps({
+        "postgres": postgres.pid, "url": postgres.url(), "vectors": vectors.pid,
+        "port": vectors.port, "key": vectors.api_key,
+    }), flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2] == "watchdog"))
+"""
+
+
+class Engines:
+    """Another process that supervises both engines."""
+
+    def __init__(self, folder: Path, *, watchdog: bool) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RUN_ENGINES, str(folder), "watchdog" if watchdog else ""],
+            stdout=subprocess.PIPE,
+            env={"PYTHONPATH": os.pathsep.join(str(Path(p).parent) for p in strata.__path__)},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the engines did not start"
+        self.details: dict[str, Any] = json.loads(line)
+        self.tree = psutil.Process(self.process.pid).children(recursive=True)
+
+    def kill(self) -> None:
+        """Kills the supervisor alone, without warning."""
+        self.process.send_signal(signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the supervisor; its engines must follow."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def survivors(self, seconds: float = 20.0) -> list[psutil.Process]:
+        """Returns what is left of the tree after at most `seconds`."""
+        _gone, alive = psutil.wait_procs(self.tree, timeout=seconds)
+        return [process for process in alive if process.is_running()]
+
+
+@pytest.fixture
+def run_engines(open_folder: Path) -> Iterator[Callable[..., Engines]]:
+    """Starts engines in `open_folder` under a process of their own."""
+    started: list[Engines] = []
+
+    def run(*, watchdog: bool = False) -> Engines:
+        started.append(Engines(open_folder, watchdog=watchdog))
+        return started[-1]
+
+    yield run
+    for engines in started:
+        engines.close()
+        assert not engines.survivors()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Waits until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came about"
+        await asyncio.sleep(0.02)

@@ -1,0 +1,213 @@
+"""A PostgreSQL of our own: start, secrets, restart, leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+from strata.standalone.postgres import EmbeddedPostgres
+
+from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+
+
+@pytest.fixture
+async def server(open_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(open_folder / "postgres")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def _ask(url: str, query: str) -> object:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
+async def test_it_serves_with_durability_on(server: EmbeddedPostgres) -> None:
+    connection = await asyncpg.connect(server.url())
+    try:
+        rows = await connection.fetch("SELECT name, setting FROM pg_settings")
+    finally:
+        await connection.close()
+    settings = {row["name"]: row["setting"] for row in rows}
+
+    assert [settings[name] for name in ("fsync", "synchronous_commit", "full_page_writes")] == [
+        "on"
+    ] * 3
+    assert settings["listen_addresses"] == "127.0.0.1"
+    assert settings["unix_socket_directories"] == ""
+    assert settings["jit"] == "off"
+    assert settings["TimeZone"] == "UTC"
+
+
+async def test_order_and_case_do_not_depend_on_the_machine(server: EmbeddedPostgres) -> None:
+    ordered = "SELECT string_agg(x, '' ORDER BY x) FROM unnest(ARRAY['a','B','é','Z']) x"
+    assert await _ask(server.url(), ordered) == "BZaé"
+    assert await _ask(server.url(), "SELECT lower('ÉÀ')") == "éà"
+
+
+@pytest.mark.parametrize("extension", ["pg_trgm", "btree_gin", "unaccent", "vector"])
+async def test_the_extensions_are_there(server: EmbeddedPostgres, extension: str) -> None:
+    assert await _ask(
+        server.url(), f"SELECT count(*) FROM pg_available_extensions WHERE name = '{extension}'"
+    )
+
+
+async def test_nobody_gets_in_without_the_password(server: EmbeddedPostgres) -> None:
+    for password in ("", "guess"):
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            await _ask(server.url(password=password), "SELECT 1")
+
+
+async def test_password_and_data_are_closed_to_others(server: EmbeddedPostgres) -> None:
+    def mode(name: str) -> int:
+        return stat.S_IMODE((server.folder / name).stat().st_mode)
+
+    assert mode("superuser.password") == 0o600
+    assert mode("postgres.log") == 0o600
+    assert mode("data") == 0o700
+    assert mode(".") in (0o700, 0o711)
+    password = (server.folder / "superuser.password").read_text().strip()
+    assert password not in " ".join(psutil.Process(server.pid).cmdline())
+
+
+async def test_it_never_runs_as_root(server: EmbeddedPostgres) -> None:
+    assert psutil.Process(server.pid).uids().real != 0
+
+
+async def test_the_server_inherits_no_environment_of_ours(server: EmbeddedPostgres) -> None:
+    assert set(psutil.Process(server.pid).environ()) <= {"LC_ALL", "PATH", "PGDATA"} | {
+        name for name in psutil.Process(server.pid).environ() if name.startswith("LC_")
+    }
+
+
+async def test_a_restart_keeps_data_port_and_password(server: EmbeddedPostgres) -> None:
+    await _ask(server.url(), "CREATE TABLE kept AS SELECT 7 AS number")
+    before = server.url()
+    await server.stop()
+
+    again = EmbeddedPostgres(server.folder)
+    await again.start()
+    try:
+        assert again.url() == before
+        assert await _ask(again.url(), "SELECT number FROM kept") == 7
+        await again.restart()
+        assert await _ask(again.url(), "SELECT number FROM kept") == 7
+    finally:
+        await again.stop()
+
+
+async def test_a_killed_server_comes_back_by_itself(server: EmbeddedPostgres) -> None:
+    await _ask(server.url(), "CREATE TABLE kept AS SELECT 7 AS number")
+    first = server.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await _noticed(server, first)
+    await server.wait_serving()
+
+    assert server.restarts == 1
+    assert server.pid != first
+    assert await _ask(server.url(), "SELECT number FROM kept") == 7
+
+
+async def _noticed(server: EmbeddedPostgres, died: int) -> None:
+    """Waits until the supervisor knows of a death; before, it takes the server for serving."""
+    while server.pid == died:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_cannot_restart_is_reported_with_its_reason(
+    server: EmbeddedPostgres,
+) -> None:
+    (server.folder / "data" / "PG_VERSION").write_text("3\n")
+    first = server.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await _noticed(server, first)
+
+    with pytest.raises(UnavailableError, match=r"does not stay up(.|\n)*incompatible"):
+        await server.wait_serving()
+
+
+async def test_the_error_for_a_second_supervisor_names_the_holder(server: EmbeddedPostgres) -> None:
+    with pytest.raises(FailedPreconditionError, match=f"process {os.getpid()}") as refused:
+        await EmbeddedPostgres(server.folder).start()
+
+    assert refused.value.reason is Reason.IN_USE
+    assert await _ask(server.url(), "SELECT 1") == 1
+
+
+async def test_a_leftover_pid_file_of_an_unrelated_process_does_no_harm(
+    server: EmbeddedPostgres,
+) -> None:
+    await server.stop()
+    # What a container leaves that was killed: the pid now belongs to somebody else, us.
+    pid_file = server.folder / "data" / "postmaster.pid"
+    pid_file.write_text(f"{os.getpid()}\n{server.folder / 'data'}\n0\n{server.port}\n\n\n\nready\n")
+
+    await server.start()
+    assert await _ask(server.url(), "SELECT 1") == 1
+
+
+async def test_an_interrupted_first_start_is_repeated(open_folder: Path) -> None:
+    folder = open_folder / "postgres"
+    (folder / "data.new" / "base").mkdir(parents=True)
+    (folder / "data").mkdir()
+    server = EmbeddedPostgres(folder)
+
+    await server.start()
+    try:
+        assert await _ask(server.url(), "SELECT 1") == 1
+    finally:
+        await server.stop()
+
+
+async def test_data_of_another_major_version_is_refused_untouched(
+    server: EmbeddedPostgres,
+) -> None:
+    await server.stop()
+    version = server.folder / "data" / "PG_VERSION"
+    version.write_text("14\n")
+
+    with pytest.raises(FailedPreconditionError, match=r"PostgreSQL 14.*pg_upgrade"):
+        await EmbeddedPostgres(server.folder).start()
+    version.write_text("18\n")
+    await server.start()
+
+
+async def test_a_taken_port_is_exchanged_for_a_free_one(server: EmbeddedPostgres) -> None:
+    port = server.port
+    await server.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        await server.start()
+        assert server.port != port
+        assert await _ask(server.url(), "SELECT 1") == 1
+
+
+async def test_a_long_path_is_no_obstacle(open_folder: Path) -> None:
+    server = EmbeddedPostgres(open_folder / ("deep" * 30) / "postgres")
+    (open_folder / ("deep" * 30)).mkdir(mode=0o755)
+    await server.start()
+    try:
+        assert await _ask(server.url(), "SELECT 1") == 1
+    finally:
+        await server.stop()
+
+
+async def test_only_the_superusers_password_is_known(server: EmbeddedPostgres) -> None:
+    with pytest.raises(ValueError, match="strata_recall"):
+        server.url(user="strata_recall")
+    assert server.url(user="a b", password="p/w", database="d?") == (
+        f"postgresql://a%20b:p%2Fw@127.0.0.1:{server.port}/d%3F"
+    )

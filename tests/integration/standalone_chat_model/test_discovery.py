@@ -1,0 +1,129 @@
+"""Looking for local model servers, with real HTTP servers on real ports."""
+
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from strata.standalone.chat_model.choice import Source, choose
+from strata.standalone.chat_model.discovery import USUAL_PORTS, UsualPort, chat_models, discover
+from strata.standalone.chat_model.settings import LocalDemoMode
+
+PATIENCE = 20.0
+"""Seconds for servers that do answer: how fast is nothing that is asked here."""
+
+
+@contextlib.contextmanager
+def serving(
+    body: bytes, *, status: int = 200, hangs: bool = False, location: str = ""
+) -> Iterator[UsualPort]:
+    left = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            if hangs:
+                left.wait(30)
+            with contextlib.suppress(ConnectionError):
+                known = self.path == "/v1/models"
+                self.send_response(status if known else 404)
+                if location:
+                    self.send_header("Location", location)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield UsualPort("Test", server.server_address[1])
+        left.set()
+        server.shutdown()
+        thread.join()
+
+
+def listing(*names: str) -> bytes:
+    entries = [{"id": name, "object": "model"} for name in names]
+    return json.dumps({"object": "list", "data": entries}).encode()
+
+
+async def test_finds_servers_in_the_order_of_the_ports() -> None:
+    with serving(listing("b")) as first, serving(listing("embed-x", "c", "d")) as second:
+        servers = await discover([first, second], PATIENCE)
+    assert [(server.base_url, server.models) for server in servers] == [
+        (f"http://127.0.0.1:{first.port}/v1", ("b",)),
+        (f"http://127.0.0.1:{second.port}/v1", ("c", "d")),
+    ]
+
+
+async def test_the_first_server_found_is_chosen() -> None:
+    with serving(listing("qwen3:8b")) as port:
+        servers = await discover([UsualPort("Nobody", 1), port], PATIENCE)
+        choice = choose([], servers, LocalDemoMode.AUTO)
+    assert choice.source is Source.LOCAL_SERVER
+    assert choice.model == "qwen3:8b"
+    assert f"http://127.0.0.1:{port.port}/v1" in choice.sentence
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>welcome</html>",
+        b"[]",
+        b'{"data": "none"}',
+        b'{"data": [{"name": "x"}, 3, {"id": 4}, {"id": " "}]}',
+        listing("nomic-embed-text", "whisper-1"),
+        listing(),
+        b"\xff" * 10,
+    ],
+)
+async def test_a_server_without_a_chat_model_is_ignored(body: bytes) -> None:
+    with serving(body) as port:
+        assert await discover([port]) == []
+
+
+async def test_servers_that_refuse_or_redirect_are_ignored() -> None:
+    with (
+        serving(listing("a"), status=401) as locked,
+        serving(listing("b")) as other,
+        serving(b"", status=302, location=f"{other.base_url}/models") as moved,
+    ):
+        assert await discover([locked, moved]) == []
+
+
+async def test_a_server_that_hangs_does_not_hold_up_the_others() -> None:
+    with serving(listing("slow"), hangs=True) as slow, serving(listing("quick")) as quick:
+        # One answer's time, in which the quick one must have come to speak.
+        servers = await discover([slow, quick], 1.5)
+    assert [server.models for server in servers] == [("quick",)]
+
+
+async def test_an_endless_answer_is_not_read_to_its_end() -> None:
+    with serving(listing(*(f"model-{number}" for number in range(40_000)))) as port:
+        assert await discover([port]) == []
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with serving(listing("a")) as port:
+        assert len(await discover([port], PATIENCE)) == 1
+
+
+def test_the_usual_ports() -> None:
+    assert [(port.product, port.port) for port in USUAL_PORTS] == [
+        ("Ollama", 11434),
+        ("LM Studio", 1234),
+        ("llama.cpp", 8080),
+        ("vLLM", 8000),
+    ]
+
+
+def test_names_of_models_that_cannot_chat_are_left_out() -> None:
+    names = ["qwen3:8b", "bge-m3", "text-embedding-3", "jina-reranker", "gpt-oss:20b"]
+    assert chat_models(listing(*names)) == ("qwen3:8b", "gpt-oss:20b")

@@ -1,0 +1,146 @@
+"""One folder, one process, nothing for others to read."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from strata.standalone.data_folder import DataFolder, Runtime, default_path
+from strata.standalone.postgres_binaries import unprivileged_identity
+
+from strata.shared.errors import FailedPreconditionError, Reason
+
+
+@pytest.fixture
+def path(open_folder: Path) -> Path:
+    return open_folder / "made" / "on" / "demand"
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_nothing_is_touched_before_it_is_opened(path: Path) -> None:
+    data = DataFolder(path)
+
+    assert data.running() is None
+    assert data.holder() is None
+    assert not path.exists()
+
+
+def test_others_find_nothing_to_read(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    for parent in (path.parent, path.parent.parent):
+        parent.chmod(0o755)
+    data = DataFolder(path)
+    data.open()
+    data.secret("key")
+    data.announce("127.0.0.1:1", {})
+
+    # As root the database's user passes through, but cannot look around.
+    assert _mode(path) == (0o711 if os.geteuid() == 0 else 0o700)
+    for folder in (data.postgres, data.vectors, data.secrets):
+        assert _mode(folder) == 0o700
+    for file in (data.secrets / "key", path / "lock", path / "runtime.json"):
+        assert _mode(file) == 0o600
+    data.close()
+
+
+def test_the_error_for_a_second_process_names_pid_and_address(path: Path) -> None:
+    path.parent.parent.mkdir(mode=0o755, parents=True)
+    data = DataFolder(path)
+    data.open()
+    data.announce("127.0.0.1:7700", {"postgres": 12})
+
+    with pytest.raises(FailedPreconditionError) as refused:
+        DataFolder(path).open()
+    assert refused.value.reason is Reason.IN_USE
+    assert f"process {os.getpid()} (127.0.0.1:7700)" in refused.value.message
+    assert DataFolder(path).holder() == os.getpid()
+    assert DataFolder(path).running() == Runtime(os.getpid(), "127.0.0.1:7700", {"postgres": 12})
+
+    data.close()
+    assert DataFolder(path).running() is None
+    again = DataFolder(path)
+    again.open()
+    again.close()
+
+
+def test_the_published_state_of_a_dead_process_is_ignored(path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path;"
+        "from strata.standalone.data_folder import DataFolder;"
+        "data = DataFolder(Path(sys.argv[1])); data.open();"
+        "data.announce('127.0.0.1:7700', {}); os._exit(9)"
+    )
+    roots = os.pathsep.join(entry for entry in sys.path if entry)
+    subprocess.run(
+        [sys.executable, "-c", program, str(path)], env={"PYTHONPATH": roots}, check=False
+    )
+    assert (path / "runtime.json").exists()
+
+    data = DataFolder(path)
+    assert data.running() is None
+    data.open()
+    assert not (path / "runtime.json").exists()
+    assert data.running() is None, "open, but nothing announced yet"
+    data.close()
+
+
+def test_reading_the_holder_does_not_lock_the_folder(path: Path) -> None:
+    data = DataFolder(path)
+    data.open()
+    data.close()
+    watchers = [DataFolder(path) for _ in range(3)]
+    for _ in range(20):
+        assert all(watcher.holder() is None for watcher in watchers)
+        data.open()
+        data.close()
+
+
+def test_a_secret_is_made_once(path: Path) -> None:
+    data = DataFolder(path)
+    data.open()
+    first = data.secret("key")
+    assert len(first) >= 32
+    assert data.secret("key") == first
+    assert data.secret("other") != first
+    assert data.secret("chosen", lambda: "own") == "own"
+    assert data.secret("chosen", lambda: "another") == "own"
+    assert data.role_passwords("recall") == data.role_passwords("recall")
+    assert data.role_passwords("recall").service != data.role_passwords("archival").service
+    data.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hands a folder to another user")
+def test_a_folder_that_the_database_cannot_reach_is_refused_by_name(open_folder: Path) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir(mode=0o700)
+
+    with pytest.raises(FailedPreconditionError, match=str(closed)):
+        DataFolder(closed / "data").open()
+
+
+def test_the_default_can_be_reached_by_the_database() -> None:
+    path = default_path()
+
+    assert path.is_absolute()
+    if os.geteuid() == 0 and sys.platform == "linux":
+        assert unprivileged_identity().uid > 0
+        assert path == Path("/var/lib/strata")
+    else:
+        assert path.is_relative_to(Path.home())
+
+
+@pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])
+def test_a_file_in_place_of_the_folder_is_refused(open_folder: Path, below: str) -> None:
+    file = open_folder / "file"
+    file.write_text("x")
+    folder = DataFolder(file / below if below else file)
+    for use in (folder.open, folder.holder, folder.running):
+        with pytest.raises(FailedPreconditionError, match=f"{file} is a file. Name a folder"):
+            use()

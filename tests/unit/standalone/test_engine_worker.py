@@ -1,0 +1,82 @@
+"""The thread of the engine, and what does not wait for the way there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from strata.standalone.vectors.errors import VectorsError
+from strata.standalone.vectors.store import CollectionStore
+from strata.standalone.vectors.worker import EngineWorker
+
+
+@pytest.fixture
+async def worker(tmp_path: Path) -> AsyncIterator[EngineWorker]:
+    made = EngineWorker(tmp_path)
+    await made.open()
+    yield made
+    await made.close()
+
+
+def thread_of(_store: CollectionStore) -> str:
+    return threading.current_thread().name
+
+
+async def test_quick_work_runs_at_once_if_the_worker_is_idle(worker: EngineWorker) -> None:
+    here = threading.current_thread().name
+    assert (await worker.run(thread_of))[0].startswith("engine")
+    assert (await worker.run_now(thread_of))[0] == here
+
+
+async def test_quick_work_waits_for_earlier_work(worker: EngineWorker) -> None:
+    running, go_on = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def slow(_store: CollectionStore) -> None:
+        running.set()
+        go_on.wait(60)
+        seen.append("slow")
+
+    first = asyncio.create_task(worker.run(slow))
+    await asyncio.to_thread(running.wait, 60)
+    second = asyncio.create_task(worker.run_now(lambda _: seen.append("quick")))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert seen == []
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert seen == ["slow", "quick"]
+
+
+async def test_cancelled_work_that_already_runs_is_not_overtaken(
+    worker: EngineWorker,
+) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(_store: CollectionStore) -> None:
+        running.set()
+        go_on.wait(60)
+
+    first = asyncio.create_task(worker.run(slow))
+    waits = asyncio.create_task(worker.run(thread_of))
+    await asyncio.to_thread(running.wait, 60)
+    for task in (first, waits):
+        task.cancel()
+    second = asyncio.create_task(worker.run_now(thread_of))
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    go_on.set()
+    assert (await second)[0].startswith("engine")
+    while (await worker.run_now(thread_of))[0].startswith("engine"):
+        await asyncio.sleep(0.01)  # nothing of what was called off is left
+
+
+async def test_failures_of_quick_work_are_mapped_to_engine_errors(worker: EngineWorker) -> None:
+    def fail(_store: CollectionStore) -> None:
+        raise RuntimeError("broken")
+
+    with pytest.raises(VectorsError, match="broken"):
+        await worker.run_now(fail)

@@ -1,0 +1,73 @@
+"""Reading the processor, and naming the build switches for it."""
+
+import pytest
+from strata.standalone.chat_model.cpu import (
+    Cpu,
+    detect,
+    parse_available_memory,
+    parse_cpu_quota,
+    parse_cpuinfo,
+)
+
+HASWELL = frozenset({"sse4_2", "avx", "avx2", "bmi2", "fma", "f16c"})
+SAPPHIRE = HASWELL | {
+    *("avx_vnni", "avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"),
+    *("avx512vbmi", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
+}
+
+
+def test_names_the_features_and_never_amx() -> None:
+    switches = Cpu("x86_64", SAPPHIRE, 2).build_switches()
+    assert switches["GGML_NATIVE"] == "OFF"
+    assert switches["GGML_AVX512_BF16"] == "ON"
+    assert not any("AMX" in name for name in switches)
+
+
+def test_an_older_processor_gets_no_avx512() -> None:
+    switches = Cpu("x86_64", HASWELL, 2).build_switches()
+    assert switches["GGML_AVX2"] == "ON"
+    assert {value for name, value in switches.items() if "512" in name} == {"OFF"}
+
+
+def test_other_architectures_leave_it_to_the_compiler() -> None:
+    assert Cpu("arm64", frozenset(), 4).build_switches() == {"GGML_NATIVE": "ON"}
+
+
+def test_the_fingerprint_changes_with_what_the_build_would_use() -> None:
+    new, old = Cpu("x86_64", SAPPHIRE, 2), Cpu("x86_64", HASWELL, 2)
+    without_amx = Cpu("x86_64", SAPPHIRE - {"amx_tile"}, 8)
+    assert new.fingerprint() != old.fingerprint()
+    assert new.fingerprint() == without_amx.fingerprint()
+
+
+def test_a_processor_without_avx2_is_too_old() -> None:
+    assert Cpu("x86_64", HASWELL - {"avx2"}, 2).too_old
+    assert not Cpu("x86_64", HASWELL, 2).too_old
+    assert not Cpu("x86_64", frozenset(), 2).too_old  # unknown is not old
+    assert not Cpu("aarch64", frozenset({"asimd"}), 2).too_old
+
+
+def test_cpuinfo_keeps_what_all_processors_share() -> None:
+    text = (
+        "processor: 0\nflags\t\t: avx avx2 fma\nsiblings\t: 8\ncpu cores\t: 4\n\n"
+        "processor: 1\nflags\t\t: avx avx2\nsiblings\t: 8\ncpu cores\t: 4\n"
+    )
+    assert parse_cpuinfo(text) == (frozenset({"avx", "avx2"}), 2)
+    assert parse_cpuinfo("") == (frozenset(), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("max 100000\n", None), ("250000 100000\n", 2), ("50000 100000\n", 1), ("", None)],
+)
+def test_cpu_quota(text: str, expected: int | None) -> None:
+    assert parse_cpu_quota(text) == expected
+
+
+def test_available_memory() -> None:
+    assert parse_available_memory("MemTotal: 9 kB\nMemAvailable:  2048 kB\n") == 2 << 20
+    assert parse_available_memory("MemTotal: 9 kB\n") is None
+
+
+def test_this_machine_has_a_processor() -> None:
+    assert detect().threads >= 1
