@@ -12,15 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.standalone.postgres import EmbeddedPostgres
-from strata.standalone.vectors import EmbeddedVectors
-
-from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.recall.index import MESSAGES
 from strata.recall.main import build
 from strata.recall.migrations import MIGRATIONS
@@ -36,6 +33,8 @@ from strata.shared.migrate import RolePasswords
 from strata.shared.service import BackgroundTasks
 from strata.shared.vectors import VectorIndex, Where
 from strata.shared.vectors.factory import open_embedder, open_vectors
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
 
 _ROLES = {"user": common.ROLE_USER, "assistant": common.ROLE_ASSISTANT}
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")

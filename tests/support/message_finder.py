@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from strata.standalone.vectors import EmbeddedVectors
-
 from recall_support import Writer
 from strata.recall.domain.search import SearchQuery, SearchResult
 from strata.recall.index import MESSAGES, MessageIndex
@@ -27,6 +25,7 @@ from strata.shared.vectors.fusion import FLOOR, FusionConfig
 from strata.shared.vectors.indexer import Indexer
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @dataclass

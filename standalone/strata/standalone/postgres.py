@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import pick_port
 from strata.standalone.postgres_binaries import (
@@ -30,8 +31,6 @@ from strata.standalone.supervisor import (
     tail,
     until_ready,
 )
-
-from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 
 SUPERUSER = "postgres"
 _START_SECONDS = 60.0

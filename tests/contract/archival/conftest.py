@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
 from strata.archival.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
@@ -21,6 +20,7 @@ from strata.shared.vectors.fusion import FLOOR, FusionConfig
 from strata.shared.vectors.indexer import Backlog, Indexer
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @pytest.fixture(autouse=True)

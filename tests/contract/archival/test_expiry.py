@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import Finder, Stores, archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
@@ -17,6 +16,7 @@ from strata.archival.store import Expiry
 from strata.shared import context
 from strata.shared.errors import InvalidArgumentError, NotFoundError
 from strata.shared.ids import new_id
+from strata.standalone.vectors import EmbeddedVectors
 
 HOUR = 3600
 

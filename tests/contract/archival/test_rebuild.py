@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from strata.standalone.vectors import EmbeddedVectors
-
 from archival_support import Finder
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.indexer import ChunkBacklog, PassageBacklog
@@ -11,6 +9,7 @@ from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors.indexer import LAG_SECONDS, WAITING
 from strata.shared.vectors.qdrant import connect
+from strata.standalone.vectors import EmbeddedVectors
 
 
 class Watched:

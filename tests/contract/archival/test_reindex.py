@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from strata.api.common.v1 import reindex_pb2 as pb
-from strata.standalone.vectors import EmbeddedVectors
 
 from archival_reindexing import MORE, SUBJECTS, TEXTS, World
 from archival_support import NOW, Stores, new_passage
 from contract.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
+from strata.api.common.v1 import reindex_pb2 as pb
 from strata.archival.convert import new_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef
@@ -39,6 +38,7 @@ from strata.shared.vectors.factory import open_models
 from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.reindex.routes import StoredRoutes
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

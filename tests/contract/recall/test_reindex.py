@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.api.common.v1 import reindex_pb2 as pb
-from strata.standalone.vectors import EmbeddedVectors
 
 from other_models import WORDS, endpoints, serve
 from recall_support import Writer
+from strata.api.common.v1 import reindex_pb2 as pb
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES
@@ -34,6 +33,7 @@ from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import Where
 from strata.shared.vectors.factory import open_models
 from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from sqlalchemy import text as sql
-from strata.standalone.vectors import EmbeddedVectors
 
 from contract.recall.test_forks import Talk, ids
 from strata.recall.domain.messages import Message, MessageFilter, Role, Step
@@ -38,6 +37,7 @@ from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.indexer import Indexer
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
+from strata.standalone.vectors import EmbeddedVectors
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DAY = 86_400.0

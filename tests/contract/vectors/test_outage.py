@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
-from strata.standalone.vectors import EmbeddedVectors
 
 from strata.shared.errors import InternalError, UnavailableError
 from strata.shared.vectors import Collection
 from strata.shared.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.standalone.vectors import EmbeddedVectors
 
 from .conftest import DIM, FIELDS, MODEL, EngineProcess, document, free_port, vector
 

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strata.standalone.ports import ReservedPort
-from strata.standalone.vectors import EmbeddedVectors
-
 import strata
 from gates import gate
 from integration.archival.conftest import Client, Keys
@@ -25,6 +22,8 @@ from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.vectors import Where
 from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
 
 CHUNKS = 400
 

@@ -16,7 +16,6 @@ import psutil
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from strata.standalone.postgres import EmbeddedPostgres
 
 from strata.shared.db import Database, text_with_columns
 from strata.shared.errors import (
@@ -27,6 +26,7 @@ from strata.shared.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from strata.standalone.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from conftest import ServiceDatabase

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from strata.standalone.compose.services import SERVICES
 
 from archival_support import DIM, MODEL, new_passage, new_text
 from contract.agent_loop.test_journal import record, result
@@ -46,6 +45,7 @@ from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.migrate import ServiceMigrations
 from strata.shared.tool_catalogue import ToolEffect
+from strata.standalone.compose.services import SERVICES
 from strata.tool_execution.store import PostgresToolStore
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+
 from strata.cli.commands.migrate import NO_TABLES, SchemaChange, downgrade, migrate_all
 from strata.cli.commands.server import migrate
 from strata.cli.failures import UsageError
-from strata.standalone.compose.services import SERVICES
-
 from strata.shared.errors import FailedPreconditionError
+from strata.standalone.compose.services import SERVICES
 
 if TYPE_CHECKING:
     from conftest import Databases

@@ -13,9 +13,9 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
-from strata.standalone.postgres import EmbeddedPostgres
 
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.standalone.postgres import EmbeddedPostgres
 
 
 @pytest.fixture

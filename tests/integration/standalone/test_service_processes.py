@@ -4,10 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from strata.standalone.compose.services import INNER_SERVICES
-from strata.standalone.compose.split import ServiceProcess
 
 from strata.shared.errors import UnavailableError
+from strata.standalone.compose.services import INNER_SERVICES
+from strata.standalone.compose.split import ServiceProcess
 
 
 async def test_a_service_whose_port_another_process_uses_is_not_ready(

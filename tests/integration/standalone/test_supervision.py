@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 from qdrant_client import AsyncQdrantClient, models
-from strata.standalone.postgres import EmbeddedPostgres
-from strata.standalone.vectors import EmbeddedVectors
 
 from strata.shared.errors import FailedPreconditionError
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
 
 if TYPE_CHECKING:
     from integration.embedded.conftest import Engines

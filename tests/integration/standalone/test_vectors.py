@@ -20,6 +20,7 @@ from integration.embedded.vector_points import (
     where,
 )
 from qdrant_client import AsyncQdrantClient, models
+
 from strata.standalone.vectors import EmbeddedVectors
 
 

@@ -25,10 +25,10 @@ from integration.embedded.vector_points import (
     where,
 )
 from qdrant_client import models
-from strata.standalone.ports import pick_port
-from strata.standalone.vectors import EmbeddedVectors, process
 
 from strata.shared.errors import FailedPreconditionError
+from strata.standalone.ports import pick_port
+from strata.standalone.vectors import EmbeddedVectors, process
 
 ResultT = TypeVar("ResultT")
 

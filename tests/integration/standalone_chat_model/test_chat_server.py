@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
 from strata.standalone.chat_model.serving import web
 
 HELLO: Any = [{"role": "user", "content": "hello"}]

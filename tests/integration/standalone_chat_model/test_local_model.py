@@ -18,6 +18,7 @@ import httpx
 import openai
 import psutil
 import pytest
+
 from strata.standalone.chat_model.local_model import LocalChatModel
 from strata.standalone.chat_model.settings import LocalDemoSettings
 

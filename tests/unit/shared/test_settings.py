@@ -84,8 +84,7 @@ def test_a_variable_that_is_set_to_nothing_counts_as_unset(
     monkeypatch.setenv("STRATA_DATA", "")
     monkeypatch.setenv("STRATA_TLS", "")
     assert RecallSettings() == RecallSettings(port=0)
-    assert ClientSettings().data is None
-    assert not ClientSettings().tls
+    assert ClientSettings.from_environment() == ClientSettings()
 
 
 def test_an_error_names_the_setting_and_not_its_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from strata.shared.errors import FailedPreconditionError, UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.supervisor import (
     Command,
@@ -21,8 +23,6 @@ from strata.standalone.supervisor import (
     until_ready,
     wait_exit,
 )
-
-from strata.shared.errors import FailedPreconditionError, UnavailableError
 
 
 def _command(folder: Path, program: str) -> Command:

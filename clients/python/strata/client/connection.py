@@ -290,7 +290,7 @@ async def connect(
         InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``.
         FailedPreconditionError: A file of the TLS settings cannot be used.
     """
-    target = find_target(Choice(address, api_key, data, tls, ca_file), ClientSettings())
+    target = find_target(Choice(address, api_key, data, tls, ca_file), ClientSettings.from_environment())
     async with open_channel(
         target.address, target.api_key, tls=target.tls, timeout_s=timeout_s
     ) as channel:

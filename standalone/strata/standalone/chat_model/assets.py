@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 import httpx
+
 from strata.standalone.chat_model.manifest import ModelFile, Part
 from strata.standalone.chat_model.packages import CommandError, PackageClient
 from strata.standalone.chat_model.progress import (

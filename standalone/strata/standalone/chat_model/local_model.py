@@ -18,6 +18,8 @@ from typing import TypeVar
 
 import httpx
 import platformdirs
+
+from strata.shared.errors import FailedPreconditionError
 from strata.standalone.chat_model import cpu
 from strata.standalone.chat_model.assets import ModelAssembler, PackageSource, PartSource, UrlSource
 from strata.standalone.chat_model.choice import LOCAL_DEMO_ID
@@ -36,8 +38,6 @@ from strata.standalone.chat_model.runtime import RuntimeInstaller
 from strata.standalone.chat_model.settings import LocalDemoMode
 from strata.standalone.ports import pick_port
 from strata.standalone.supervisor import Command, FolderLock, Supervisor, end, spawn, tail
-
-from strata.shared.errors import FailedPreconditionError
 
 _T = TypeVar("_T")
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import strata
+from strata.shared.errors import UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import EXIT_PORT_TAKEN, pick_port
 from strata.standalone.supervisor import (
@@ -19,9 +21,6 @@ from strata.standalone.supervisor import (
     tail,
     until_ready,
 )
-
-import strata
-from strata.shared.errors import UnavailableError
 
 _STOP_SECONDS = 20.0
 _PORTS_TRIED = 3

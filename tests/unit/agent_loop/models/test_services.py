@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.standalone.chat_model.discovery import USUAL_PORTS
 
 from doubles import openai_dialect, services
 from strata.agent_loop.models import openai_wire
@@ -27,6 +26,7 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.presets.table import PRESETS, preset_of, preset_of_product, quirks_of
 from strata.agent_loop.models.wire import CONTINUE, repair
+from strata.standalone.chat_model.discovery import USUAL_PORTS
 from unit.agent_loop.models.test_wire import CHOICES, CONVERSATIONS, TOOLS
 
 SERVICES = [preset.name for preset in PRESETS.values() if preset.dialect == "openai"]

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from strata.cli.arguments import folder_of_option
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
-
+from strata.client.settings import ClientSettings
 from strata.shared.errors import InvalidArgumentError
 
 app = typer.Typer(add_completion=False)
@@ -63,7 +64,7 @@ def run(
     from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
 
     settings = CliSettings()
-    folder = data or settings.data
+    folder = data or ClientSettings.from_environment().data
     path = DataFolder(folder).path
     chosen = settings.port if port is None else port
     raise typer.Exit(
@@ -89,7 +90,7 @@ def up(
     settings = CliSettings()
     chosen = settings.port if port is None else port
     raise typer.Exit(
-        run_up(data or settings.data, port=chosen, host=host or settings.gateway_host, split=split)
+        run_up(data or ClientSettings.from_environment().data, port=chosen, host=host or settings.gateway_host, split=split)
     )
 
 
